@@ -1,0 +1,58 @@
+"""Penstock: stateful stream processing in Python on Apache Spark."""
+
+from penstock.api.application import MessageStream, StreamApplication, TaskApplication
+from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.store import KeyValueStore
+from penstock.api.task import (
+    IncomingMessageEnvelope,
+    MessageCollector,
+    StreamTask,
+    TaskContext,
+    TaskCoordinator,
+)
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bytes",
+    "ConfigError",
+    "ContainerLostError",
+    "CorruptError",
+    "Double",
+    "FencedError",
+    "IncomingMessageEnvelope",
+    "IncompatibleError",
+    "Integer",
+    "Json",
+    "KeyValueStore",
+    "Long",
+    "MessageCollector",
+    "MessageStream",
+    "NotFoundError",
+    "PenstockError",
+    "PenstockTimeoutError",
+    "RetryableError",
+    "Serde",
+    "StreamApplication",
+    "StreamTask",
+    "String",
+    "SystemStream",
+    "SystemStreamPartition",
+    "TaskApplication",
+    "TaskContext",
+    "TaskCoordinator",
+    "UserCodeError",
+]

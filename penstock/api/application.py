@@ -1,0 +1,270 @@
+"""Applications: what a job consists of. The high-level StreamApplication and the low-level TaskApplication."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.api.graph import (
+    ApplicationGraph,
+    FilterSpec,
+    FlatMapSpec,
+    InputSpec,
+    MapSpec,
+    MergeSpec,
+    OperatorSpec,
+    OutputSpec,
+    PartitionBySpec,
+    ProcessSpec,
+    SendToSpec,
+    SinkFunction,
+    SinkSpec,
+)
+from penstock.api.serdes import Bytes, Json, Serde, String
+from penstock.api.ssp import SystemStream
+from penstock.api.store import StoreSpec
+from penstock.api.task import StreamTask
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.engine.job import Job
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_Spec = TypeVar("_Spec", bound=OperatorSpec)
+
+
+def _check_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{kind} `{name}`: a name is made of letters, digits, `_`, `-` and `.`")
+    return name
+
+
+class Application:
+    """What both kinds of application share: inputs, outputs, stores, and running."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the job's name unless `job.name` is configured."""
+        self.name = _check_name("application", name)
+        self._operators: dict[str, OperatorSpec] = {}
+        self._counters: Counter[str] = Counter()
+        self._stores: dict[str, StoreSpec] = {}
+        self._outputs: dict[SystemStream, OutputSpec] = {}
+
+    def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
+        """Declare a store. Default serdes: String keys, Json values. Every task gets an instance of its own."""
+        _check_name("store", name)
+        if name in self._stores:
+            raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
+        self._stores[name] = StoreSpec(name, key or String(), value or Json())
+
+    def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
+        """Declare an output stream, `system.stream`. Default serdes: String keys, Json values."""
+        name = SystemStream.parse(stream)
+        if name in self._outputs:
+            raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
+        self._outputs[name] = OutputSpec(name, key or String(), value or Json())
+        return name
+
+    def graph(self) -> ApplicationGraph:
+        """The application as plain values. Raises ConfigError if it reads nothing."""
+        graph = ApplicationGraph(
+            self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
+        )
+        if not graph.inputs:
+            raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
+        return graph
+
+    def run(self, config: Any = None, *, spark: Any = None, **options: Any) -> Job:
+        """Start the job on Spark and return its handle at once.
+
+        Args:
+            config: a dict of configuration keys, a path to a YAML or properties file, or a loaded JobConfig.
+            spark: a SparkSession to run on; by default one is made from the `spark.*` keys and stopped at the end.
+            options: see `penstock.engine.launch.run_application` (`until="latest"`, ...).
+
+        Raises:
+            ConfigError: the configuration or the application is wrong; nothing was started.
+        """
+        # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
+        # call, so that importing the API needs neither Spark nor Flight.
+        job: Job = importlib.import_module("penstock.engine.launch").run_application(
+            self, config, spark=spark, **options
+        )
+        return job
+
+    def _add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
+        if op_id is None:
+            self._counters[kind] += 1
+            op_id = f"{kind}-{self._counters[kind]}"
+        _check_name("operator id", op_id)
+        if op_id in self._operators:
+            raise ConfigError(f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique")
+        spec = make(op_id)
+        self._operators[op_id] = spec
+        return spec
+
+    def _add_input(
+        self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None, op_id: str | None
+    ) -> InputSpec:
+        name = SystemStream.parse(stream)
+        if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
+            raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
+        return self._add(
+            lambda i: InputSpec(
+                id=i, upstream=(), key_serde=key or Bytes(), value_serde=value or Json(), stream=name
+            ),
+            "input",
+            op_id,
+        )
+
+    def _process(
+        self, upstream: Sequence[OperatorSpec], task: Callable[[], StreamTask], stores: Iterable[str], op_id: str | None,
+        key: Serde[Any] | None, value: Serde[Any] | None,
+    ) -> ProcessSpec:
+        names = tuple(stores)
+        for name in names:
+            if name not in self._stores:
+                known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+                raise ConfigError(f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first")
+        if not callable(task):
+            raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
+        return self._add(
+            lambda i: ProcessSpec(
+                id=i, upstream=tuple(u.id for u in upstream), task=task, stores=names,
+                key_serde=key or upstream[0].key_serde, value_serde=value or Json(),
+            ),
+            "process",
+            op_id,
+        )
+
+
+class StreamApplication(Application):
+    """An application as a graph of operators (Samza's high-level API)."""
+
+    def input(
+        self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None, id: str | None = None  # noqa: A002
+    ) -> MessageStream:
+        """Read a stream, `system.stream`. Default serdes: Bytes keys, Json values."""
+        return MessageStream(self, self._add_input(stream, key, value, id))
+
+
+class TaskApplication(Application):
+    """An application of one StreamTask that gets every message of every input (Samza's low-level API).
+
+    Messages come to the task of their own partition; nothing is repartitioned.
+    """
+
+    def __init__(self, name: str, task: Callable[[], StreamTask]) -> None:
+        super().__init__(name)
+        self._task = task
+
+    def input(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
+        """Read a stream, `system.stream`. Default serdes: Bytes keys, Json values."""
+        self._add_input(stream, key, value, None)
+
+    def graph(self) -> ApplicationGraph:
+        """The inputs and the task."""
+        graph = super().graph()
+        inputs = graph.inputs
+        task = ProcessSpec(
+            id="task", upstream=tuple(op.id for op in inputs), task=self._task, stores=tuple(self._stores),
+            key_serde=inputs[0].key_serde, value_serde=Json(),
+        )
+        return replace(graph, operators=(*graph.operators, task))
+
+
+class MessageStream:
+    """The messages an operator emits. Functions get a message's value; its key and timestamp travel along.
+
+    Every operator takes `id`: a stable name of your own. Without one it is numbered by kind (`filter-1`), which
+    changes when another of its kind is put before it.
+    """
+
+    def __init__(self, app: Application, operator: OperatorSpec) -> None:
+        self._app = app
+        self._operator = operator
+
+    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream:
+        return MessageStream(self._app, self._app._add(make, kind, op_id))  # noqa: SLF001 - one class in two parts
+
+    def _same(self) -> dict[str, Any]:
+        """What an operator that leaves messages as they are passes on."""
+        op = self._operator
+        return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
+
+    def _changed(self) -> dict[str, Any]:
+        return {**self._same(), "value_serde": Json()}
+
+    def map(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002
+        """Replace each value by the function of it."""
+        return self._next("map", id, lambda i: MapSpec(id=i, function=function, **self._changed()))
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]], *, id: str | None = None) -> MessageStream:  # noqa: A002
+        """Replace each value by the values the function returns, none or many."""
+        return self._next("flat_map", id, lambda i: FlatMapSpec(id=i, function=function, **self._changed()))
+
+    def filter(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002
+        """Keep the messages for which the function of the value is true. It must not change the value."""
+        return self._next("filter", id, lambda i: FilterSpec(id=i, function=function, **self._same()))
+
+    def merge(self, *others: MessageStream, id: str | None = None) -> MessageStream:  # noqa: A002
+        """All messages of this stream and the others, each stream in its order."""
+        if any(other._app is not self._app for other in others):
+            raise ConfigError("merge() takes streams of one application")
+        upstream = (self._operator.id, *(other._operator.id for other in others))
+        return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
+
+    def partition_by(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream:
+        """Give each message a new key, the function of its value, and send it to the task that owns the key.
+
+        The task is Kafka's murmur2 over the key's bytes; messages with the key None go to task 0. Default serdes:
+        String keys, and the values' serde as it was (Json after map and process).
+        """
+        same = self._same()
+        same["key_serde"] = key or String()
+        same["value_serde"] = value or same["value_serde"]
+        return self._next("partition_by", id, lambda i: PartitionBySpec(id=i, key_function=function, **same))
+
+    def process(
+        self,
+        task: Callable[[], StreamTask],
+        *,
+        stores: Iterable[str] = (),
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream:
+        """Run a StreamTask on every message. What it emits is the stream that follows.
+
+        Args:
+            task: the class, or a function without arguments that makes the task.
+            stores: names of declared stores it uses.
+            key, value: serdes of what it emits, used where the next operator is in another stage.
+        """
+        spec = self._app._process([self._operator], task, stores, id, key, value)
+        return MessageStream(self._app, spec)
+
+    def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
+        """Call `function(envelope, collector, coordinator)` for each message; nothing follows.
+
+        It is called at least once per message: again when a batch is run again.
+        """
+        self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
+
+    def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream:  # noqa: A002
+        """Write each message to an output declared with `app.output(...)`. Returns this stream."""
+        if output not in self._app._outputs:
+            raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
+        self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))
+        return self

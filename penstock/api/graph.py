@@ -1,0 +1,110 @@
+"""The operators of an application, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from penstock.api.serdes import Serde
+from penstock.api.ssp import SystemStream
+from penstock.api.store import StoreSpec
+from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+
+SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output stream and its serdes."""
+
+    stream: SystemStream
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """An operator: its stable id, the operators it reads, and the serdes of what it emits."""
+
+    id: str
+    upstream: tuple[str, ...]
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec(OperatorSpec):
+    """Reads a stream."""
+
+    stream: SystemStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapSpec(OperatorSpec):
+    """value -> value."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatMapSpec(OperatorSpec):
+    """value -> any number of values."""
+
+    function: Callable[[Any], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterSpec(OperatorSpec):
+    """Keeps a message if the function of its value is true."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec(OperatorSpec):
+    """Everything of several streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionBySpec(OperatorSpec):
+    """Sends each message to the task that owns its new key."""
+
+    key_function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec(OperatorSpec):
+    """A StreamTask with stores."""
+
+    task: Callable[[], StreamTask]
+    stores: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec(OperatorSpec):
+    """A function called for each message; nothing follows it."""
+
+    function: SinkFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToSpec(OperatorSpec):
+    """Writes each message to an output stream."""
+
+    output: SystemStream
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationGraph:
+    """A whole application: operators in the order they were made (upstream first), stores, outputs."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    stores: tuple[StoreSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """The operators that read streams."""
+        return tuple(op for op in self.operators if isinstance(op, InputSpec))

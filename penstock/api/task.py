@@ -1,0 +1,102 @@
+"""The low-level API: a task that handles one message at a time (Samza's StreamTask)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.store import KeyValueStore
+
+
+class IncomingMessageEnvelope:
+    """A message on its way into a task.
+
+    `ssp` and `offset` name the message of an input stream that this one is, or was made from by the operators
+    before; `timestamp` is that message's, in epoch milliseconds. `key` and `value` are decoded objects or None.
+    """
+
+    __slots__ = ("key", "offset", "ssp", "timestamp", "value")
+
+    def __init__(self, ssp: SystemStreamPartition, offset: int, key: Any, value: Any, timestamp: int) -> None:
+        self.ssp = ssp
+        self.offset = offset
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+
+    def __repr__(self) -> str:
+        return (
+            f"IncomingMessageEnvelope(ssp={self.ssp}, offset={self.offset}, key={self.key!r}, value={self.value!r}, "
+            f"timestamp={self.timestamp})"
+        )
+
+
+class MessageCollector(ABC):
+    """Takes what a task produces. Valid only during the call it was given to."""
+
+    @abstractmethod
+    def emit(self, *, key: Any = None, value: Any) -> None:
+        """Hand a message to the operators that follow the task in the graph."""
+
+    @abstractmethod
+    def send(self, output: str, *, key: Any = None, value: Any) -> None:
+        """Send a message to a declared output stream, named by its stream name or `system.stream`.
+
+        The partition is Kafka's murmur2 over the key's bytes; without a key it is the task's own number.
+        """
+
+
+class TaskCoordinator(ABC):
+    """Requests from the task to the job. They take effect when the running batch has ended."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Commit once this batch has ended, whatever `task.commit.ms` says."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stop the job after this batch, with a commit that is awaited."""
+
+
+class TaskContext(ABC):
+    """What a task may know of its surroundings, given to `init`."""
+
+    @property
+    @abstractmethod
+    def task_name(self) -> str:
+        """`Partition i`."""
+
+    @property
+    @abstractmethod
+    def partition(self) -> int:
+        """The number of the task, and of the partition of every input it owns."""
+
+    @property
+    @abstractmethod
+    def job_name(self) -> str:
+        """`job.name`."""
+
+    @abstractmethod
+    def store(self, name: str) -> KeyValueStore:
+        """The task's instance of a store that the operator declared. Raises ConfigError for any other name."""
+
+
+class StreamTask(ABC):
+    """Application code with state. One instance per task and operator, created from the class or a factory.
+
+    Calls on one instance never overlap. Fields of the instance may cache, but are not state: when a batch is
+    discarded the instance is closed and a new one made. What must last belongs in a store.
+    """
+
+    def init(self, context: TaskContext) -> None:  # noqa: B027 - optional by design
+        """Called once, before the first message."""
+
+    @abstractmethod
+    def process(
+        self, envelope: IncomingMessageEnvelope, collector: MessageCollector, coordinator: TaskCoordinator
+    ) -> None:
+        """Handle one message. An exception ends the run, or sends the message to `task.dead.letter.stream`."""
+
+    def close(self) -> None:  # noqa: B027 - optional by design
+        """Called at most once, after the last message; not when the process is killed."""

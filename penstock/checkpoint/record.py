@@ -1,0 +1,203 @@
+"""The records of the checkpoint log, and their written form (DESIGN section 4).
+
+A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-256 of the object's canonical form
+(keys sorted, no white space, UTF-8) without the `checksum` itself. Every later format keeps these four.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.v2 import CheckpointV2
+from penstock.errors import ConfigError, CorruptError, IncompatibleError
+
+FORMAT = 1
+
+Detail: TypeAlias = Literal["start", "commit"]
+Ended: TypeAlias = Literal["stopped", "end-of-stream", "drained"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """From here on the log belongs to `epoch`. `writer` is a random token by which a lost reply is recognised."""
+
+    epoch: int
+    run_id: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One checkpoint of the whole job: all tasks, all versions, visible together.
+
+    `kind_detail` is `start` for the checkpoint a run writes before its first batch (SEP-18), else `commit`.
+    `batch` is the last batch that had ended, `batch_time_ms` the largest batch time so far. `next_offsets` has every
+    (task, SSP), also where nothing was read. `tasks` maps a task to its serialized values by version, `"2"` and
+    where asked for `"1"`. `stores` are the stores covered, each with a text that tells whether an application fits it
+    (`operators key-serde value-serde`); each needs a usable marker in every task's V2 value.
+    `ended` says that the run ended with this checkpoint, and how.
+    """
+
+    id: CheckpointId
+    parent: CheckpointId | None
+    epoch: int
+    run_id: str
+    writer: str
+    task_count: int
+    batch: int
+    batch_time_ms: int
+    stores: Mapping[str, str]
+    next_offsets: Mapping[int, Mapping[SystemStreamPartition, int]]
+    tasks: Mapping[int, Mapping[str, str]]
+    kind_detail: Detail = "commit"
+    partitioner: str = "murmur2"
+    ended: Ended | None = None
+    consumed_startpoints: tuple[str, ...] = ()
+
+
+Record: TypeAlias = Claim | CheckpointRecord
+
+
+def encode_record(record: Record) -> bytes:
+    """The written form: the same bytes for equal records."""
+    kind = "claim" if isinstance(record, Claim) else "checkpoint"
+    document: dict[str, object] = {"format": FORMAT, "kind": kind, "body": _body(record)}
+    return _canonical(document | {"checksum": _checksum(document)})
+
+
+def decode_record(data: bytes, key: str) -> Record:
+    """Read a record; `key` names it in errors.
+
+    Raises:
+        CorruptError: the bytes are damaged; a record is never skipped, so go back with `--from` or repair the object.
+        IncompatibleError: a newer Penstock wrote it.
+    """
+    document = _parse(data, key)
+    if document["format"] != FORMAT or document["kind"] not in _READERS:
+        raise IncompatibleError(
+            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock knows "
+            f"{', '.join(sorted(_READERS))} of format {FORMAT}. Run the version that wrote it, or a newer one"
+        )
+    try:
+        return _READERS[document["kind"]](document["body"])
+    except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+        raise CorruptError(f"record `{key}` has a checksum that fits but a body that does not: {error!r}") from error
+
+
+def markers(record: CheckpointRecord, task: int) -> dict[str, dict[str, str]]:
+    """The state markers of one task, by factory and store, from its V2 value; empty if it has none.
+
+    Raises:
+        CorruptError: the V2 value does not decode.
+    """
+    value = record.tasks.get(task, {}).get("2")
+    if value is None:
+        return {}
+    return {factory: dict(stores) for factory, stores in CheckpointV2.decode(value).markers.items()}
+
+
+def _body(record: Record) -> dict[str, object]:
+    owner: dict[str, object] = {"epoch": record.epoch, "run-id": record.run_id, "writer": record.writer}
+    if isinstance(record, Claim):
+        return owner
+    return owner | {
+        "id": str(record.id),
+        "parent": None if record.parent is None else str(record.parent),
+        "detail": record.kind_detail,
+        "ended": record.ended,
+        "task-count": record.task_count,
+        "partitioner": record.partitioner,
+        "batch": record.batch,
+        "batch-time-ms": record.batch_time_ms,
+        "stores": dict(record.stores),
+        "next-offsets": {
+            str(task): {str(ssp): offset for ssp, offset in offsets.items()}
+            for task, offsets in record.next_offsets.items()
+        },
+        "tasks": {str(task): dict(values) for task, values in record.tasks.items()},
+        "consumed-startpoints": list(record.consumed_startpoints),
+    }
+
+
+def _read_claim(body: dict[str, Any]) -> Claim:
+    return Claim(epoch=_int(body["epoch"]), run_id=_str(body["run-id"]), writer=_str(body["writer"]))
+
+
+def _read_checkpoint(body: dict[str, Any]) -> CheckpointRecord:
+    ended = body["ended"]
+    return CheckpointRecord(
+        id=CheckpointId.parse(body["id"]),
+        parent=None if body["parent"] is None else CheckpointId.parse(body["parent"]),
+        epoch=_int(body["epoch"]),
+        run_id=_str(body["run-id"]),
+        writer=_str(body["writer"]),
+        task_count=_int(body["task-count"]),
+        batch=_int(body["batch"]),
+        batch_time_ms=_int(body["batch-time-ms"]),
+        stores={_str(store): _str(layout) for store, layout in body["stores"].items()},
+        next_offsets={
+            int(task): {SystemStreamPartition.parse(ssp): _int(offset) for ssp, offset in offsets.items()}
+            for task, offsets in body["next-offsets"].items()
+        },
+        tasks={
+            int(task): {_str(version): _str(value) for version, value in values.items()}
+            for task, values in body["tasks"].items()
+        },
+        kind_detail=cast("Detail", _one_of(body["detail"], get_args(Detail))),
+        partitioner=_str(body["partitioner"]),
+        ended=None if ended is None else cast("Ended", _one_of(ended, get_args(Ended))),
+        consumed_startpoints=tuple(_str(uuid) for uuid in body["consumed-startpoints"]),
+    )
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Record]] = {"claim": _read_claim, "checkpoint": _read_checkpoint}
+
+
+def _parse(data: bytes, key: str) -> dict[str, Any]:
+    """The document with its checksum verified and its `format` and `kind` of the right types."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CorruptError(f"record `{key}` is damaged: {len(data)} bytes that are not JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise CorruptError(f"record `{key}` is damaged: it is not a JSON object")
+    found = document.pop("checksum", None)
+    expected = _checksum(document)
+    if found != expected:
+        raise CorruptError(f"record `{key}` is damaged: its checksum is `{found}`, its content has `{expected}`")
+    if not isinstance(document.get("format"), int) or not isinstance(document.get("kind"), str):
+        raise CorruptError(f"record `{key}` names no format and kind")
+    return document
+
+
+def _canonical(document: Mapping[str, object]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def _checksum(document: Mapping[str, object]) -> str:
+    return "sha256:" + hashlib.sha256(_canonical(document)).hexdigest()
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _one_of(value: object, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{value!r} is none of {known}")
+    return _str(value)

@@ -1,0 +1,80 @@
+"""Samza's Checkpoint V2 value, one per task (SEP-28; Samza's `CheckpointV2`, `JsonCheckpointV2Mixin`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import ConfigError, CorruptError
+
+VERSION = 2
+
+_NO_KEY_BUCKET = ".-1"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointV2:
+    """What one task had done: the last processed offset of every input, and the marker of every store.
+
+    `markers` maps the state backend factory's name to store to marker. A marker means that this backend alone can
+    rebuild the store.
+    """
+
+    id: CheckpointId
+    input_offsets: Mapping[SystemStreamPartition, str]
+    markers: Mapping[str, Mapping[str, str]]
+
+    def encode(self) -> str:
+        """The JSON Samza's `CheckpointV2Serde` writes, its maps in ascending order.
+
+        Raises:
+            ConfigError: an offset or marker is not a string; Samza's own type refuses null here too.
+        """
+        for what, value in (*self.input_offsets.items(), *_flat(self.markers)):
+            if not isinstance(value, str):
+                raise ConfigError(f"checkpoint {self.id}: the value of `{what}` is {value!r}, a string is needed")
+        offsets = sorted(self.input_offsets.items())
+        document = {
+            "checkpoint-id": str(self.id),
+            "input-offsets": {str(ssp): offset for ssp, offset in offsets},
+            "state-checkpoint-markers": {
+                factory: dict(sorted(stores.items())) for factory, stores in sorted(self.markers.items())
+            },
+            "version": VERSION,
+        }
+        return orjson.dumps(document).decode()
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> CheckpointV2:
+        """Read what Samza or Penstock wrote; unknown properties are ignored, as Samza does.
+
+        Stream names with dots come back whole (Samza itself loses them): the first and the last dot of
+        `system.stream.partition` separate. The key bucket `-1` that some Samza versions append is dropped.
+
+        Raises:
+            CorruptError: this is not a V2 value, or one of its maps or values is null.
+        """
+        try:
+            document = orjson.loads(text)
+            offsets, markers = document["input-offsets"], document["state-checkpoint-markers"]
+            for what, value in (*offsets.items(), *_flat(markers)):
+                if not isinstance(value, str):
+                    raise CorruptError(f"a V2 checkpoint's value of `{what}` is {value!r}, expected a string")
+            return cls(
+                CheckpointId.parse(document["checkpoint-id"]),
+                {
+                    SystemStreamPartition.parse(key.removesuffix(_NO_KEY_BUCKET)): value
+                    for key, value in offsets.items()
+                },
+                markers,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+            raise CorruptError(f"not a V2 checkpoint value: {error!r} in {text[:200]!r}") from error
+
+
+def _flat(markers: Mapping[str, Mapping[str, str]]) -> list[tuple[str, object]]:
+    return [(f"{factory}/{store}", marker) for factory, stores in markers.items() for store, marker in stores.items()]

@@ -1,0 +1,86 @@
+"""From the text of a key to its declaration, and from a mistaken one to the nearest that exists."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStream
+from penstock.config.table import KEYS, AnyKey
+from penstock.errors import ConfigError
+
+_EXACT = {key.name: key for key in KEYS if not key.is_pattern}
+_PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
+_NEAR = 0.6
+_NAMES = {
+    "stores.": (r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a store's name is made of A-Za-z0-9_.-, the first one no dot or dash"),
+    "systems.": (r"[A-Za-z0-9_-]+", "a system's name is made of A-Za-z0-9_- and has no dots"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A key found in the table; `subject` is what stood in the place of the placeholder."""
+
+    key: AnyKey
+    subject: str
+
+
+def find(text: str) -> Match | None:
+    """The declaration of a key, or None. Names may contain dots: the longest known ending wins."""
+    if text in _EXACT:
+        return Match(_EXACT[text], "")
+    for key in _PATTERNS:
+        subject = text[len(key.prefix) : len(text) - len(key.suffix)]
+        if subject and text == key.full(subject):
+            return Match(key, subject)
+    return None
+
+
+def fault(match: Match) -> str:
+    """What is wrong with the name inside the key; empty if nothing is."""
+    prefix = match.key.prefix
+    if prefix == "streams.":
+        try:
+            SystemStream.parse(match.subject)
+        except ConfigError as error:
+            return str(error)
+    pattern, rule = _NAMES.get(prefix, ("", ""))
+    return rule if pattern and not re.fullmatch(pattern, match.subject) else ""
+
+
+def is_section(text: str) -> bool:
+    """Whether known keys lie below this one, as below `job` or `stores.aircraft`."""
+    if any(key.name.startswith(f"{text}.") for key in KEYS):
+        return True
+    return any(text.startswith(key.prefix) and "." not in text[len(key.prefix) :] for key in _PATTERNS)
+
+
+def nearest(text: str) -> str | None:
+    """The known key most like this one, names kept; None if none is like it."""
+    wanted = _normal(text)
+    best, score = None, _NEAR
+    for candidate in _candidates(text):
+        ratio = difflib.SequenceMatcher(None, wanted, _normal(candidate), autojunk=False).ratio()
+        if ratio > score:
+            best, score = candidate, ratio
+    return best
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Exact keys first; then every pattern, with each possible cut of the text as the name inside."""
+    yield from _EXACT
+    parts = text.split(".")
+    for key in _PATTERNS:
+        ends = range(2, len(parts)) if key.suffix else [len(parts)]
+        for end in ends:
+            subject = ".".join(parts[1:end])
+            if subject:
+                yield key.full(subject)
+
+
+def _normal(text: str) -> str:
+    """Without the differences of spelling that people make: case, camel case, `_` and `-` for dots."""
+    return re.sub(r"[-_.]+", ".", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", text)).lower()

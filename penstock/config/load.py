@@ -1,0 +1,149 @@
+"""Reads, merges and checks all sources; reports everything that is wrong at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from penstock.api.ssp import SystemStream
+from penstock.config import keys, table
+from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, TaskSettings
+from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
+from penstock.config.values import Raw, RefusedError, absolute
+from penstock.errors import ConfigError
+
+
+def load_config(
+    file: str | Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    assignments: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    default_job_name: str | None = None,
+) -> JobConfig:
+    """The configuration of a job. Later sources win: defaults, `file`, `overrides`, `assignments`.
+
+    Args:
+        file: YAML (nested or flat) or Java properties, by its ending.
+        overrides: keys and values, nested or flat; None stands for the key's default.
+        assignments: `key=value` texts, as given with `-c`.
+        environ: where `PENSTOCK_HOME` is looked up; the process's environment if None.
+        default_job_name: the name of the job if no source gives `job.name`.
+
+    Raises:
+        ConfigError: one or more values are wrong; the message lists all of them with their origins.
+    """
+    problems: list[str] = []
+    settings = from_file(Path(file), problems) if file is not None else []
+    settings += from_mapping(overrides or {}, "dict", problems)
+    settings += from_assignments(assignments, problems)
+    merged = {setting.key: setting for setting in settings}
+    name = merged.get(table.JOB_NAME.name)
+    if default_job_name is not None and (name is None or name.raw is None):
+        merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
+    values = _values(merged, problems)
+    if table.JOB_NAME.name not in merged:
+        problems.append("`job.name` is missing: set it in the configuration, or give the application a name")
+    _raise(problems)
+    config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values})
+    _raise(_unknown_systems(config))
+    return config
+
+
+def _home(environ: Mapping[str, str] | None) -> Path:
+    return absolute((os.environ if environ is None else environ).get("PENSTOCK_HOME") or ".penstock")
+
+
+def _values(merged: Mapping[str, Setting], problems: list[str]) -> dict[str, object]:
+    """The typed values of all known keys; unknown keys and wrong values go to the problems."""
+    values: dict[str, object] = {}
+    for setting in merged.values():
+        match = keys.find(setting.key)
+        if match is None:
+            if setting.raw is not None or not keys.is_section(setting.key):
+                problems.append(_unknown(setting))
+            continue
+        if wrong_name := keys.fault(match):
+            problems.append(f"`{setting.key}` ({setting.origin}): {wrong_name}")
+        if setting.raw is None:
+            continue
+        try:
+            values[setting.key] = match.key.kind.parse(setting.raw)
+        except RefusedError as error:
+            reason = f" ({error})" if str(error) else ""
+            shown, expected = _shown(setting.raw), match.key.kind.expected
+            problems.append(f"`{setting.key}` = `{shown}` ({setting.origin}): expected {expected}{reason}")
+    return values
+
+
+def _shown(raw: Raw) -> str:
+    return raw if isinstance(raw, str) else "[" + ", ".join(raw) + "]"
+
+
+def _unknown(setting: Setting) -> str:
+    """The value is not shown: behind a mistyped key it may be a secret."""
+    near = keys.nearest(setting.key)
+    hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys"
+    return f"unknown key `{setting.key}` ({setting.origin}): {hint}"
+
+
+def _raise(problems: Sequence[str]) -> None:
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        lines = "".join(f"\n  - {problem}" for problem in problems)
+        raise ConfigError(f"{len(problems)} mistakes in the configuration:{lines}")
+
+
+def _unknown_systems(config: JobConfig) -> list[str]:
+    """Systems without a type, and streams that name a system which is not there."""
+    problems = []
+    for name in config.system_names:
+        try:
+            config.system(name)
+        except ConfigError as error:
+            origin = next(config.origin(key) for key in config.origins if key.startswith(f"systems.{name}."))
+            problems.append(f"{error} ({origin})")
+    streams: list[tuple[str, SystemStream]] = []
+    if config.task.dead_letter_stream is not None:
+        streams.append((table.DEAD_LETTER_STREAM.name, config.task.dead_letter_stream))
+    for key in config.origins:
+        match = keys.find(key)
+        if match and match.key is table.STREAM_OFFSET_DEFAULT:
+            streams.append((key, SystemStream.parse(match.subject)))
+    for key, stream in streams:
+        if stream.system not in config.system_names:
+            known = ", ".join(config.system_names)
+            problems.append(f"`{key}` ({config.origin(key)}): there is no system `{stream.system}`; known: {known}")
+    return problems
+
+
+def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
+    get, find = resolved.get, resolved.find
+    job = JobSettings(
+        name=get(table.JOB_NAME),
+        id=get(table.JOB_ID),
+        root=get(table.JOB_ROOT),
+        logged_store_base_dir=get(table.LOGGED_STORE_BASE_DIR),
+        batch_max_messages=get(table.BATCH_MAX_MESSAGES),
+        batch_interval_ms=get(table.BATCH_INTERVAL_MS),
+        lease_ms=get(table.LEASE_MS),
+        intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
+        retry_max=get(table.RETRY_MAX),
+    )
+    container = ContainerSettings(
+        start_timeout_ms=get(table.START_TIMEOUT_MS),
+        commit_thread_pool_size=get(table.COMMIT_POOL_SIZE),
+        restore_timeout_ms=get(table.RESTORE_TIMEOUT_MS),
+        lost_ms=get(table.LOST_MS),
+        attempt_timeout_ms=get(table.ATTEMPT_TIMEOUT_MS),
+    )
+    task = TaskSettings(
+        commit_ms=get(table.COMMIT_MS),
+        commit_timeout_ms=get(table.COMMIT_TIMEOUT_MS),
+        shutdown_ms=get(table.SHUTDOWN_MS),
+        dead_letter_stream=find(table.DEAD_LETTER_STREAM),
+        checkpoint_write_versions=tuple(int(version) for version in get(table.WRITE_VERSIONS)),
+    )
+    return JobConfig(job, container, task, resolved, origins)

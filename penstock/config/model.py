@@ -1,0 +1,185 @@
+"""The configuration of a job as frozen, typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, cast
+
+from penstock.api.ssp import SystemStream
+from penstock.config import keys, table
+from penstock.config.table import Key, OffsetDefault, SystemType
+from penstock.errors import ConfigError
+
+T = TypeVar("T")
+
+DEFAULT_SYSTEM = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The values that were given, by flat key, and the home that defaults refer to."""
+
+    home: Path
+    values: Mapping[str, object] = field(repr=False)
+
+    def find(self, key: Key[T], subject: str = "") -> T | None:
+        """The value that holds for a key: given, of its fallback, or its default; None if there is none."""
+        given = self.values.get(key.full(subject))
+        if given is not None:
+            return cast("T", given)
+        if key.fallback is not None:
+            return self.find(key.fallback, subject if key.fallback.is_pattern else "")
+        return None if key.default is None else key.kind.read(key.default.replace("<home>", str(self.home)))
+
+    def get(self, key: Key[T], subject: str = "") -> T:
+        """The value that holds for a key that always has one.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        value = self.find(key, subject)
+        if value is None:
+            raise ConfigError(f"`{key.full(subject)}` is missing")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """`job.*`, without its containers."""
+
+    name: str
+    id: str
+    root: str
+    logged_store_base_dir: Path
+    batch_max_messages: int
+    batch_interval_ms: int
+    lease_ms: int
+    intermediate_stream_partitions: int | None
+    retry_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """`job.container.*` and `container.*`."""
+
+    start_timeout_ms: int
+    commit_thread_pool_size: int
+    restore_timeout_ms: int
+    lost_ms: int
+    attempt_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits."""
+
+    commit_ms: int
+    commit_timeout_ms: int
+    shutdown_ms: int
+    dead_letter_stream: SystemStream | None
+    checkpoint_write_versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """`stores.<name>.*`, with the job-wide values where the store has none of its own."""
+
+    name: str
+    object_cache_size: int
+    rocksdb_block_cache_bytes: int
+    rocksdb_write_buffer_bytes: int
+    backup_factories: tuple[str, ...]
+    restore_factories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSettings:
+    """`systems.<name>.*`. `path` has a meaning for the type `local` only."""
+
+    name: str
+    type: SystemType
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """A checked configuration. Immutable, picklable; equal if the values are, wherever they came from."""
+
+    job: JobSettings
+    container: ContainerSettings
+    task: TaskSettings
+    resolved: Resolved
+    origins: Mapping[str, str] = field(repr=False, compare=False)
+
+    @property
+    def home(self) -> Path:
+        """The folder that defaults lie in: `PENSTOCK_HOME`, or `.penstock` in the working directory at load."""
+        return self.resolved.home
+
+    @property
+    def spark(self) -> dict[str, str]:
+        """Every `spark.*` key, untouched, and `spark.master`; a copy."""
+        given = {key: str(value) for key, value in self.resolved.values.items() if key.startswith("spark.")}
+        return {table.SPARK_MASTER.name: self.resolved.get(table.SPARK_MASTER)} | given
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """The stores that the configuration names, so that one the application lacks can be refused."""
+        return self._subjects("stores.")
+
+    @property
+    def system_names(self) -> tuple[str, ...]:
+        """The systems there are: `local`, and those that the configuration names."""
+        return tuple(sorted({DEFAULT_SYSTEM, *self._subjects("systems.")}))
+
+    def store(self, name: str) -> StoreSettings:
+        """What holds for a store, whether the configuration names it or not."""
+        get = self.resolved.get
+        backup = get(table.STORE_BACKUP, name)
+        return StoreSettings(
+            name=name,
+            object_cache_size=get(table.STORE_OBJECT_CACHE, name),
+            rocksdb_block_cache_bytes=get(table.STORE_BLOCK_CACHE, name),
+            rocksdb_write_buffer_bytes=get(table.STORE_WRITE_BUFFER, name),
+            backup_factories=backup,
+            restore_factories=self.resolved.find(table.STORE_RESTORE, name) or backup,
+        )
+
+    def system(self, name: str) -> SystemSettings:
+        """What holds for a system.
+
+        Raises:
+            ConfigError: there is no such system, or its type is not given.
+        """
+        known = self.system_names
+        if name not in known:
+            raise ConfigError(f"there is no system `{name}`; known: {', '.join(known)}; set `systems.{name}.type`")
+        kind = self.resolved.find(table.SYSTEM_TYPE, name)
+        if kind is None and name != DEFAULT_SYSTEM:
+            raise ConfigError(f"`systems.{name}.type` is missing: expected {table.SYSTEM_TYPE.kind.expected}")
+        return SystemSettings(name, kind or "local", self.resolved.get(table.SYSTEM_PATH, name))
+
+    def offset_default(self, stream: SystemStream) -> OffsetDefault:
+        """Where a stream without a checkpoint is read from: by stream, then by system, then for the job."""
+        own = self.resolved.find(table.STREAM_OFFSET_DEFAULT, str(stream))
+        if own is not None:
+            return own
+        return self.resolved.get(table.SYSTEM_OFFSET_DEFAULT, stream.system)
+
+    def flat(self) -> dict[str, str]:
+        """The values that were given, sorted by key, in the form `load_config` reads back; defaults are left out."""
+        flat = {}
+        for key, value in sorted(self.resolved.values.items()):
+            match = keys.find(key)
+            flat[key] = match.key.kind.text(value) if match else str(value)
+        return flat
+
+    def origin(self, key: str) -> str:
+        """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
+        return self.origins.get(key, "default")
+
+    def _subjects(self, prefix: str) -> tuple[str, ...]:
+        matches = (keys.find(key) for key in self.resolved.values)
+        return tuple(sorted({match.subject for match in matches if match and match.key.prefix == prefix}))

@@ -1,0 +1,82 @@
+"""Writes docs/configuration.md: `python -m penstock.config.reference > docs/configuration.md`."""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.config.table import AnyKey, describe
+from penstock.config.values import Bytes, Millis
+
+_SECTIONS = (
+    ("Job", ("job.", "container.")),
+    ("Task", ("task.",)),
+    ("Streams and systems", ("samza.", "systems.", "streams.")),
+    ("Stores", ("stores.",)),
+    ("Spark", ("spark.",)),
+)
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Generated: python -m penstock.config.reference > docs/configuration.md -->
+
+A configuration is a set of flat, dotted keys. They keep Samza's names where Samza has the key. Sources are merged
+in this order, the later one wins: the defaults below, a file (`--config`), values given in Python, `-c key=value`.
+
+* A file is YAML (`.yaml`, `.yml`, `.json`) or Java properties (`.properties`), in UTF-8. YAML may be nested
+  or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value stands for the default.
+* A duration is a number in milliseconds or has a unit: `500ms`, `10s`, `5min`, `2h`, `1d`.
+* A size is a number in bytes or has a unit: `512KB`, `64MB`, `2GB`, in powers of 1024.
+* A list is written `a,b`, in YAML also `[a, b]`.
+* `<home>` is the folder that `PENSTOCK_HOME` names, or `.penstock` in the working directory.
+* The name of a store or stream may contain dots; a system's may not.
+
+An unknown key or a wrong value is an error that names its origin; all of them are reported at once.
+"""
+
+
+def markdown() -> str:
+    """The reference of all keys, as docs/configuration.md holds it."""
+    parts = [_INTRODUCTION]
+    for title, prefixes in _SECTIONS:
+        rows = "".join(_row(key) for key in describe() if key.name.startswith(prefixes))
+        parts.append(f"\n## {title}\n\n| Key | Meaning | Value | Default | From |\n|---|---|---|---|---|\n{rows}")
+    return "".join(parts)
+
+
+def _row(key: AnyKey) -> str:
+    return f"| `{key.name}` | {key.description} | {_value(key)} | {_default(key)} | {key.source} |\n"
+
+
+def _value(key: AnyKey) -> str:
+    kind = key.kind
+    if isinstance(kind, (Millis, Bytes)):
+        noun = "duration" if isinstance(kind, Millis) else "size"
+        least = "" if kind.minimum is None else f", at least {kind.minimum}"
+        return f"{noun} ({kind.unit}){least}"
+    return kind.expected.replace("|", "\\|")
+
+
+def _default(key: AnyKey) -> str:
+    if key.fallback is not None:
+        return f"that of `{key.fallback.name}`"
+    if key.default is None:
+        return key.unset
+    return f"`{key.default}`{_readable(key)}"
+
+
+def _readable(key: AnyKey) -> str:
+    """A long number once more, in the largest unit that divides it."""
+    if not isinstance(key.kind, (Millis, Bytes)) or key.default is None:
+        return ""
+    names = ("d", "h", "min", "s") if isinstance(key.kind, Millis) else ("GB", "MB", "KB")
+    number = int(key.default)
+    for name in names:
+        factor = key.kind.factors[name.lower()]
+        if number and number % factor == 0:
+            return f" ({number // factor} {name})"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

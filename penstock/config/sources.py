@@ -1,0 +1,142 @@
+"""Where values come from: YAML and properties files, mappings, `key=value` assignments.
+
+Each reader gives flat settings, every one with its origin, and puts what it cannot read into `problems`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from penstock.config.properties import PropertiesError, parse_properties
+from penstock.config.values import Raw
+
+_YAML = (".yaml", ".yml", ".json")
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as it was given; None asks for the default."""
+
+    key: str
+    raw: Raw | None
+    origin: str
+
+
+def from_file(file: Path, problems: list[str]) -> list[Setting]:
+    """The settings of a YAML (nested or flat) or properties file, by its ending."""
+    if file.suffix.lower() not in (*_YAML, ".properties"):
+        problems.append(f"configuration file `{file}`: expected the ending .yaml, .yml, .json or .properties")
+        return []
+    try:
+        text = file.read_text("utf-8-sig")
+    except UnicodeDecodeError as error:
+        problems.append(f"configuration file `{file}` is not UTF-8: {error}")
+        return []
+    except OSError as error:
+        problems.append(f"configuration file `{file}` cannot be read: {error.strerror}")
+        return []
+    if file.suffix.lower() in _YAML:
+        return _from_yaml(str(file), text, problems)
+    try:
+        return [Setting(entry.key, entry.value, f"{file}:{entry.line}") for entry in parse_properties(text)]
+    except PropertiesError as error:
+        problems.append(f"{file}:{error.line}: {error.reason}")
+        return []
+
+
+def from_mapping(values: Mapping[str, object], origin: str, problems: list[str], prefix: str = "") -> list[Setting]:
+    """The settings of a mapping, nested or flat."""
+    settings: list[Setting] = []
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            settings += from_mapping(value, origin, problems, f"{key}.")
+            continue
+        try:
+            settings.append(Setting(key, _raw(value), origin))
+        except TypeError as error:
+            problems.append(f"`{key}` ({origin}): {error}")
+    return settings
+
+
+def from_assignments(assignments: Sequence[str], problems: list[str]) -> list[Setting]:
+    """The settings of `-c key=value` arguments."""
+    settings = []
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            problems.append(f"`-c {assignment}`: expected `-c key=value`")
+        else:
+            settings.append(Setting(key.strip(), value, "-c"))
+    return settings
+
+
+def _raw(value: object) -> Raw | None:
+    """A Python value as text; booleans as Spark writes them."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        items = tuple(_raw(item) for item in value)
+        if any(not isinstance(item, str) for item in items):
+            raise TypeError("a list may hold text and numbers only")
+        return tuple(item for item in items if isinstance(item, str))
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, (bytes, bytearray, set, frozenset)):
+        raise TypeError(f"expected text, a number, a boolean, a path or a list, not {type(value).__name__}")
+    return str(value)
+
+
+def _from_yaml(file: str, text: str, problems: list[str]) -> list[Setting]:
+    """Scalars are taken as they are written: `job.id: 010` is `010`, and `no` is not a boolean."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        settings = [] if root is None else list(_flatten(file, root))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problems.append(f"{file}:{mark.line + 1 if mark else 1}: {error.problem or error.context}")
+        return []
+    except yaml.YAMLError as error:
+        problems.append(f"{file}: {error}")
+        return []
+    first: dict[str, Setting] = {}
+    for setting in settings:
+        seen = first.setdefault(setting.key, setting)
+        if seen is not setting:
+            problems.append(f"`{setting.key}` stands twice in one file: {seen.origin} and {setting.origin}")
+    return settings
+
+
+def _flatten(file: str, node: yaml.Node, prefix: str = "", above: tuple[yaml.Node, ...] = ()) -> Iterator[Setting]:
+    if not isinstance(node, yaml.MappingNode):
+        raise yaml.MarkedYAMLError(problem="expected keys and values", problem_mark=node.start_mark)
+    if node in above:
+        raise yaml.MarkedYAMLError(problem="an alias contains itself", problem_mark=node.start_mark)
+    for name, value in node.value:
+        if not isinstance(name, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=name.start_mark)
+        if name.tag == "tag:yaml.org,2002:merge":
+            raise yaml.MarkedYAMLError(problem="merge keys (`<<`) are not read", problem_mark=name.start_mark)
+        key = f"{prefix}{name.value}"
+        if isinstance(value, yaml.MappingNode):
+            yield from _flatten(file, value, f"{key}.", (*above, node))
+        else:
+            yield Setting(key, _yaml_raw(value), f"{file}:{name.start_mark.line + 1}")
+
+
+def _yaml_raw(node: yaml.Node) -> Raw | None:
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.tag == _NULL_TAG else str(node.value)
+    items = node.value
+    for item in items:
+        if not isinstance(item, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(problem="a list may hold text and numbers only", problem_mark=item.start_mark)
+    return tuple(str(item.value) for item in items)

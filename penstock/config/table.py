@@ -1,0 +1,169 @@
+"""Every key of the configuration, declared once: type, default, description, and where its name comes from.
+
+A default is written as a user would write it and read the same way; `<home>` in it stands for Penstock's home.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from penstock.config.values import (
+    Bytes,
+    Choice,
+    Kind,
+    Listed,
+    LocalPath,
+    Millis,
+    Number,
+    StreamName,
+    Url,
+    Verbatim,
+    Word,
+)
+
+T = TypeVar("T")
+
+Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
+OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
+SystemType: TypeAlias = Literal["local", "memory"]
+
+BACKENDS = ("changelog-files",)
+"""The state backends that can be named."""
+
+_OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Generic[T]):
+    """One declared key. `name` holds at most one placeholder in angle brackets, which may stand for dots too."""
+
+    name: str
+    kind: Kind[T]
+    default: str | None
+    description: str
+    source: Source = "Penstock"
+    fallback: Key[T] | None = None
+    """The key that counts where this one is not set."""
+    unset: str = ""
+    """What holds without a value, where neither a default nor a fallback says it."""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the placeholder; the whole name if there is none."""
+        return self.name.partition("<")[0]
+
+    @property
+    def suffix(self) -> str:
+        """What stands behind the placeholder, with its leading dot."""
+        return self.name.partition(">")[2]
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the name holds a placeholder."""
+        return "<" in self.name
+
+    @property
+    def unit(self) -> str:
+        """The unit of a bare number: `ms`, `bytes`, or nothing."""
+        return self.kind.unit
+
+    def full(self, subject: str = "") -> str:
+        """The key with the placeholder filled in."""
+        return f"{self.prefix}{subject}{self.suffix}"
+
+
+AnyKey: TypeAlias = Key[Any]
+
+# fmt: off
+JOB_NAME = Key("job.name", Word("A-Za-z0-9_.-", 128), None,
+    "The name of the job; its state and checkpoints lie under it.", "Samza", unset="the application's name")
+JOB_ID = Key("job.id", Word("A-Za-z0-9_.", 64), "1",
+    "Tells copies of one job apart: each has its own state and checkpoints.", "Samza")
+JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
+    "Where checkpoints, metadata and the backed-up state of jobs are kept; every executor must reach it.")
+LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
+    "The folder, on each executor's host, for the working copies of stores.", "Samza")
+BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "50000",
+    "How many messages of one partition a batch takes at most.")
+BATCH_INTERVAL_MS = Key("job.batch.interval.ms", Millis(1), "100",
+    "How long an idle job waits before it looks for new messages again.")
+LEASE_MS = Key("job.lease.ms", Millis(1), "10000",
+    "How long the lease must stand unchanged before another driver may take the job over.")
+INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), None,
+    "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
+RETRY_MAX = Key("job.retry.max", Number(0), "5",
+    "How many failures since the last complete checkpoint are retried before the run ends.")
+
+START_TIMEOUT_MS = Key("job.container.start.timeout.ms", Millis(1), "60000",
+    "How long a container may take from its launch to its first beat.")
+COMMIT_POOL_SIZE = Key("job.container.commit.thread.pool.size", Number(1), "2",
+    "The least number of threads of a container's commit pool, which grows with its tasks.", "Samza")
+RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000",
+    "How long the stores of a task may take to be restored.")
+LOST_MS = Key("container.lost.ms", Millis(1), "10000",
+    "A container that has not beaten for this long is lost: its tasks are restored elsewhere.")
+ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",
+    "An attempt of a task that makes no progress for this long is given up and the batch runs again.")
+
+COMMIT_MS = Key("task.commit.ms", Millis(), "60000",
+    "The time between commits; 0 or less means that only the application asks for them.", "Samza")
+COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
+    "How long processing waits for a commit in flight before the run fails.", "Samza")
+SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
+    "How long a stopping container waits for its tasks to close.", "Samza")
+DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,
+    "Where a message goes that the application failed on, with the reason; the job goes on.",
+    unset="none: the run ends with the error")
+WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
+    "The versions of every checkpoint that are written.", "Samza")
+
+OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
+    "Where a stream without a checkpoint is read from.")
+SYSTEM_OFFSET_DEFAULT_OLD = Key("systems.<name>.samza.offset.default", _OFFSET_DEFAULT, None,
+    "Where a system's streams without a checkpoint are read from, by the key's older name.", "Samza",
+    fallback=OFFSET_DEFAULT)
+SYSTEM_OFFSET_DEFAULT = Key("systems.<name>.default.stream.samza.offset.default", _OFFSET_DEFAULT, None,
+    "Where a system's streams without a checkpoint are read from.", "Samza",
+    fallback=SYSTEM_OFFSET_DEFAULT_OLD)
+STREAM_OFFSET_DEFAULT = Key("streams.<id>.samza.offset.default", _OFFSET_DEFAULT, None,
+    "Where this stream, `<id>` being `system.stream`, is read from without a checkpoint.", "Samza",
+    unset="`systems.<name>.default.stream.samza.offset.default`")
+SYSTEM_TYPE = Key("systems.<name>.type", Choice[SystemType](("local", "memory")), None,
+    "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
+    unset="`local` for the system `local`; required for others")
+SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
+    "The folder of a `local` system's streams.")
+
+STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432",
+    "The size of RocksDB's block cache of each store of a task.")
+STORES_WRITE_BUFFER = Key("stores.rocksdb.write.buffer.bytes", Bytes(65536), "16777216",
+    "The size of RocksDB's write buffer of each store of a task.")
+STORES_BACKUP = Key("stores.backup.factories", Listed(BACKENDS), "changelog-files",
+    "The state backends that every store is backed up to.", "Samza")
+STORES_RESTORE = Key("stores.restore.factories", Listed(BACKENDS), None,
+    "The state backends that every store is restored from, in order of preference.", "Samza",
+    unset="the store's backup factories")
+STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
+    "How many decoded entries of the store a task keeps in memory; 0 keeps none.", "Samza")
+STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
+    "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
+STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,
+    "The size of RocksDB's write buffer of this store, for each task.", fallback=STORES_WRITE_BUFFER)
+STORE_BACKUP = Key("stores.<name>.backup.factories", Listed(BACKENDS), None,
+    "The state backends that this store is backed up to.", "Samza", fallback=STORES_BACKUP)
+STORE_RESTORE = Key("stores.<name>.restore.factories", Listed(BACKENDS), None,
+    "The state backends that this store is restored from, in order of preference.", "Samza", fallback=STORES_RESTORE)
+
+SPARK_MASTER = Key("spark.master", Verbatim(), "local[*]",
+    "The Spark cluster to run on.", "Spark")
+SPARK = Key("spark.<key>", Verbatim(), None,
+    "Passed to Spark untouched.", "Spark", unset="Spark's own default")
+# fmt: on
+
+KEYS: tuple[AnyKey, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Key))
+
+
+def describe() -> tuple[AnyKey, ...]:
+    """Every declared key, in the order of the reference."""
+    return KEYS

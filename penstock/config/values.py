@@ -1,0 +1,236 @@
+"""How the text of a configuration value becomes a value: one small class per kind of value."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from penstock.api.ssp import SystemStream
+from penstock.errors import ConfigError
+
+Raw: TypeAlias = str | tuple[str, ...]
+"""A value as every source delivers it: text, or a list of texts."""
+
+T = TypeVar("T")
+S = TypeVar("S", bound=str)
+
+MAX_MS = 36525 * 24 * 3600 * 1000
+"""A hundred years: longer waits do not fit what operating systems accept as a timeout."""
+
+
+class RefusedError(ValueError):
+    """A value is not of its kind; the text, where there is one, adds to what the kind expects."""
+
+
+class Kind(ABC, Generic[T]):
+    """Reads and writes the values of a key. Stateless."""
+
+    unit: ClassVar[str] = ""
+
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """What a value must be, as it stands in error messages and in the reference."""
+
+    @abstractmethod
+    def read(self, text: str) -> T:
+        """The value of the text. Raises RefusedError, with the reason where `expected` does not say enough."""
+
+    def parse(self, raw: Raw) -> T:
+        """The value of what a source delivered; surrounding blanks do not count. Raises RefusedError."""
+        if isinstance(raw, tuple):
+            raise RefusedError("a list")
+        return self.read(raw.strip())
+
+    def text(self, value: T) -> str:
+        """The text `parse` reads back as this value."""
+        return str(value)
+
+
+class Verbatim(Kind[str]):
+    """Any text, untouched."""
+
+    expected = "text"
+
+    def parse(self, raw: Raw) -> str:
+        if isinstance(raw, tuple):
+            raise RefusedError("a list")
+        return raw
+
+    def read(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True)
+class Word(Kind[str]):
+    """A name that is safe in paths, URLs and keys: at most `longest` of `characters`, no dot or dash at its start."""
+
+    characters: str
+    longest: int
+
+    @property
+    def expected(self) -> str:
+        return f"1 to {self.longest} characters out of `{self.characters}`, the first one no dot or dash"
+
+    def read(self, text: str) -> str:
+        if not re.fullmatch(f"(?![.-])[{self.characters}]{{1,{self.longest}}}", text):
+            raise RefusedError
+        return text
+
+
+@dataclass(frozen=True)
+class Choice(Kind[S]):
+    """One of a few words."""
+
+    choices: tuple[S, ...]
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(f"`{choice}`" for choice in self.choices)
+
+    def read(self, text: str) -> S:
+        for choice in self.choices:
+            if choice == text:
+                return choice
+        raise RefusedError
+
+
+@dataclass(frozen=True)
+class Number(Kind[int]):
+    """An integer within bounds (both inclusive); subclasses add suffixes for larger units."""
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    noun: ClassVar[str] = "an integer"
+    forms: ClassVar[str] = ""
+    factors: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def expected(self) -> str:
+        low = "" if self.minimum is None else f", at least {self.minimum}"
+        high = "" if self.maximum is None else f", at most {self.maximum}"
+        return self.noun + self.forms + low + high
+
+    def read(self, text: str) -> int:
+        found = re.fullmatch(r"([+-]?[0-9]{1,18}) ?([A-Za-z]*)", text)
+        if not found:
+            raise RefusedError
+        suffix = found[2].lower()
+        if suffix and suffix not in self.factors:
+            raise RefusedError(f"unknown unit `{found[2]}`" if self.factors else "")
+        value = int(found[1]) * (self.factors[suffix] if suffix else 1)
+        if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
+            raise RefusedError("out of range")
+        return value
+
+
+@dataclass(frozen=True)
+class Millis(Number):
+    """A duration in milliseconds."""
+
+    maximum: int | None = MAX_MS
+
+    unit = "ms"
+    noun = "a duration: an integer number of milliseconds"
+    forms = ", or a form such as `500ms`, `10s`, `5min`, `2h`, `1d`"
+    factors = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True)
+class Bytes(Number):
+    """A size in bytes. KB, MB and GB are powers of 1024, as they are for Spark and RocksDB."""
+
+    unit = "bytes"
+    noun = "a size: an integer number of bytes"
+    forms = ", or a form such as `512KB`, `64MB`, `2GB` (powers of 1024)"
+    factors = {"b": 1} | {
+        prefix + ending: 1024**power for power, prefix in enumerate("kmgt", start=1) for ending in ("b", "ib")
+    }
+
+
+@dataclass(frozen=True)
+class Listed(Kind[tuple[str, ...]]):
+    """A list, in order and without repetition, of at least one of the known names."""
+
+    known: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return f"a list, separated by commas, of one or more of: {', '.join(self.known)}"
+
+    def parse(self, raw: Raw) -> tuple[str, ...]:
+        return self._checked(raw.split(",") if isinstance(raw, str) else raw)
+
+    def read(self, text: str) -> tuple[str, ...]:
+        return self._checked(text.split(","))
+
+    def text(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+    def _checked(self, items: Sequence[str]) -> tuple[str, ...]:
+        names = tuple(item.strip() for item in items)
+        for name in names:
+            if name not in self.known:
+                raise RefusedError(f"unknown: `{name}`" if name else "an empty name")
+        if not names:
+            raise RefusedError("an empty list")
+        if len(set(names)) < len(names):
+            raise RefusedError("a name stands there twice")
+        return names
+
+
+class LocalPath(Kind[Path]):
+    """A path of this machine, made absolute against the working directory."""
+
+    expected = "a path"
+
+    def read(self, text: str) -> Path:
+        if not text or "\0" in text:
+            raise RefusedError
+        if "://" in text:
+            raise RefusedError("a URL")
+        return absolute(text)
+
+
+class Url(Kind[str]):
+    """The URL of a place for objects. A plain path is taken as a `file:///` URL; no slash at the end."""
+
+    expected = "a URL `file:///...`, `s3://...`, `gs://...`, `az://...`, `memory://...`, or a path"
+
+    def read(self, text: str) -> str:
+        if "://" not in text:
+            return LocalPath().read(text).as_uri()
+        url = urlsplit(text)
+        if url.scheme not in {"file", "s3", "gs", "az", "memory"}:
+            raise RefusedError(f"unknown scheme `{url.scheme}`")
+        if url.query or url.fragment:
+            raise RefusedError("a query or fragment has no meaning here")
+        if url.scheme == "file" and (url.netloc or not url.path.startswith("/")):
+            raise RefusedError("a file URL has three slashes")
+        if url.scheme != "file" and not url.netloc:
+            raise RefusedError("no bucket or name")
+        return text.rstrip("/") if url.path.strip("/") or url.netloc else text
+
+
+class StreamName(Kind[SystemStream]):
+    """A stream, `system.stream`."""
+
+    expected = "a stream `system.stream`, for example `local.flights`"
+
+    def read(self, text: str) -> SystemStream:
+        try:
+            return SystemStream.parse(text)
+        except ConfigError as error:
+            raise RefusedError from error
+
+
+def absolute(path: str) -> Path:
+    """The path from the root, `~` and `..` resolved, links kept."""
+    return Path(os.path.abspath(Path(path).expanduser()))

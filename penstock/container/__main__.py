@@ -1,0 +1,78 @@
+"""The container process: `python -m penstock.container <name> <executor pid>`, its spec on standard input.
+
+It writes one line with its address to standard output, then everything goes to its log file. It never outlives the
+executor it was started by.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from penstock.container.auth import SecretCheck
+from penstock.container.container import Container
+from penstock.container.machine import executor_host, machine_id, watch_process
+from penstock.container.protocol import ContainerAddress, ContainerSpec
+from penstock.container.server import ContainerServer
+
+
+def main() -> None:
+    """Serve until closed, or until the executor ends."""
+    name, parent = sys.argv[1], int(sys.argv[2])
+    spec = ContainerSpec(**orjson.loads(sys.stdin.buffer.read()))
+    incarnation = secrets.token_hex(8)
+    folder = Path(tempfile.mkdtemp(prefix="pstk-"))
+    log_path = Path(spec.log_directory) / f"container-{name}-{incarnation}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    watch_process(parent, lambda: _vanish(folder))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    container = Container(name, incarnation)
+    check = SecretCheck(spec.secret)
+    host = executor_host() if spec.host == "executor" else spec.host
+    socket_uri = f"grpc+unix://{folder}/s"
+    servers = [
+        ContainerServer(socket_uri, container, check, stop.set),
+        ContainerServer(f"grpc://{host}:0", container, check, stop.set),
+    ]
+    address = ContainerAddress(
+        name, incarnation, machine_id(), os.getpid(), parent, socket_uri, f"grpc://{host}:{servers[1].port}",
+        str(log_path),
+    )
+    sys.stdout.buffer.write(orjson.dumps(asdict(address)) + b"\n")
+    sys.stdout.flush()
+    _redirect(log_path)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
+    logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
+    stop.wait()
+    for server in servers:
+        server.shutdown()
+    _vanish(folder)
+
+
+def _redirect(log_path: Path) -> None:
+    """From here on, standard output and error, the application's prints among them, go to the log."""
+    descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+
+
+def _vanish(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

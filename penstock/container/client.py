@@ -1,0 +1,127 @@
+"""The driver's side of a container: its calls, and listening for its beats."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pyarrow.flight as flight
+
+from penstock.container.auth import call_options
+from penstock.container.machine import machine_id
+from penstock.container.protocol import (
+    Beat,
+    CommitCall,
+    ContainerAddress,
+    EndCall,
+    Identity,
+    OpenCall,
+    PlainCall,
+    StartRun,
+    dump,
+    load,
+)
+from penstock.errors import ContainerLostError, CorruptError, IncompatibleError, NotFoundError, PenstockError
+
+logger = logging.getLogger(__name__)
+_KINDS: dict[str, type[PenstockError]] = {
+    cls.__name__: cls for cls in (ContainerLostError, CorruptError, IncompatibleError, NotFoundError, PenstockError)
+}
+
+
+class ContainerClient:
+    """Calls one container. Each call has a deadline and names epoch and incarnation.
+
+    Raises ContainerLostError when the container does not answer or refuses; errors of a restore or upload come back
+    as their own kind.
+    """
+
+    def __init__(self, address: ContainerAddress, secret: str) -> None:
+        self.address = address
+        self._secret = secret
+        self._client = flight.connect(address.uri_from(machine_id()))
+        self.last_beat: Beat | None = None
+        self.last_beat_at = time.monotonic()
+        self.lost: str | None = None
+        """Why the container counts as lost, once it does."""
+
+    def identity(self, epoch: int) -> Identity:
+        """Who a call of this epoch is meant for."""
+        return Identity(self.address.incarnation, epoch)
+
+    def open(self, call: OpenCall, package: bytes, timeout_s: float) -> Iterator[int]:
+        """Enter an epoch; yields the bytes restored so far."""
+        head = dump(call)
+        body = len(head).to_bytes(4, "big") + head + package
+        for result in self._stream("open", body, timeout_s):
+            yield int(result["restored_bytes"])
+
+    def start_run(self, call: StartRun, timeout_s: float) -> None:
+        """A run of a batch begins."""
+        self._call("start-run", dump(call), timeout_s)
+
+    def end(self, call: EndCall, timeout_s: float) -> None:
+        """Apply a batch."""
+        self._call("end", dump(call), timeout_s)
+
+    def snapshot(self, call: CommitCall, timeout_s: float) -> None:
+        """The synchronous part of a commit."""
+        self._call("snapshot", dump(call), timeout_s)
+
+    def upload(self, call: CommitCall, timeout_s: float) -> dict[str, dict[str, dict[str, str]]]:
+        """Task -> factory -> store -> marker."""
+        result: dict[str, dict[str, dict[str, str]]] = self._call("upload", dump(call), timeout_s)
+        return result
+
+    def close(self, epoch: int, timeout_s: float) -> None:
+        """Close the tasks and end the process."""
+        self._call("close", dump(PlainCall(self.identity(epoch))), timeout_s)
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def listen(self, on_lost: Callable[[ContainerClient], None]) -> None:
+        """Follow the container's beats on a thread of its own, until the stream ends."""
+
+        def run() -> None:
+            try:
+                for result in self._client.do_action(flight.Action("beat", b""), call_options(self._secret)):
+                    self.last_beat = load(Beat, result.body.to_pybytes())
+                    self.last_beat_at = time.monotonic()
+                reason = "its beats ended"
+            except (flight.FlightError, OSError, ValueError) as error:
+                reason = f"its beats broke off: {str(error).splitlines()[0]}"
+            if self.lost is None:
+                self.lost = reason
+                on_lost(self)
+
+        threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True).start()
+
+    def _call(self, action: str, body: bytes, timeout_s: float) -> Any:
+        results = list(self._stream(action, body, timeout_s))
+        return results[-1] if results else None
+
+    def _stream(self, action: str, body: bytes, timeout_s: float) -> Iterator[Any]:
+        try:
+            for result in self._client.do_action(flight.Action(action, body), call_options(self._secret, timeout_s)):
+                yield orjson.loads(result.body.to_pybytes())
+        except flight.FlightServerError as error:
+            raise self._error(action, str(error)) from error
+        except flight.FlightError as error:
+            raise ContainerLostError(f"{self._name()} did not answer `{action}`: {error}") from error
+
+    def _error(self, action: str, text: str) -> PenstockError:
+        """The container's own error, as the kind it was there."""
+        message = text.split(". Detail:")[0]
+        kind, colon, rest = message.partition(": ")
+        if colon and kind in _KINDS:
+            return _KINDS[kind](f"{rest}  (in {self._name()})")
+        return PenstockError(f"`{action}` failed in {self._name()}: {message}. Its log: {self.address.log_path}")
+
+    def _name(self) -> str:
+        return f"container {self.address.container} (process {self.address.pid})"

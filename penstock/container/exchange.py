@@ -1,0 +1,119 @@
+"""The Spark worker's side of an attempt: streams packets to the task's container and back at the same time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.container.auth import call_options
+from penstock.container.machine import machine_id
+from penstock.container.protocol import AttemptCall, ContainerAddress, dump
+from penstock.errors import ContainerLostError
+from penstock.runtime.packet import PACKET_SCHEMA, Kind
+
+_clients: dict[tuple[int, str], flight.FlightClient] = {}
+
+
+def exchange(
+    address: ContainerAddress,
+    secret: str,
+    call: AttemptCall,
+    batches: Iterator[pa.RecordBatch],
+    select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """Run an attempt in its container.
+
+    `select_mine` splits a batch of packets into those for this attempt and the others, which pass through. The
+    results are read by a thread of their own, whatever the writing does: a client that wrote everything first would
+    stop for ever once the buffers in between are full.
+
+    Raises:
+        ContainerLostError: the container refused the attempt or broke off before its report.
+    """
+    client = _client(address.uri_from(machine_id()))
+    descriptor = flight.FlightDescriptor.for_command(dump(call))
+    try:
+        writer, reader = client.do_exchange(descriptor, call_options(secret))
+        results = _Results(reader)
+        writer.begin(PACKET_SCHEMA)
+        for batch in batches:
+            mine, others = select_mine(batch)
+            if mine.num_rows:
+                writer.write_batch(mine)
+            if others.num_rows:
+                yield others
+            yield from results.ready()
+        writer.done_writing()
+        yield from results.rest()
+        results.check_report()
+        writer.close()
+    except flight.FlightError as error:
+        _forget(address.uri_from(machine_id()))
+        raise ContainerLostError(
+            f"container {address.container} (process {address.pid}) did not finish stage {call.stage} task "
+            f"{call.task} of batch {call.batch}: {error}. Its log: {address.log_path}"
+        ) from error
+
+
+class _Results:
+    """What comes back, read by a thread that ends with the stream."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._queue: SimpleQueue[pa.RecordBatch | BaseException | None] = SimpleQueue()
+        self._last_kind = -1
+        threading.Thread(target=self._run, name="exchange-reader", daemon=True).start()
+
+    def ready(self) -> Iterator[pa.RecordBatch]:
+        """What has come so far; does not wait. Raises what the stream ended with."""
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return
+            if item is None:
+                self._queue.put(None)
+                return
+            yield self._check(item)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Everything up to the end of the stream."""
+        while (item := self._queue.get()) is not None:
+            yield self._check(item)
+
+    def check_report(self) -> None:
+        """An attempt's last packet is its report; a stream that ends without it was cut off."""
+        if self._last_kind != Kind.REPORT:
+            raise ContainerLostError("the container's stream ended before its report")
+
+    def _check(self, item: pa.RecordBatch | BaseException) -> pa.RecordBatch:
+        if isinstance(item, BaseException):
+            raise item
+        self._last_kind = item.column("kind")[item.num_rows - 1].as_py()
+        return item
+
+    def _run(self) -> None:
+        try:
+            for chunk in self._reader:
+                self._queue.put(chunk.data)
+            self._queue.put(None)
+        except BaseException as error:
+            self._queue.put(error)
+
+
+def _client(uri: str) -> flight.FlightClient:
+    """One connection per container and process, kept for the next batch."""
+    key = (os.getpid(), uri)
+    if key not in _clients:
+        _clients[key] = flight.connect(uri)
+    return _clients[key]
+
+
+def _forget(uri: str) -> None:
+    _clients.pop((os.getpid(), uri), None)

@@ -1,0 +1,135 @@
+"""What is said to a container: plain values and their JSON form. Every call names who it is meant for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+AUTH_HEADER = "authorization"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAddress:
+    """Where a container listens and which process it is. `incarnation` is random: a restarted process is another."""
+
+    container: str
+    incarnation: str
+    machine: str
+    """Equal on the same machine only: decides between the socket and the port."""
+    pid: int
+    executor_pid: int
+    """The executor's JVM. Several containers of one executor have the same machine and executor_pid."""
+    socket_uri: str
+    tcp_uri: str
+    log_path: str
+
+    def uri_from(self, machine: str) -> str:
+        """How to reach it from `machine`."""
+        return self.socket_uri if machine == self.machine else self.tcp_uri
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """How to start a container. Goes to its standard input, so that the secret stands in no process list."""
+
+    run_id: str
+    secret: str
+    host: str
+    """The address its port listens on; `executor` stands for the address of the host it is started on."""
+    log_directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which incarnation of a container a call is meant for, in which epoch."""
+
+    incarnation: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCall:
+    """An execution of (batch, stage, task). `run` counts the executions of the batch; `last_ended` is the task's last
+    ended batch as the driver knows it."""
+
+    identity: Identity
+    batch: int
+    run: int
+    stage: int
+    task: int
+    last_ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """Enter an epoch: restore these tasks from these markers. The pickled application follows the JSON."""
+
+    identity: Identity
+    last_ended: int
+    markers: dict[str, dict[str, dict[str, str]]] | None
+    """Task (as text) -> factory -> store -> marker; None without a checkpoint."""
+    covered: list[str]
+    """The stores the checkpoint covers: without a marker, each is an error. Others start empty."""
+    tasks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Attempts of this run of this batch may come; those of an earlier run of it no longer."""
+
+    identity: Identity
+    batch: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndCall:
+    """Apply exactly these attempts: task (as text) -> stage (as text) -> token."""
+
+    identity: Identity
+    batch: int
+    tokens: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCall:
+    """A step of a commit, `snapshot` or `upload`."""
+
+    identity: Identity
+    checkpoint_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCall:
+    """A call without arguments: `close`."""
+
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life. `stalled_ms` is how long the slowest attempt has been inside one packet's processing."""
+
+    container: str
+    incarnation: str
+    resident_bytes: int
+    stalled_ms: int
+
+
+def dump(call: Any) -> bytes:
+    """A call as JSON."""
+    return orjson.dumps(asdict(call))
+
+
+def load(cls: type[T], data: bytes) -> T:
+    """Read a call. Raises ValueError if it is not of this form."""
+    fields = orjson.loads(data)
+    if "identity" in fields:
+        fields["identity"] = Identity(**fields["identity"])
+    try:
+        return cls(**fields)
+    except TypeError as error:
+        raise ValueError(f"not a {cls.__name__}: {error}") from error

@@ -1,0 +1,146 @@
+"""The Flight server of a container."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pickle import loads as unpickle
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import orjson
+import psutil
+import pyarrow.flight as flight
+
+from penstock.container.auth import SecretCheck
+from penstock.container.container import Container, JobPackage
+from penstock.container.protocol import AttemptCall, CommitCall, EndCall, OpenCall, PlainCall, StartRun, dump, load
+from penstock.errors import PenstockError
+from penstock.runtime.attempt import new_token
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.failure import failed_attempt
+from penstock.runtime.packet import PACKET_SCHEMA, Packet, from_batch, split_by_size, to_batch
+
+logger = logging.getLogger(__name__)
+BEAT_SECONDS = 0.5
+_PROGRESS_SECONDS = 0.2
+
+
+class ContainerServer(flight.FlightServerBase):
+    """Serves one container at one location. A container has two of these: a Unix socket and a port."""
+
+    def __init__(self, location: str, container: Container, check: SecretCheck, stop: Callable[[], None]) -> None:
+        super().__init__(location, middleware={"secret": check})
+        self._container = container
+        self._stop = stop
+        self._process = psutil.Process()
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """An attempt: packets in, packets out, at the same time."""
+        call = load(AttemptCall, descriptor.command)
+        writer.begin(PACKET_SCHEMA)
+        try:
+            running = self._container.start_attempt(call)
+        except OperatorFailedError as error:
+            for _ in reader:  # a client whose stream ends early takes the container for lost
+                pass
+            _send(writer, self._failed_attempt(call, error))
+            return
+        except PenstockError as error:
+            raise flight.FlightServerError(str(error)) from error
+        try:
+            for chunk in reader:
+                _send(writer, self._container.process(running, from_batch(chunk.data)))
+            _send(writer, self._container.finish(running))
+        except PenstockError as error:
+            self._container.abandon(running)
+            raise flight.FlightServerError(str(error)) from error
+        except BaseException:
+            self._container.abandon(running)
+            raise
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """The driver's calls. Errors come back as their text, with the kind in front."""
+        body = action.body.to_pybytes()
+        actions: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+            "open": self._open,
+            "start-run": lambda b: self._plain(self._container.start_run(load(StartRun, b))),
+            "end": lambda b: self._plain(self._container.end(load(EndCall, b))),
+            "snapshot": lambda b: self._plain(self._container.snapshot(load(CommitCall, b))),
+            "upload": lambda b: self._plain(self._container.upload(load(CommitCall, b))),
+            "beat": lambda _: self._beats(context),
+            "close": self._close,
+        }
+        if action.type not in actions:
+            raise flight.FlightServerError(f"a container has no action `{action.type}`")
+        try:
+            yield from actions[action.type](body)
+        except PenstockError as error:
+            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
+        except flight.FlightError:
+            raise
+        except Exception as error:
+            logger.exception("action %s failed", action.type)
+            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
+
+    def _plain(self, result: Any) -> Iterator[bytes]:
+        yield orjson.dumps(result)
+
+    def _open(self, body: bytes) -> Iterator[bytes]:
+        """Restores on a thread of its own, so that progress can be streamed meanwhile."""
+        size = int.from_bytes(body[:4], "big")
+        call = load(OpenCall, body[4 : 4 + size])
+        package: JobPackage = unpickle(body[4 + size :])  # noqa: S301 - only whoever has the secret comes this far
+        progress: SimpleQueue[int] = SimpleQueue()
+        failure: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self._container.open(call, package, progress.put)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=run, name=f"open-{call.identity.epoch}", daemon=True)
+        thread.start()
+        restored = 0
+        while thread.is_alive():
+            thread.join(_PROGRESS_SECONDS if restored else 0.01)
+            restored += _drain(progress)
+            yield orjson.dumps({"restored_bytes": restored})
+        if failure:
+            raise failure[0]
+        yield orjson.dumps({"restored_bytes": restored + _drain(progress)})
+
+    def _beats(self, context: Any) -> Iterator[bytes]:
+        while not context.is_cancelled():
+            yield dump(self._container.beat(self._process.memory_info().rss))
+            time.sleep(BEAT_SECONDS)
+
+    def _close(self, body: bytes) -> Iterator[bytes]:
+        self._container.close(load(PlainCall, body).identity)
+        yield orjson.dumps(os.getpid())
+        self._stop()
+
+    def _failed_attempt(self, call: AttemptCall, error: Exception) -> list[Packet]:
+        topology, settings = self._container.job()
+        return list(failed_attempt(topology, settings, call.stage, call.task, new_token(), error))
+
+
+def _send(writer: Any, packets: list[Packet]) -> None:
+    for group in split_by_size(packets):
+        writer.write_batch(to_batch(group))
+
+
+def _drain(queue: SimpleQueue[int]) -> int:
+    total = 0
+    try:
+        while True:
+            total += queue.get_nowait()
+    except Empty:
+        return total
+
+
+__all__ = ["BEAT_SECONDS", "ContainerServer"]

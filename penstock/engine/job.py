@@ -1,0 +1,109 @@
+"""The handle of a running job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.engine.progress import JobProgress, ProgressBoard
+from penstock.engine.run_loop import StopRequest
+
+logger = logging.getLogger(__name__)
+
+
+class Job:
+    """A job that was started. Its run loop has a thread of its own.
+
+    Get one from `app.run(...)`. All methods may be called from any thread.
+    """
+
+    def __init__(self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest) -> None:
+        self.name = name
+        """`<job.name>-<job.id>`."""
+        self.run_id = run_id
+        self._board = board
+        self._stop = stop
+        self._cancel: Callable[[], None] = lambda: None
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def start(self, body: Callable[[], None], cancel: Callable[[], None]) -> None:
+        """Run the body on a thread of its own; `cancel` interrupts its Spark job. Called once, by the launcher."""
+        self._cancel = cancel
+        threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
+
+    def _run(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._board.update(phase="failed" if self._error else "ended")
+            self._done.set()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job has ended; False if it has not within the time.
+
+        Raises:
+            PenstockError: what ended the job, if it did not end by itself or by `stop`.
+        """
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the job after its current batch, with a commit that is awaited. A second call ends it at once: the
+        running batch is dropped and will be read again, the last checkpoint stays.
+
+        With `wait`, returns when it has ended, and raises what `await_termination` raises.
+        """
+        self._stop.request()
+        if self._stop.immediate.is_set():
+            self._cancel()
+        if wait:
+            self.await_termination()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+        return not self._done.is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the job, if it failed."""
+        return self._error
+
+    @property
+    def phase(self) -> str:
+        """`starting`, `restoring`, `running`, `stopping`, `ended` or `failed`."""
+        return self._board.phase
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The last batch that ended, fields named as in Spark's StreamingQueryProgress; None before the first."""
+        last = self._board.last
+        return None if last is None else last.to_dict()
+
+    @property
+    def progress(self) -> JobProgress | None:
+        """The last batch that ended, typed."""
+        return self._board.last
+
+    @property
+    def last_checkpoint(self) -> str | None:
+        """The id of the last complete checkpoint."""
+        return self._board.last_checkpoint
+
+    @property
+    def remaining_messages(self) -> int | None:
+        """Messages left until the job ends by itself; None if it runs until it is stopped."""
+        return self._board.remaining
+
+    @property
+    def restored_bytes(self) -> int:
+        """Bytes of state restored so far in the current epoch."""
+        return self._board.restored_bytes

@@ -1,0 +1,143 @@
+"""Starting a job: configuration, lease, claim, Spark, containers, run loop, and taking it all down again."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+
+from penstock.api.application import Application
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.container.protocol import ContainerSpec
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.job import Job
+from penstock.engine.prepare import JobStreams, PreparedJob, prepare
+from penstock.engine.progress import ProgressBoard
+from penstock.engine.run_loop import RunLoop, StopRequest
+from penstock.engine.session import check_session, create_session
+from penstock.errors import ConfigError, PenstockError
+from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+
+logger = logging.getLogger(__name__)
+
+
+def run_application(
+    app: Application,
+    config: JobConfig | Mapping[str, object] | str | Path | None = None,
+    *,
+    spark: SparkSession | None = None,
+    until: Literal["latest"] | None = None,
+    from_checkpoint: str | None = None,
+) -> Job:
+    """Start the application and return its handle once it owns the job; restoring goes on in the background.
+
+    Args:
+        app: the application.
+        config: configuration keys, a file, or a loaded configuration.
+        spark: the session to run on; without one, one is made and stopped at the end.
+        until: "latest" ends the job once it has read what the inputs hold now.
+        from_checkpoint: start from this checkpoint instead of the last one.
+
+    Raises:
+        ConfigError, IncompatibleError, NotFoundError: nothing was started.
+        LeaseHeldError: another copy of the job runs; the message names it.
+    """
+    settings = load(app, config)
+    graph = app.graph()
+    streams = JobStreams.open(graph, settings)
+    paths = JobPaths(settings.job.name, settings.job.id)
+    with ExitStack() as undo:
+        undo.callback(streams.close)
+        streams.input_partitions()
+        objects = open_store(settings.job.root)
+        undo.callback(objects.close)
+        log = CheckpointLog(objects, paths)
+        run_id = _run_id(log)
+        lease = _acquire_lease(objects, paths, run_id, settings.job.lease_ms)
+        keeper = LeaseKeeper(lease)
+        keeper.start()
+        undo.callback(_leave, lease, keeper)
+        job = prepare(
+            graph, settings, objects, streams, log,
+            run_id=run_id, from_checkpoint=from_checkpoint, until_latest=until == "latest",
+        )
+        session = spark or create_session(paths.root, settings.spark)
+        check_session(session)
+        if spark is None:
+            undo.callback(session.stop)
+        return _start(session, job, log, lease, undo.pop_all())
+
+
+def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path | None) -> JobConfig:
+    """The configuration, with the application's name as the default of `job.name`."""
+    if isinstance(config, JobConfig):
+        return config
+    if isinstance(config, str | Path):
+        return load_config(config, default_job_name=app.name)
+    if config is None or isinstance(config, Mapping):
+        return load_config(overrides=config, default_job_name=app.name)
+    raise ConfigError(f"a configuration is a dict, a path or a JobConfig, not {type(config).__name__}")
+
+
+def _run_id(log: CheckpointLog) -> str:
+    """A run is one submission: a restart keeps its id until a checkpoint says that it ended."""
+    checkpoints = log.read().checkpoints
+    if checkpoints and checkpoints[-1].ended is None:
+        return checkpoints[-1].run_id
+    return uuid.uuid4().hex[:12]
+
+
+def _acquire_lease(objects: ObjectStore, paths: JobPaths, run_id: str, lease_ms: int) -> Lease:
+    deadline = time.monotonic() + 3 * lease_ms / 1000 + 10
+    return acquire(objects, paths, LeaseHolder.of_this_process(run_id), lease_ms, deadline)
+
+
+def _leave(lease: Lease, keeper: LeaseKeeper) -> None:
+    try:
+        keeper.stop(10)
+        lease.release()
+    except PenstockError as error:
+        logger.warning("the lease was not released and runs out by itself: %s", error)
+
+
+def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, lease: Lease, undo: ExitStack) -> Job:
+    board, stop = ProgressBoard(), StopRequest()
+    spec = ContainerSpec(
+        run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
+        secret=job.secret,
+        host=_container_host(session),
+        log_directory=str(Path(job.config.job.logged_store_base_dir) / "logs" / job.paths.root),
+    )
+    directory = ContainerDirectory(session.sparkContext, job.config, spec, job.settings.tasks)
+    loop = RunLoop(session, job, log, lease, directory, board, stop)
+    handle = Job(job.paths.root, job.claim.run_id, board, stop)
+
+    def body() -> None:
+        with undo:
+            try:
+                directory.start(loop.cancel)
+                loop.run()
+            finally:
+                loop.cancel()
+                directory.close(loop.epoch)
+
+    handle.start(body, loop.cancel)
+    return handle
+
+
+def _container_host(session: SparkSession) -> str:
+    """Where containers listen: loopback if everything is on this machine, else the executor's own address."""
+    master: Any = session.sparkContext.master
+    return "127.0.0.1" if str(master).startswith("local") else "executor"

@@ -1,0 +1,264 @@
+"""From an application and a configuration to everything a run needs: checked, resolved, packed."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark import cloudpickle
+
+from penstock.api.graph import ApplicationGraph, ProcessSpec
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.config.model import JobConfig
+from penstock.container.container import JobPackage
+from penstock.engine.job_files import job_uid
+from penstock.engine.offsets import first_positions, resumed_positions
+from penstock.engine.worker import PackedPackage, WorkerPackage
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.topology import Topology, plan_topology
+from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class JobStreams:
+    """The systems and streams of a job, and the admins to look at them."""
+
+    inputs: tuple[SystemStream, ...]
+    outputs: tuple[SystemStream, ...]
+    systems: Mapping[str, System]
+    admins: Mapping[str, SystemAdmin] = field(compare=False)
+
+    @classmethod
+    def open(cls, graph: ApplicationGraph, config: JobConfig) -> JobStreams:
+        """Raises ConfigError for a stream of a system that is not configured."""
+        inputs = tuple(op.stream for op in graph.inputs)
+        dead_letter = config.task.dead_letter_stream
+        outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
+        if len(set(outputs)) != len(outputs):
+            raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
+        names = {stream.system for stream in (*inputs, *outputs)}
+        systems = {name: open_system(config.system(name)) for name in names}
+        return cls(inputs, outputs, systems, {name: system.admin() for name, system in systems.items()})
+
+    def input_partitions(self) -> int:
+        """The largest partition count of an input. Raises NotFoundError if one does not exist."""
+        return max(self.admins[s.system].partition_count(s.stream) for s in self.inputs)
+
+    def create_outputs(self, partitions: int) -> dict[str, int]:
+        """Partitions of every output; one that does not exist is created with as many as there are tasks."""
+        counts = {}
+        for stream in self.outputs:
+            admin = self.admins[stream.system]
+            try:
+                counts[str(stream)] = admin.partition_count(stream.stream)
+            except NotFoundError:
+                admin.create_stream(stream.stream, partitions)
+                counts[str(stream)] = admin.partition_count(stream.stream)
+        return counts
+
+    def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
+        """The ends of every partition of every input."""
+        return {
+            SystemStreamPartition(stream.system, stream.stream, partition): ends
+            for stream in self.inputs
+            for partition, ends in self.admins[stream.system].offsets(stream.stream).items()
+        }
+
+    def close(self) -> None:
+        """Close the admins."""
+        for admin in self.admins.values():
+            admin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """Everything a run needs and does not change."""
+
+    config: JobConfig
+    paths: JobPaths
+    objects: ObjectStore
+    uid: str
+    topology: Topology
+    settings: RuntimeSettings
+    streams: JobStreams
+    layout: dict[str, str]
+    claim: Claim
+    restore_from: CheckpointRecord | None
+    positions: Mapping[SystemStreamPartition, int]
+    until: Mapping[SystemStreamPartition, int] | None
+    worker_package: PackedPackage
+    secret: str = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[SystemStream, ...]:
+        """The input streams, in the order of their numbers."""
+        return self.streams.inputs
+
+    def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
+        """The ends of every input partition, now."""
+        ends = self.streams.ends()
+        if ends.keys() != self.positions.keys():
+            raise IncompatibleError(
+                "an input has another number of partitions than when this run began: stop the job, and start it "
+                "with a new `job.id`, or restore the stream"
+            )
+        return ends
+
+    def writer(self, epoch: int) -> WriterIdentity:
+        """Who writes the outputs."""
+        return WriterIdentity(f"{self.paths.root}-{self.uid}", epoch)
+
+    def fence_outputs(self, epoch: int) -> None:
+        """From now on no older epoch can append to an output."""
+        for stream in self.streams.outputs:
+            self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
+
+    def put_probe(self, epoch: int) -> None:
+        """An object that every container must find, or its job.root is another one."""
+        self.objects.put_if_absent(self.paths.metadata("probe", str(epoch)), self.uid.encode())
+
+    def container_package(self, epoch: int) -> bytes:
+        """The job as containers get it."""
+        probe = self.paths.metadata("probe", str(epoch))
+        return _pickle(JobPackage(self.topology, self.settings, self.config, self.uid, probe))
+
+
+def prepare(
+    graph: ApplicationGraph,
+    config: JobConfig,
+    objects: ObjectStore,
+    streams: JobStreams,
+    log: CheckpointLog,
+    *,
+    run_id: str,
+    from_checkpoint: str | None,
+    until_latest: bool,
+) -> PreparedJob:
+    """Claim the log and decide where the run begins. The lease is held already.
+
+    Raises:
+        ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
+        NotFoundError: an input or the named checkpoint does not exist.
+    """
+    topology = plan_topology(graph, config.task.dead_letter_stream)
+    _check_config_stores(graph, config)
+    partitions = streams.input_partitions()
+    tasks = max(partitions, config.job.intermediate_stream_partitions or 0)
+    layout = store_layout(graph)
+    paths = JobPaths(config.job.name, config.job.id)
+    chosen = _choose(log, from_checkpoint)
+    if chosen is not None:
+        check_layout(chosen, layout, tasks)
+    uid = job_uid(objects, paths)
+    settings = RuntimeSettings(
+        job_name=config.job.name,
+        tasks=tasks,
+        output_partitions=streams.create_outputs(tasks),
+        cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
+        dead_letter=config.task.dead_letter_stream is not None,
+    )
+    ends = streams.ends()
+    first = first_positions(ends, {stream: config.offset_default(stream) for stream in streams.inputs})
+    saved = {} if chosen is None else {s: n for own in chosen.next_offsets.values() for s, n in own.items()}
+    positions = resumed_positions(saved, ends, first)
+    claim = log.claim(run_id)
+    if from_checkpoint is None and log.latest_before(claim) != chosen:
+        raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
+    data = _pickle(WorkerPackage(topology, settings, streams.systems))
+    return PreparedJob(
+        config=config,
+        paths=paths,
+        objects=objects,
+        uid=uid,
+        topology=topology,
+        settings=settings,
+        streams=streams,
+        layout=layout,
+        claim=claim,
+        restore_from=chosen,
+        positions=positions,
+        until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
+        worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
+        secret=secrets.token_urlsafe(32),
+    )
+
+
+def store_layout(graph: ApplicationGraph) -> dict[str, str]:
+    """Store -> what a checkpoint remembers of it: `operators key-serde value-serde`."""
+    users: dict[str, list[str]] = {spec.name: [] for spec in graph.stores}
+    for op in graph.operators:
+        if isinstance(op, ProcessSpec):
+            for store in op.stores:
+                users[store].append(op.id)
+    return {
+        spec.name: f"{','.join(users[spec.name])} {spec.key_serde.name} {spec.value_serde.name}"
+        for spec in graph.stores
+    }
+
+
+def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int) -> None:
+    """Raise IncompatibleError if the application cannot go on from the checkpoint."""
+    if record.task_count != tasks:
+        raise IncompatibleError(
+            f"checkpoint {record.id} was made with {record.task_count} tasks, now there are {tasks}: the largest "
+            "partition count of the inputs, or job.intermediate.stream.partitions, has changed. Keys would move away "
+            "from their state. Set it back, or give the job a new `job.id`"
+        )
+    for store, before in record.stores.items():
+        now = layout.get(store)
+        if now == before:
+            continue
+        if now is None:
+            raise IncompatibleError(
+                f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
+                "longer in the application. Declare it again, or give the job a new `job.id` to start without state"
+            )
+        raise IncompatibleError(
+            f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
+            f"`{now}` now. Set it back, or give the job a new `job.id` to start without state"
+        )
+
+
+def _choose(log: CheckpointLog, from_checkpoint: str | None) -> CheckpointRecord | None:
+    """The checkpoint to start from: the named one, else the last."""
+    checkpoints = log.read().checkpoints
+    if from_checkpoint is None:
+        return checkpoints[-1] if checkpoints else None
+    for record in checkpoints:
+        if str(record.id) == from_checkpoint:
+            return record
+    raise NotFoundError(
+        f"there is no checkpoint `{from_checkpoint}` in the log; `penstock checkpoint list` shows those there are"
+    )
+
+
+def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:
+    known = {spec.name for spec in graph.stores}
+    for name in config.store_names:
+        if name not in known:
+            stores = ", ".join(f"`{store}`" for store in sorted(known)) or "none"
+            raise ConfigError(f"`stores.{name}.*` is configured, but the application has the stores: {stores}")
+
+
+def _pickle(package: object) -> bytes:
+    """User code may come from a script, so functions are pickled by value where they cannot be imported."""
+    try:
+        data: bytes = cloudpickle.dumps(package, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        raise ConfigError(
+            f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
+            "picklable; open files, locks and connections belong into StreamTask.init"
+        ) from error
+    return data
+
+
+__all__ = ["JobStreams", "PreparedJob", "check_layout", "prepare", "store_layout"]

@@ -1,0 +1,129 @@
+"""What a job tells of itself while it runs. Fields are named as in Spark's StreamingQueryProgress."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.api.ssp import SystemStreamPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """One input stream. Offsets are the next to read, by partition, after the batch."""
+
+    description: str
+    start_offset: Mapping[str, int]
+    end_offset: Mapping[str, int]
+    latest_offset: Mapping[str, int]
+    num_input_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The last batch that ended.
+
+    Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of the Spark job, `end` of applying
+    it, `walCommit` of the commit after it, if there was one.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    timestamp: str
+    batch_id: int
+    num_input_rows: int
+    num_output_rows: int
+    dead_letters: int
+    processed_rows_per_second: float
+    duration_ms: Mapping[str, int]
+    sources: tuple[SourceProgress, ...]
+    total_input_rows: int
+    """Since this run began."""
+    last_checkpoint: str | None
+    container_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
+        return _camel(asdict(self))
+
+
+@dataclass(slots=True)
+class ProgressBoard:
+    """Shared by the run loop, which writes, and everybody who looks."""
+
+    last: JobProgress | None = None
+    restored_bytes: int = 0
+    last_checkpoint: str | None = None
+    phase: str = "starting"
+    remaining: int | None = None
+    """Messages left to read until the job ends by itself; None if it does not."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def update(self, **values: Any) -> None:
+        """Set fields and wake who waits."""
+        with self.changed:
+            for name, value in values.items():
+                setattr(self, name, value)
+            self.changed.notify_all()
+
+
+class Stopwatch:
+    """Measures named parts of a batch in milliseconds."""
+
+    def __init__(self) -> None:
+        self._start = self._mark = time.monotonic()
+        self.parts: dict[str, int] = {}
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was spent on `name`."""
+        now = time.monotonic()
+        self.parts[name] = self.parts.get(name, 0) + round((now - self._mark) * 1000)
+        self._mark = now
+
+    def total_ms(self) -> int:
+        """Since the start."""
+        return round((time.monotonic() - self._start) * 1000)
+
+
+def source_progress(
+    before: Mapping[SystemStreamPartition, int],
+    after: Mapping[SystemStreamPartition, int],
+    latest: Mapping[SystemStreamPartition, int],
+) -> tuple[SourceProgress, ...]:
+    """Progress of every input stream over one batch."""
+    found = []
+    for stream in sorted({ssp.system_stream for ssp in before}):
+        own = sorted(ssp for ssp in before if ssp.system_stream == stream)
+        found.append(
+            SourceProgress(
+                str(stream),
+                {str(s.partition): before[s] for s in own},
+                {str(s.partition): after[s] for s in own},
+                {str(s.partition): latest[s] for s in own},
+                sum(after[s] - before[s] for s in own),
+            )
+        )
+    return tuple(found)
+
+
+def now_text() -> str:
+    """The wall clock, for people."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_camel_name(key): _camel(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_camel(item) for item in value]
+    return value
+
+
+def _camel_name(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

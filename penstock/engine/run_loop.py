@@ -1,0 +1,379 @@
+"""The run loop: plan a batch, run it as one Spark job, apply it, commit when it is due.
+
+One thread owns the input positions, the epoch and the checkpoint log. Everything that may fail is answered here:
+run the batch again, restore from the last checkpoint in a new epoch, or end the run with the cause.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import SparkSession
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim, Ended
+from penstock.engine.commit import CommitCoordinator, all_markers
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.lineage import BatchPlan, run_batch
+from penstock.engine.offsets import BatchRanges, advance, plan_ranges
+from penstock.engine.prepare import PreparedJob
+from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
+from penstock.engine.worker import ContainerStage, SinkStage, SourceStage
+from penstock.errors import (
+    ContainerLostError,
+    FencedError,
+    NotFoundError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
+from penstock.metadata.lease import Lease
+from penstock.runtime.attempt import Report
+from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+
+logger = logging.getLogger(__name__)
+_QUIET_SECONDS = 30
+
+
+class StopRequest:
+    """How a run is asked to end: after the current batch with a commit, or at once."""
+
+    def __init__(self) -> None:
+        self.graceful = threading.Event()
+        self.immediate = threading.Event()
+
+    def request(self) -> None:
+        """The first request is graceful, the second immediate."""
+        if self.graceful.is_set():
+            self.immediate.set()
+        self.graceful.set()
+
+
+class RunLoop:
+    """Runs one prepared job until it is stopped, finished, or cannot go on."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: PreparedJob,
+        log: CheckpointLog,
+        lease: Lease,
+        directory: ContainerDirectory,
+        board: ProgressBoard,
+        stop: StopRequest,
+    ) -> None:
+        self._spark = spark
+        self._job = job
+        self._log = log
+        self._lease = lease
+        self._directory = directory
+        self._board = board
+        self._stop = stop
+        self._commits = CommitCoordinator(log, directory, job.layout, job.settings.tasks)
+        self._claim: Claim = job.claim
+        self._positions: dict[SystemStreamPartition, int] = dict(job.positions)
+        self._until = job.until
+        self._batch = job.restore_from.batch if job.restore_from else 0
+        self._batch_time_ms = job.restore_from.batch_time_ms if job.restore_from else 0
+        self._run = 0
+        self._failures = 0
+        self._total_rows = 0
+        self._commit_requested = False
+        self._committed_at = time.monotonic()
+        self._group = f"penstock-{job.paths.root}-{job.claim.run_id}"
+
+    def run(self) -> None:
+        """From the start checkpoint to the last commit. Raises the error that ended the run."""
+        self._spark.sparkContext.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
+        self._start()
+        finished = False
+        while not finished and not self._stop.graceful.is_set():
+            finished = self._guarded_step()
+        if self._stop.immediate.is_set():
+            logger.warning("stopped at once; the last checkpoint is %s", self._board.last_checkpoint)
+            return
+        self._final_commit("stopped")
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        return self._claim.epoch
+
+    def cancel(self) -> None:
+        """Cancel the running Spark job, from another thread."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+
+    # The start, and a new epoch.
+
+    def _start(self) -> None:
+        self._board.update(phase="restoring" if self._job.restore_from else "starting")
+        self._commits.last = self._job.restore_from
+        while True:
+            try:
+                self._open_epoch(self._job.restore_from)
+                record = self._commits.commit(
+                    self._claim, self._positions, self._batch, self._batch_time_ms, detail="start"
+                )
+                break
+            except ContainerLostError as error:
+                self._count_failure(error)
+                self._claim = self._log.claim(self._claim.run_id)
+        self._committed(record)
+        self._board.update(phase="running")
+
+    def _rewind(self, cause: Exception) -> None:
+        """A container is lost or refused End: everything goes back to the last checkpoint, in a new epoch."""
+        logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
+        while True:
+            self._count_failure(cause)
+            self._board.update(phase="restoring")
+            self._claim = self._log.claim(self._claim.run_id)
+            record = self._log.latest_before(self._claim)
+            if record is None:
+                raise PenstockError("the log has no checkpoint although this run wrote one") from cause
+            self._commits.last = record
+            self._positions = {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
+            self._batch, self._batch_time_ms, self._run = record.batch, record.batch_time_ms, 0
+            try:
+                self._open_epoch(record)
+            except ContainerLostError as error:
+                cause = error
+                continue
+            self._board.update(phase="running")
+            return
+
+    def _open_epoch(self, record: CheckpointRecord | None) -> None:
+        """Fence the outputs, wait until nothing of the old epoch runs in Spark, and restore every task."""
+        self._job.fence_outputs(self._claim.epoch)
+        self.cancel()
+        self._await_quiet_spark()
+        self._directory.ensure()
+        self._job.put_probe(self._claim.epoch)
+        self._directory.open(
+            self._claim.epoch,
+            self._batch,
+            None if record is None else all_markers(record),
+            [] if record is None else list(record.stores),
+            self._job.container_package(self._claim.epoch),
+            lambda done: self._board.update(restored_bytes=done),
+        )
+
+    def _await_quiet_spark(self) -> None:
+        """No task of an old job may run beside an epoch's first batch."""
+        deadline = time.monotonic() + _QUIET_SECONDS
+        status: Any = self._spark.sparkContext._jsc.sc().statusTracker()  # type: ignore[attr-defined]  # noqa: SLF001
+        while sum(info.numRunningTasks() for info in status.getExecutorInfos()):
+            if time.monotonic() > deadline:
+                raise PenstockTimeoutError(f"Spark still runs tasks {_QUIET_SECONDS} s after their job was cancelled")
+            self._stop.immediate.wait(0.02)
+
+    # One step.
+
+    def _guarded_step(self) -> bool:
+        """A step, with the answer to what may fail in it. True when there is nothing more to do."""
+        try:
+            if self._directory.any_lost:
+                raise ContainerLostError(self._directory.loss())  # noqa: TRY301
+            return self._step()
+        except (FencedError, UserCodeError):
+            raise
+        except ContainerLostError as error:
+            if self._stop.immediate.is_set():
+                return True
+            self._rewind(error)
+            return False
+
+    def _step(self) -> bool:
+        self._check_lease()
+        ends = self._job.ends()
+        ranges = plan_ranges(self._positions, ends, self._job.config.job.batch_max_messages, self._until)
+        latest = {ssp: end.upcoming for ssp, end in ends.items()}
+        if not ranges:
+            if self._until is not None:
+                return True
+            self._commit_if_due(Stopwatch())
+            self._stop.graceful.wait(self._job.config.job.batch_interval_ms / 1000)
+            return False
+        return self._run_batch(BatchRanges.group(ranges, self._job.inputs), latest)
+
+    def _run_batch(self, planned: BatchRanges, latest: Mapping[SystemStreamPartition, int]) -> bool:
+        """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
+        watch = Stopwatch()
+        batch = self._batch + 1
+        batch_time_ms = max(self._batch_time_ms, time.time_ns() // 1_000_000)
+        outcome = self._run_until_good(batch, planned)
+        if outcome is None:
+            return True
+        watch.lap("addBatch")
+        self._directory.end(self._claim.epoch, batch, outcome.tokens)
+        watch.lap("end")
+        before = self._positions
+        self._positions = advance(before, planned.ranges)
+        self._batch, self._batch_time_ms, self._run = batch, batch_time_ms, 0
+        self._total_rows += planned.messages
+        self._commit_requested = self._commit_requested or outcome.commit
+        self._commit_if_due(watch)
+        self._report(planned, outcome, before, latest, watch)
+        return outcome.shutdown
+
+    def _run_until_good(self, batch: int, planned: BatchRanges) -> Succeeded | None:
+        """None if the run was told to stop at once."""
+        while True:
+            if self._stop.immediate.is_set():
+                return None
+            self._run += 1
+            self._directory.start_run(self._claim.epoch, batch, self._run)
+            try:
+                reports = run_batch(
+                    self._spark, self._job.topology, self._job.settings.tasks, self._plan(batch, planned)
+                )
+            except (Py4JJavaError, CapturedException) as error:
+                self._job_failed(error)
+                continue
+            outcome = self._decide(reports)
+            if outcome is not None:
+                return outcome
+
+    def _decide(self, reports: list[Report]) -> Succeeded | None:
+        """None if the batch has to be run again."""
+        match decide_outcome(reports, self._job.topology, self._job.settings.tasks):
+            case Succeeded() as outcome:
+                return outcome
+            case Inconsistent(reason):
+                self._count_failure(RetryableError(reason))
+                return None
+            case UserCodeFailed(failed):
+                raise UserCodeError(failed)
+            case JobFailed(kind, text):
+                raise _ERRORS.get(kind, PenstockError)(text)
+
+    def _job_failed(self, error: Exception) -> None:
+        """The Spark job failed: a lost container means a new epoch, anything else another run of the batch."""
+        if self._stop.immediate.is_set():
+            return
+        # A container that was killed and the job that broke on it fail at about the same time.
+        self._stop.immediate.wait(0.2)
+        if self._directory.any_lost:
+            raise ContainerLostError(self._directory.loss()) from error
+        self._count_failure(error)
+        self.cancel()
+        self._await_quiet_spark()
+
+    def _plan(self, batch: int, planned: BatchRanges) -> BatchPlan:
+        job = self._job
+        addresses = self._directory.addresses
+        return BatchPlan(
+            SourceStage(job.worker_package, planned.by_task),
+            tuple(
+                ContainerStage(stage.number, addresses, job.secret, self._claim.epoch, batch, self._run)
+                for stage in job.topology.container_stages
+            ),
+            None if job.topology.sink is None else SinkStage(job.worker_package, job.writer(self._claim.epoch)),
+        )
+
+    # Commits.
+
+    def _commit_if_due(self, watch: Stopwatch) -> None:
+        every_ms = self._job.config.task.commit_ms
+        elapsed_ms = (time.monotonic() - self._committed_at) * 1000
+        due = self._commit_requested or (0 < every_ms <= elapsed_ms and self._uncommitted())
+        if due:
+            watch.lap("other")
+            self._committed(self._commits.commit(self._claim, self._positions, self._batch, self._batch_time_ms))
+            watch.lap("walCommit")
+
+    def _final_commit(self, ended: Ended) -> None:
+        """The last commit, awaited. A container lost just now costs the batches since the last one, not the commit."""
+        self._board.update(phase="stopping")
+        while True:
+            try:
+                record = self._commits.commit(
+                    self._claim, self._positions, self._batch, self._batch_time_ms, ended=ended
+                )
+                break
+            except ContainerLostError as error:
+                self._rewind(error)
+        self._committed(record)
+
+    def _committed(self, record: CheckpointRecord) -> None:
+        self._failures = 0
+        self._commit_requested = False
+        self._committed_at = time.monotonic()
+        self._board.update(last_checkpoint=str(record.id))
+
+    def _uncommitted(self) -> bool:
+        return self._commits.last is None or self._commits.last.batch != self._batch
+
+    # Small things.
+
+    def _check_lease(self) -> None:
+        """A holder whose last renewal is too long ago starts no batch: it waits, or it has lost the job."""
+        while not self._lease.may_start_batch():
+            if self._lease.lost is not None:
+                raise FencedError(
+                    f"another driver took this job over: {self._lease.lost}. This run stops; it has written nothing "
+                    "since"
+                )
+            if self._stop.immediate.wait(0.05):
+                return
+
+    def _count_failure(self, error: Exception) -> None:
+        self._failures += 1
+        limit = self._job.config.job.retry_max
+        logger.warning("failure %d of %d since the last checkpoint: %s", self._failures, limit, _brief(error))
+        if self._failures > limit:
+            raise PenstockError(
+                f"{self._failures} failures since the last checkpoint, job.retry.max is {limit}. The last one: "
+                f"{_brief(error)}. The state is as of checkpoint {self._board.last_checkpoint}; start the job again "
+                "once the cause is gone"
+            ) from error
+
+    def _report(
+        self,
+        planned: BatchRanges,
+        outcome: Succeeded,
+        before: Mapping[SystemStreamPartition, int],
+        latest: Mapping[SystemStreamPartition, int],
+        watch: Stopwatch,
+    ) -> None:
+        total_ms = watch.total_ms()
+        progress = JobProgress(
+            id=self._job.uid,
+            run_id=self._claim.run_id,
+            name=self._job.paths.root,
+            timestamp=now_text(),
+            batch_id=self._batch,
+            num_input_rows=planned.messages,
+            num_output_rows=outcome.messages_out,
+            dead_letters=outcome.dead_letters,
+            processed_rows_per_second=planned.messages / max(total_ms, 1) * 1000,
+            duration_ms={"triggerExecution": total_ms, **watch.parts},
+            sources=source_progress(before, self._positions, latest),
+            total_input_rows=self._total_rows,
+            last_checkpoint=self._board.last_checkpoint,
+            container_bytes=self._directory.resident_bytes(),
+        )
+        remaining = None
+        if self._until is not None:
+            remaining = sum(max(0, self._until[ssp] - offset) for ssp, offset in self._positions.items())
+        self._board.update(last=progress, remaining=remaining)
+
+
+_ERRORS: dict[str, type[PenstockError]] = {
+    cls.__name__: cls for cls in (FencedError, NotFoundError, PenstockError)
+}
+
+
+def _brief(error: BaseException) -> str:
+    """The first lines of an error; of Spark's, the ones that say something."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    telling = [line.strip() for line in lines if "Error: " in line or "Exception: " in line]
+    return "; ".join((telling or lines)[-2:]) or type(error).__name__

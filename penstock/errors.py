@@ -1,0 +1,88 @@
+"""Every error Penstock raises, by what the caller should do about it.
+
+PenstockError
+├── ConfigError          correct the configuration or the call, then try again
+├── NotFoundError        a stream, job, checkpoint or object that was named does not exist
+├── IncompatibleError    what is stored and what was asked for do not fit: migrate or change the request
+├── CorruptError         stored bytes are damaged: go back to an older checkpoint or another backend
+├── FencedError          another driver owns the job now: stop, write and delete nothing more
+├── RetryableError       it may succeed when it is tried again
+│   └── ContainerLostError   a container is gone: its tasks are restored in a new epoch
+├── PenstockTimeoutError a deadline passed; the message names it and the key that sets it
+└── UserCodeError        the application raised, or a message did not decode
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class PenstockError(Exception):
+    """The root of all errors of Penstock. Its text says what happened, where, and what to do next."""
+
+    exit_status = 1
+
+
+class ConfigError(PenstockError):
+    """The configuration, the application or the call is wrong; nothing was started."""
+
+    exit_status = 2
+
+
+class NotFoundError(PenstockError):
+    """Something that was named does not exist."""
+
+
+class IncompatibleError(PenstockError):
+    """What is stored does not fit what was asked for."""
+
+
+class CorruptError(PenstockError):
+    """Stored bytes are damaged: a checksum, length or format marker does not match."""
+
+
+class FencedError(PenstockError):
+    """Another writer owns this job or stream now. Never retried; the holder writes and deletes nothing more."""
+
+
+class RetryableError(PenstockError):
+    """A failure that may pass."""
+
+
+class ContainerLostError(RetryableError):
+    """A container no longer answers, answers as another incarnation, or stopped beating."""
+
+
+class PenstockTimeoutError(PenstockError):
+    """A deadline passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """Where a message that could not be processed came from, and why it failed.
+
+    `stream`, `partition` and `offset` name the input message the failing one was made from.
+    `key` is the printable form of the failing message's key, `operator` the operator it failed in.
+    """
+
+    stream: str
+    partition: int
+    offset: int
+    key: str
+    operator: str
+    reason: str
+    traceback: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reason}\n  in operator `{self.operator}`, at message stream `{self.stream}` partition "
+            f"{self.partition} offset {self.offset} key {self.key}"
+        )
+
+
+class UserCodeError(PenstockError):
+    """The application's own code raised, or a message did not decode. `failed` says at which message."""
+
+    def __init__(self, failed: FailedMessage) -> None:
+        self.failed = failed
+        super().__init__(f"{failed.traceback.rstrip()}\n\nThe application failed: {failed}")

@@ -1,0 +1,49 @@
+"""From `job.root`, one URL, to the object store behind it."""
+
+from __future__ import annotations
+
+import threading
+from urllib.parse import unquote, urlsplit
+
+from obstore.store import MemoryStore
+
+from penstock.errors import ConfigError
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.remote_store import RemoteObjectStore
+
+_REMOTE = ("s3", "gs", "az")
+_KNOWN = "`file:///path`, a plain path, `s3://bucket/path`, `gs://bucket/path`, `az://container/path`, `memory://name`"
+
+_memory: dict[str, MemoryStore] = {}
+_memory_lock = threading.Lock()
+
+
+def open_store(url: str) -> ObjectStore:
+    """The object store at `url`.
+
+    `file:///path` or a plain path is a folder; `s3://`, `gs://` and `az://` take credentials from the environment;
+    `memory://name` is one store per name and process, for tests, and lives as long as the process.
+
+    Raises:
+        ConfigError: the scheme is unknown, the URL is malformed, or the environment lacks what the store needs.
+    """
+    if "://" not in url:
+        if not url:
+            raise ConfigError(f"`job.root` is empty; it may be {_KNOWN}")
+        return FileObjectStore(url)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc not in {"", "localhost"} or not parts.path:
+            raise ConfigError(f"`{url}` names a host; a folder is written with three slashes: `file:///path`")
+        return FileObjectStore(unquote(parts.path))
+    if parts.scheme in _REMOTE:
+        return RemoteObjectStore(url)
+    if parts.scheme == "memory":
+        return RemoteObjectStore(url, store=_memory_store(parts.netloc + parts.path))
+    raise ConfigError(f"`{url}` has the unknown scheme `{parts.scheme}`; known are {_KNOWN}")
+
+
+def _memory_store(name: str) -> MemoryStore:
+    with _memory_lock:
+        return _memory.setdefault(name, MemoryStore())

@@ -1,0 +1,124 @@
+"""The one object that builds every key of a job (DESIGN section 3)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from penstock.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_RECORD = re.compile(r"([0-9]{20})\.json")
+_VERSIONED = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(delta|zip)")
+_MAX_SLOT = 10**20 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """Keys of one job below `job.root`: `<name>-<id>/...`. Two different jobs never share a key.
+
+    Names may hold letters, digits, `_`, `.` and `-` and begin with neither of the last two; the id holds no `-`,
+    so that the last one in `<name>-<id>` separates.
+
+    Raises:
+        ConfigError: a name, here or in a method, has another form.
+    """
+
+    name: str
+    job_id: str
+
+    def __post_init__(self) -> None:
+        _check_name("job.name", self.name)
+        _check_name("job.id", self.job_id)
+        if "-" in self.job_id:
+            raise ConfigError(f"`job.id` is `{self.job_id}`; it must not hold `-`, use `_` instead")
+
+    @property
+    def root(self) -> str:
+        """The folder of the job."""
+        return f"{self.name}-{self.job_id}"
+
+    @property
+    def uid(self) -> str:
+        """The object with the id that was minted once for this job."""
+        return f"{self.root}/uid"
+
+    @property
+    def checkpoints(self) -> str:
+        """The folder of the checkpoint log."""
+        return f"{self.root}/checkpoints"
+
+    def checkpoint(self, slot: int) -> str:
+        """The record in slot `slot` of the checkpoint log; the keys sort as the slots do."""
+        if not 0 <= slot <= _MAX_SLOT:
+            raise ConfigError(f"slot {slot} of the checkpoint log is not between 0 and {_MAX_SLOT}")
+        return f"{self.checkpoints}/{slot:020d}.json"
+
+    def slot_of(self, key: str) -> int | None:
+        """The slot of a key of the checkpoint log, or None for any other key."""
+        match = _RECORD.fullmatch(key.removeprefix(f"{self.checkpoints}/"))
+        return int(match[1]) if match and key.startswith(f"{self.checkpoints}/") else None
+
+    def metadata_folder(self, namespace: str) -> str:
+        """The folder of all keys of one namespace (`startpoints`, `drain`, `lease`)."""
+        return f"{self.root}/metadata/{_check_name('metadata namespace', namespace)}"
+
+    def metadata(self, namespace: str, key: str) -> str:
+        """One key of a namespace. Any text is a key: what a path cannot hold is percent-encoded."""
+        if not key:
+            raise ConfigError(f"a metadata key of namespace `{namespace}` is empty")
+        encoded = quote(key, safe=" :=@+,")
+        # A leading dot could make `.`, `..` or one of the store's own names.
+        encoded = f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded
+        return f"{self.metadata_folder(namespace)}/{encoded}"
+
+    def metadata_key(self, namespace: str, path: str) -> str:
+        """The key that `metadata` made `path` of."""
+        folder = f"{self.metadata_folder(namespace)}/"
+        if not path.startswith(folder):
+            raise ConfigError(f"`{path}` is not below `{folder}`")
+        return unquote(path.removeprefix(folder))
+
+    @property
+    def lease(self) -> str:
+        """The lease object."""
+        return self.metadata("lease", "driver")
+
+    def store_folder(self, store: str) -> str:
+        """The folder of one store, all tasks."""
+        return f"{self.root}/state/{_check_name('store', store)}"
+
+    def state_folder(self, store: str, task: int) -> str:
+        """The folder of one store of one task; the task is its plain partition number, without leading zeros."""
+        if task < 0:
+            raise ConfigError(f"task {task} of store `{store}` is negative")
+        return f"{self.store_folder(store)}/{task}"
+
+    def state_object(self, store: str, task: int, name: str) -> str:
+        """Any object of a backend: `name` may have several segments, each of a name's form, and carries the epoch."""
+        for segment in name.split("/"):
+            _check_name("state object", segment)
+        return f"{self.state_folder(store, task)}/{name}"
+
+    def delta(self, store: str, task: int, version: int, epoch: int) -> str:
+        """The net changes of one version (DESIGN section 6)."""
+        return self.state_object(store, task, f"{version}.{epoch}.delta")
+
+    def snapshot(self, store: str, task: int, version: int, epoch: int) -> str:
+        """The whole store at one version (DESIGN section 6)."""
+        return self.state_object(store, task, f"{version}.{epoch}.zip")
+
+
+def versioned_name(name: str) -> tuple[int, int, str] | None:
+    """(version, epoch, `delta` or `zip`) of the last segment of a key, or None if it is another object."""
+    match = _VERSIONED.fullmatch(name.rpartition("/")[2])
+    return (int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def _check_name(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} `{name}` may hold letters, digits, `_`, `.` and `-` only, and begins with a letter, digit or `_`"
+        )
+    return name

@@ -1,0 +1,260 @@
+"""One execution of (batch, stage, task): it reads packets until every source's trailer matches, and sends its own.
+
+An attempt is finished only when it has exactly one trailer, with the right counts, from every source it expects.
+An end of stream without them is a discarded attempt, however clean it looked.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import orjson
+
+from penstock.errors import FailedMessage, RetryableError
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.instance import StageInstance
+from penstock.runtime.operators import Push
+from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
+from penstock.system.base import RawMessage
+
+
+class DiscardedAttemptError(RetryableError):
+    """The attempt's input was not complete or not of one piece. It is dropped; Spark or the run loop tries again."""
+
+
+def new_token() -> str:
+    """A random name for an attempt."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an attempt tells the driver: who it was, whose rows it read, and what came of it."""
+
+    stage: int
+    task: int
+    token: str
+    read: dict[int, dict[int, str]]
+    """Source stage -> source task -> the token that was read."""
+    messages: int = 0
+    """Messages read."""
+    dead_letters: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    """Output stream -> messages written (sink stage)."""
+    commit: bool = False
+    shutdown: bool = False
+    failed: FailedMessage | None = None
+    error: tuple[str, str] | None = None
+    """Kind and text of an error that is not the application's: a range that no longer exists, a fenced writer."""
+    upstream_failed: bool = False
+    """A source failed, so this attempt did nothing."""
+
+    def packet(self) -> Packet:
+        """The report as a packet to the driver."""
+        payload = orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
+        return Packet(
+            self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload
+        )
+
+    @classmethod
+    def from_payload(cls, payload: bytes) -> Report:
+        """Read a report packet's payload."""
+        fields: dict[str, Any] = orjson.loads(payload)
+        fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
+        if fields["failed"] is not None:
+            fields["failed"] = FailedMessage(**fields["failed"])
+        if fields["error"] is not None:
+            fields["error"] = tuple(fields["error"])
+        return cls(**fields)
+
+
+class Sources:
+    """What an attempt has received from each source. Puts each source's packets in sequence, checks the trailers."""
+
+    def __init__(self, expected: frozenset[tuple[int, int]]) -> None:
+        self._expected = expected
+        self._tokens: dict[tuple[int, int], str] = {}
+        self._next: dict[tuple[int, int], int] = {}
+        self._waiting: dict[tuple[int, int], dict[int, Packet]] = {}
+        self._messages: dict[tuple[int, int], int] = {}
+        self._trailers: dict[tuple[int, int], Packet] = {}
+        self.failed = False
+        """A source sent a failed trailer."""
+
+    def accept(self, packet: Packet) -> Iterator[Packet]:
+        """Take a packet; yields the data packets that are next in their source's sequence."""
+        source = (packet.source_stage, packet.source_task)
+        if source not in self._expected:
+            raise DiscardedAttemptError(f"rows came from {_name(source)}, which does not send here")
+        token = self._tokens.setdefault(source, packet.token)
+        if token != packet.token:
+            raise DiscardedAttemptError(f"rows of two attempts of {_name(source)} came: {token} and {packet.token}")
+        if packet.kind != Kind.DATA:
+            if source in self._trailers:
+                raise DiscardedAttemptError(f"a second trailer came from {_name(source)}")
+            self._trailers[source] = packet
+            self.failed = self.failed or packet.kind == Kind.FAILED_TRAILER
+            return
+        waiting = self._waiting.setdefault(source, {})
+        if packet.seq in waiting or packet.seq < self._next.get(source, 0):
+            raise DiscardedAttemptError(f"packet {packet.seq} came twice from {_name(source)}")
+        waiting[packet.seq] = packet
+        while (ready := waiting.pop(self._next.get(source, 0), None)) is not None:
+            self._next[source] = ready.seq + 1
+            self._messages[source] = self._messages.get(source, 0) + ready.messages
+            yield ready
+
+    def check_complete(self) -> None:
+        """Raise DiscardedAttemptError unless everything from every source has come."""
+        missing = self._expected - self._trailers.keys()
+        if missing:
+            raise DiscardedAttemptError(
+                f"the rows ended without the trailer of {', '.join(_name(s) for s in sorted(missing))}"
+            )
+        if self.failed:
+            return
+        for source, trailer in self._trailers.items():
+            got = (self._next.get(source, 0), self._messages.get(source, 0))
+            if self._waiting.get(source) or got != (trailer.seq, trailer.messages):
+                raise DiscardedAttemptError(
+                    f"{_name(source)} sent {trailer.seq} packets with {trailer.messages} messages, but "
+                    f"{got[0]} packets with {got[1]} messages came"
+                )
+
+    def tokens(self) -> dict[int, dict[int, str]]:
+        """Source stage -> source task -> token."""
+        read: dict[int, dict[int, str]] = {}
+        for (stage, task), token in self._tokens.items():
+            read.setdefault(stage, {})[task] = token
+        return read
+
+
+def _name(source: tuple[int, int]) -> str:
+    return f"stage {source[0]} task {source[1]}"
+
+
+class Attempt:
+    """Runs a stage instance over its input, once."""
+
+    def __init__(self, instance: StageInstance, token: str, tasks: int) -> None:
+        self.instance = instance
+        self.token = token
+        self._sources = Sources(instance.topology.expected_sources(instance.stage, instance.task, tasks))
+        self._failure: FailedMessage | None = None
+        self._messages = 0
+        self._dead_letters = 0
+        self._dead_letter_mode = instance.settings.dead_letter
+        self._key_serdes = {c.number: c.key_serde for c in instance.topology.channels_to(instance.stage)}
+        instance.begin(token)
+
+    @property
+    def failed(self) -> bool:
+        """Whether user code failed here or before: its writes must not be applied."""
+        return self._failure is not None or self._sources.failed
+
+    # Stage 1 and later.
+
+    def accept(self, packet: Packet) -> Iterator[Packet]:
+        """Process a packet; yields packets that are ready to be sent on. Raises DiscardedAttemptError."""
+        for ready in self._sources.accept(packet):
+            if not self.failed and ready.payload is not None:
+                messages = decode_messages(ready.payload)
+                columns = [messages.column(i).to_pylist() for i in range(5)]
+                self._run(self.instance.channel_entries[ready.channel], columns)
+                yield from self.instance.router.take_ready()
+
+    # Stage 0.
+
+    def accept_input(self, input_index: int, partition: int, messages: Sequence[RawMessage]) -> Iterator[Packet]:
+        """Process messages of an input's partition; yields packets that are ready to be sent on."""
+        if not self.failed and messages:
+            offsets, timestamps, keys, values = zip(*messages, strict=True)
+            origin = repeat(origin_code(input_index, partition), len(messages))
+            self._run(self.instance.input_entries[input_index], [keys, values, timestamps, origin, offsets])
+            yield from self.instance.router.take_ready()
+
+    def finish(self) -> Iterator[Packet]:
+        """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
+        self._sources.check_complete()
+        if not self.failed:
+            self._check_stores()
+        yield from self.instance.router.finish(failed=self.failed)
+        yield self.report().packet()
+
+    def report(self) -> Report:
+        """What the driver is told."""
+        instance = self.instance
+        return Report(
+            stage=instance.stage,
+            task=instance.task,
+            token=self.token,
+            read=self._sources.tokens(),
+            messages=self._messages,
+            dead_letters=self._dead_letters,
+            commit=instance.requests.commit_requested,
+            shutdown=instance.requests.shutdown_requested,
+            failed=self._failure,
+            upstream_failed=self._sources.failed,
+        )
+
+    def _check_stores(self) -> None:
+        for store in self.instance.stores.values():
+            try:
+                store.check()
+            except Exception as error:
+                failure = OperatorFailedError(f"store {store.name}", error)
+                self._failure = failure.describe(self.instance.position.ssp, self.instance.position.offset, None)
+
+    def _run(self, push: Push, columns: Sequence[Any]) -> None:
+        """The loop over messages. A failed one ends the attempt's work, or goes to the dead-letter stream."""
+        rows = zip(*columns, strict=True)
+        loop = self._undoable_loop if self._dead_letter_mode else self._plain_loop
+        loop(push, rows)
+
+    def _plain_loop(self, push: Push, rows: Iterator[tuple[Any, ...]]) -> None:
+        position = self.instance.position
+        key: bytes | None = None
+        done = 0
+        try:
+            for key, value, position.timestamp, position.origin, position.offset in rows:  # noqa: B007
+                push(key, value)
+                done += 1
+        except OperatorFailedError as failure:
+            self._failure = failure.describe(position.ssp, position.offset, key)
+        self._messages += done
+
+    def _undoable_loop(self, push: Push, rows: Iterator[tuple[Any, ...]]) -> None:
+        instance, position = self.instance, self.instance.position
+        for key, value, position.timestamp, position.origin, position.offset in rows:
+            mark = instance.mark()
+            try:
+                push(key, value)
+            except OperatorFailedError as failure:
+                instance.undo(mark)
+                self._dead_letters += 1
+                failed = failure.describe(position.ssp, position.offset, key)
+                instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
+            self._messages += 1
+
+
+def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:
+    """A dead letter: where the message was, why it failed, and its bytes in hexadecimal."""
+    return orjson.dumps(
+        {
+            "stream": failed.stream,
+            "partition": failed.partition,
+            "offset": failed.offset,
+            "operator": failed.operator,
+            "reason": failed.reason,
+            "traceback": failed.traceback,
+            "key": None if key is None else key.hex(),
+            "value": None if value is None else value.hex(),
+        }
+    )
+
+
+__all__ = ["Attempt", "DiscardedAttemptError", "Report", "Sources", "new_token"]

@@ -1,0 +1,63 @@
+"""Where an attempt is at the moment, and how a failure in user code travels up to it."""
+
+from __future__ import annotations
+
+import traceback
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import FailedMessage
+from penstock.runtime.packet import split_origin
+
+
+class OperatorFailedError(Exception):
+    """User code raised in an operator, or a message did not decode for it. Its cause is the user's exception."""
+
+    def __init__(self, operator: str, cause: BaseException) -> None:
+        self.operator = operator
+        self.cause = cause
+        super().__init__(operator)
+
+    def describe(self, ssp: SystemStreamPartition, offset: int, key: object) -> FailedMessage:
+        """What is reported: the user's traceback, without the frames of the runtime around it."""
+        error = self.cause
+        inner = error.__traceback__.tb_next if error.__traceback__ else None
+        text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
+        reason = f"{type(error).__name__}: {error}"
+        return FailedMessage(str(ssp.system_stream), ssp.partition, offset, _printable(key), self.operator, reason, text)
+
+
+def _printable(key: object) -> str:
+    text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else repr(key)
+    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+
+
+class Position:
+    """The input message that is being processed. Set by the attempt's loop, read by whoever needs it."""
+
+    __slots__ = ("_ssps", "offset", "origin", "timestamp")
+
+    def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
+        """`inputs` are the (system, stream) names of the application's inputs, in order."""
+        self.timestamp = 0
+        self.origin = 0
+        self.offset = 0
+        self._ssps = _Ssps(inputs)
+
+    @property
+    def ssp(self) -> SystemStreamPartition:
+        """The partition of the input the message came from."""
+        return self._ssps[self.origin]
+
+
+class _Ssps(dict[int, SystemStreamPartition]):
+    """Origin codes to SSPs, each made once."""
+
+    def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
+        super().__init__()
+        self._inputs = inputs
+
+    def __missing__(self, origin: int) -> SystemStreamPartition:
+        index, partition = split_origin(origin)
+        system, stream = self._inputs[index]
+        ssp = self[origin] = SystemStreamPartition(system, stream, partition)
+        return ssp

@@ -1,0 +1,39 @@
+"""How an attempt that cannot run at all tells so: failed trailers to everyone it sends to, and a report.
+
+A failed Spark task would be tried again and end in a Java stack trace; a mistake of the application or a message
+that no longer exists would fail the same way each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import FailedMessage
+from penstock.runtime.attempt import Report
+from penstock.runtime.context import OperatorFailedError, Position
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.packet import Packet
+from penstock.runtime.router import Router
+from penstock.runtime.topology import Topology
+
+
+def failed_attempt(
+    topology: Topology, settings: RuntimeSettings, stage: int, task: int, token: str, error: Exception
+) -> Iterator[Packet]:
+    """The packets of an attempt that failed outside of any message."""
+    router = Router(topology, stage, task, settings.tasks, Position(()), settings.output_partitions)
+    router.begin(token)
+    yield from router.finish(failed=True)
+    yield failure_report(stage, task, token, {}, error).packet()
+
+
+def failure_report(
+    stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: Exception
+) -> Report:
+    """The report of such an attempt."""
+    if isinstance(error, OperatorFailedError):
+        where = SystemStreamPartition("none", "none", task)
+        failed: FailedMessage | None = error.describe(where, -1, None)
+        return Report(stage, task, token, read, failed=failed)
+    return Report(stage, task, token, read, error=(type(error).__name__, str(error)))

@@ -1,0 +1,63 @@
+"""A whole batch in one process and one thread, without Spark: what the TestRunner does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.runtime.attempt import Report, new_token
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.failure import failed_attempt
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.packet import REPORT_STAGE, Packet
+from penstock.runtime.sink import SinkAttempt
+from penstock.runtime.source import run_source
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import Topology
+from penstock.system.base import OffsetRange, System, WriterIdentity
+
+
+def run_batch_in_process(
+    topology: Topology,
+    settings: RuntimeSettings,
+    tasks: Sequence[TaskInstance],
+    ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]],
+    systems: Mapping[str, System],
+    identity: WriterIdentity,
+) -> list[Report]:
+    """Run all stages of a batch, one after the other; `ranges` are the (input index, range) of each task."""
+    waiting: list[Packet] = []
+    for task in range(settings.tasks):
+        waiting.extend(run_source(topology, settings, task, ranges.get(task, ()), systems))
+    for stage in topology.container_stages:
+        for instance in tasks:
+            mine, waiting = _take(waiting, stage.number, instance.task)
+            waiting.extend(_run_attempt(topology, settings, instance, stage.number, mine))
+    if topology.sink is not None:
+        for task in range(settings.tasks):
+            mine, waiting = _take(waiting, topology.sink, task)
+            sink = SinkAttempt(topology, settings, task, systems, identity)
+            for packet in mine:
+                sink.accept(packet)
+            waiting.extend(sink.finish())
+    return [Report.from_payload(bytes(p.payload or b"")) for p in waiting if p.stage == REPORT_STAGE]
+
+
+def _take(packets: list[Packet], stage: int, task: int) -> tuple[list[Packet], list[Packet]]:
+    mine = [p for p in packets if p.stage == stage and p.dest == task]
+    return mine, [p for p in packets if not (p.stage == stage and p.dest == task)]
+
+
+def _run_attempt(
+    topology: Topology, settings: RuntimeSettings, task: TaskInstance, stage: int, packets: list[Packet]
+) -> list[Packet]:
+    token = new_token()
+    try:
+        attempt = task.start_attempt(stage, token)
+    except OperatorFailedError as error:
+        return list(failed_attempt(topology, settings, stage, task.task, token, error))
+    sent: list[Packet] = []
+    for packet in packets:
+        sent.extend(attempt.accept(packet))
+    sent.extend(attempt.finish())
+    task.finish_attempt(attempt)
+    return sent

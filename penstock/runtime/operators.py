@@ -1,0 +1,253 @@
+"""Operators as they run: each is a function of (key, value) that calls the ones after it.
+
+A node wraps only the user's function, not the calls downstream, so that a failure names the operator it happened in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from penstock.api.graph import (
+    FilterSpec,
+    FlatMapSpec,
+    MapSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    ProcessSpec,
+    SinkSpec,
+)
+from penstock.api.serdes import Serde
+from penstock.api.store import KeyValueStore
+from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
+from penstock.errors import ConfigError
+from penstock.runtime.context import OperatorFailedError, Position
+
+Push: TypeAlias = Callable[[Any, Any], None]
+
+
+def fan_out(targets: Sequence[Push]) -> Push:
+    """One function that calls all of them in order."""
+    if len(targets) == 1:
+        return targets[0]
+
+    def push_all(key: Any, value: Any) -> None:
+        for target in targets:
+            target(key, value)
+
+    return push_all
+
+
+def decoder(op_id: str, key_serde: Serde[Any], value_serde: Serde[Any], downstream: Push) -> Push:
+    """Takes serialised messages."""
+    decode_key, decode_value = key_serde.from_bytes, value_serde.from_bytes
+
+    def push(key_bytes: bytes | None, value_bytes: bytes | None) -> None:
+        try:
+            key = None if key_bytes is None else decode_key(key_bytes)
+            value = None if value_bytes is None else decode_value(value_bytes)
+        except Exception as error:
+            raise OperatorFailedError(op_id, error) from error
+        downstream(key, value)
+
+    return push
+
+
+def encoder(op_id: str, push_serialised: Push) -> Push:
+    """Hands messages to an outlet; one that does not serialise has failed in the operator that made it."""
+
+    def push(key: Any, value: Any) -> None:
+        try:
+            push_serialised(key, value)
+        except Exception as error:
+            raise OperatorFailedError(op_id, error) from error
+
+    return push
+
+
+def map_node(op: MapSpec, downstream: Push) -> Push:
+    """value -> value."""
+    function = op.function
+
+    def push(key: Any, value: Any) -> None:
+        try:
+            result = function(value)
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+        downstream(key, result)
+
+    return push
+
+
+def flat_map_node(op: FlatMapSpec, downstream: Push) -> Push:
+    """value -> values. The results are collected first: a generator's failure is this operator's."""
+    function = op.function
+
+    def push(key: Any, value: Any) -> None:
+        try:
+            results = list(function(value))
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+        for result in results:
+            downstream(key, result)
+
+    return push
+
+
+def filter_node(op: FilterSpec, downstream: Push) -> Push:
+    """Keeps or drops."""
+    function = op.function
+
+    def push(key: Any, value: Any) -> None:
+        try:
+            keep = function(value)
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+        if keep:
+            downstream(key, value)
+
+    return push
+
+
+def partition_by_node(op: PartitionBySpec, downstream: Push) -> Push:
+    """Replaces the key."""
+    function = op.key_function
+
+    def push(_key: Any, value: Any) -> None:
+        try:
+            new_key = function(value)
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+        downstream(new_key, value)
+
+    return push
+
+
+class Requests(TaskCoordinator):
+    """What tasks asked of the job during an attempt."""
+
+    def __init__(self) -> None:
+        self.commit_requested = False
+        self.shutdown_requested = False
+
+    def commit(self) -> None:
+        self.commit_requested = True
+
+    def shutdown(self) -> None:
+        self.shutdown_requested = True
+
+
+class Collector(MessageCollector):
+    """What one operator's code may send, and where it goes."""
+
+    def __init__(self, op_id: str, downstream: Push | None, outputs: dict[str, Push]) -> None:
+        """`outputs` maps `system.stream` and, where no other output has it, `stream` to where it goes."""
+        self._op_id = op_id
+        self._downstream = downstream
+        self._outputs = outputs
+
+    def emit(self, *, key: Any = None, value: Any) -> None:
+        if self._downstream is not None:
+            self._downstream(key, value)
+
+    def send(self, output: str, *, key: Any = None, value: Any) -> None:
+        push = self._outputs.get(output)
+        if push is None:
+            known = ", ".join(f"`{name}`" for name in self._outputs) or "none"
+            raise ConfigError(
+                f"operator `{self._op_id}` sends to `{output}`, which is not a declared output; declared: {known}. "
+                "Use app.output(...)"
+            )
+        push(key, value)
+
+
+class Context(TaskContext):
+    """A task's surroundings."""
+
+    def __init__(self, job_name: str, partition: int, stores: dict[str, KeyValueStore], op_id: str) -> None:
+        self._job_name = job_name
+        self._partition = partition
+        self._stores = stores
+        self._op_id = op_id
+
+    @property
+    def task_name(self) -> str:
+        return f"Partition {self._partition}"
+
+    @property
+    def partition(self) -> int:
+        return self._partition
+
+    @property
+    def job_name(self) -> str:
+        return self._job_name
+
+    def store(self, name: str) -> KeyValueStore:
+        if name not in self._stores:
+            known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+            raise ConfigError(
+                f"operator `{self._op_id}` asks for store `{name}` but was given: {known}. "
+                "Name it in process(..., stores=[...])"
+            )
+        return self._stores[name]
+
+
+class ProcessNode:
+    """Runs a user's StreamTask."""
+
+    def __init__(
+        self, op: ProcessSpec, context: Context, collector: Collector, requests: Requests, position: Position
+    ) -> None:
+        try:
+            self._task: StreamTask = op.task()
+            self._task.init(context)
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+        self.push = self._make_push(op.id, collector, requests, position)
+
+    def _make_push(self, op_id: str, collector: Collector, requests: Requests, position: Position) -> Push:
+        process = self._task.process
+
+        def push(key: Any, value: Any) -> None:
+            envelope = IncomingMessageEnvelope(position.ssp, position.offset, key, value, position.timestamp)
+            try:
+                process(envelope, collector, requests)
+            except OperatorFailedError:
+                raise  # an operator after this one, which the task's emit called
+            except Exception as error:
+                raise OperatorFailedError(op_id, error) from error
+
+        return push
+
+    def close(self) -> None:
+        """Close the user's task."""
+        self._task.close()
+
+
+def sink_node(op: SinkSpec, collector: Collector, requests: Requests, position: Position) -> Push:
+    """Calls the user's sink function."""
+    function = op.function
+
+    def push(key: Any, value: Any) -> None:
+        envelope = IncomingMessageEnvelope(position.ssp, position.offset, key, value, position.timestamp)
+        try:
+            function(envelope, collector, requests)
+        except Exception as error:
+            raise OperatorFailedError(op.id, error) from error
+
+    return push
+
+
+def stateless_node(op: OperatorSpec, downstream: Push) -> Push:
+    """The node of an operator that needs nothing but its function."""
+    match op:
+        case MapSpec():
+            return map_node(op, downstream)
+        case FlatMapSpec():
+            return flat_map_node(op, downstream)
+        case FilterSpec():
+            return filter_node(op, downstream)
+        case PartitionBySpec():
+            return partition_by_node(op, downstream)
+        case _:  # an input, a merge, a send_to: messages go on as they are
+            return downstream

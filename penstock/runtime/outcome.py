@@ -1,0 +1,109 @@
+"""What came of a batch, decided from the reports alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.errors import FailedMessage
+from penstock.runtime.attempt import Report
+from penstock.runtime.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """Every (stage, task) was read under exactly one token."""
+
+    tokens: dict[int, dict[int, str]]
+    """Task -> container stage -> the token End applies."""
+    messages_in: int
+    messages_out: int
+    written: dict[str, int]
+    dead_letters: int
+    commit: bool
+    shutdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inconsistent:
+    """The reports do not fit together: a stage was run again after somebody had read its old rows. Run it again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserCodeFailed:
+    """The application failed. Running the batch again would fail the same way."""
+
+    failed: FailedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """Something other than the application cannot go on: a range is gone, a writer was fenced."""
+
+    kind: str
+    text: str
+
+
+Outcome: TypeAlias = Succeeded | Inconsistent | UserCodeFailed | JobFailed
+
+
+def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) -> Outcome:
+    """Which attempts count, if the batch succeeded.
+
+    A batch is good only if every stage of every task reported exactly once, and everybody who read its rows read
+    those of the very attempt that reported.
+    """
+    by_place: dict[tuple[int, int], Report] = {}
+    for report in reports:
+        place = (report.stage, report.task)
+        if place in by_place:
+            return Inconsistent(f"stage {place[0]} task {place[1]} reported twice")
+        by_place[place] = report
+    stages = [stage.number for stage in topology.stages]
+    if topology.sink is not None:
+        stages.append(topology.sink)
+    for stage in stages:
+        for task in range(tasks):
+            if (stage, task) not in by_place:
+                return Inconsistent(f"stage {stage} task {task} did not report")
+    for report in by_place.values():
+        for source_stage, tokens in report.read.items():
+            for source_task, token in tokens.items():
+                if by_place[source_stage, source_task].token != token:
+                    return Inconsistent(
+                        f"stage {report.stage} task {report.task} read another attempt of stage {source_stage} task "
+                        f"{source_task} than the one that reported"
+                    )
+    return _failure(by_place) or _success(by_place, topology)
+
+
+def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
+    """The first failure in the order of stages: the later ones follow from it."""
+    for _, report in sorted(by_place.items()):
+        if report.failed is not None:
+            return UserCodeFailed(report.failed)
+        if report.error is not None:
+            return JobFailed(*report.error)
+    return None
+
+
+def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Succeeded:
+    tokens: dict[int, dict[int, str]] = {}
+    written: dict[str, int] = {}
+    for (stage, task), report in by_place.items():
+        if 0 < stage < len(topology.stages):
+            tokens.setdefault(task, {})[stage] = report.token
+        for name, count in report.written.items():
+            written[name] = written.get(name, 0) + count
+    return Succeeded(
+        tokens=tokens,
+        messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
+        messages_out=sum(written.values()),
+        written=written,
+        dead_letters=sum(r.dead_letters for r in by_place.values()),
+        commit=any(r.commit for r in by_place.values()),
+        shutdown=any(r.shutdown for r in by_place.values()),
+    )

@@ -1,0 +1,140 @@
+"""What travels between stages: packets, each one Spark row however many messages it holds.
+
+A data packet carries up to a few thousand messages of one channel for one task, as an Arrow IPC stream in its
+payload, so that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
+task of every stage it sends to, and one report packet for the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import pyarrow as pa
+
+REPORT_STAGE = -1
+"""The stage number that report packets are addressed to: the driver."""
+
+
+class Kind(IntEnum):
+    """What a packet holds."""
+
+    DATA = 0
+    TRAILER = 1
+    """`messages` is the number of messages, `seq` the number of data packets its attempt sent to this task."""
+    FAILED_TRAILER = 2
+    """The attempt failed in user code: what it sent is not to be used."""
+    REPORT = 3
+
+
+class Packet(NamedTuple):
+    """One row between stages. `dest` and `stage` say which task of which stage it is for; `source_*` and `token`
+    which attempt sent it; `seq` numbers the data packets from one attempt to one task of one stage."""
+
+    dest: int
+    stage: int
+    kind: int
+    source_stage: int
+    source_task: int
+    token: str
+    channel: int
+    partition: int
+    seq: int
+    messages: int
+    payload: bytes | pa.Buffer | None
+
+
+PACKET_SCHEMA = pa.schema(
+    [
+        pa.field("dest", pa.int32()),
+        pa.field("stage", pa.int32()),
+        pa.field("kind", pa.int32()),
+        pa.field("source_stage", pa.int32()),
+        pa.field("source_task", pa.int32()),
+        pa.field("token", pa.string()),
+        pa.field("channel", pa.int32()),
+        pa.field("partition", pa.int32()),
+        pa.field("seq", pa.int32()),
+        pa.field("messages", pa.int32()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""The columns of a packet, in Spark and on the wire."""
+
+SPARK_SCHEMA = (
+    "dest int, stage int, kind int, source_stage int, source_task int, token string, channel int, partition int, "
+    "seq int, messages int, payload binary"
+)
+
+MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("origin", pa.int64()),
+        pa.field("offset", pa.int64()),
+    ]
+)
+"""The columns of a data packet's payload. `origin` and `offset` name the input message a message was made from."""
+
+
+def origin_code(input_index: int, partition: int) -> int:
+    """The number that names an input's partition: `input_index` counts the inputs of the application."""
+    return input_index << 32 | partition
+
+
+def split_origin(code: int) -> tuple[int, int]:
+    """(input index, partition) of an origin code."""
+    return code >> 32, code & 0xFFFFFFFF
+
+
+def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
+    """Packets as one Arrow batch of `PACKET_SCHEMA`."""
+    columns = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
+    arrays = []
+    for field, column in zip(PACKET_SCHEMA, columns, strict=True):
+        if field.name == "payload":
+            column = [p if p is None or isinstance(p, bytes) else memoryview(p) for p in column]
+        arrays.append(pa.array(column, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKET_SCHEMA)
+
+
+def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
+    """The packets of an Arrow batch; payloads are views into it, not copies."""
+    columns = [batch.column(i).to_pylist() for i in range(len(PACKET_SCHEMA) - 1)]
+    payloads = (scalar.as_buffer() for scalar in batch.column(len(PACKET_SCHEMA) - 1))
+    for row in zip(*columns, payloads, strict=True):
+        yield Packet(*row)
+
+
+def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
+    """A data packet's payload."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, messages.schema) as writer:
+        writer.write_batch(messages)
+    return sink.getvalue()
+
+
+def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
+    """The messages of a data packet, `MESSAGE_SCHEMA`."""
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_next_batch()
+
+
+def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iterator[list[Packet]]:
+    """The packets in order, in groups of about `limit_bytes`, so that no Arrow batch grows without bound."""
+    group: list[Packet] = []
+    size = 0
+    for packet in packets:
+        group.append(packet)
+        size += 256 + (len(packet.payload) if isinstance(packet.payload, bytes) else _size(packet.payload))
+        if size >= limit_bytes:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _size(payload: pa.Buffer | None) -> int:
+    return 0 if payload is None else int(payload.size)

@@ -1,0 +1,49 @@
+"""Stage 0: reads the ranges of one task and runs the operators before the first exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.errors import PenstockError, RetryableError
+from penstock.runtime.attempt import Attempt, new_token
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.failure import failed_attempt
+from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.packet import Packet
+from penstock.runtime.topology import Topology
+from penstock.system.base import OffsetRange, System, SystemReader
+
+READ_MESSAGES = 4096
+"""Messages read at once."""
+
+
+def run_source(
+    topology: Topology,
+    settings: RuntimeSettings,
+    task: int,
+    ranges: Sequence[tuple[int, OffsetRange]],
+    systems: Mapping[str, System],
+) -> Iterator[Packet]:
+    """Everything the task's ranges (input index, range) come to: data packets, trailers, the report."""
+    token = new_token()
+    readers: dict[str, SystemReader] = {}
+    instance: StageInstance | None = None
+    try:
+        instance = StageInstance(topology, 0, task, settings, {})
+        attempt = Attempt(instance, token, settings.tasks)
+        for index, offsets in ranges:
+            reader = readers.get(offsets.ssp.system)
+            if reader is None:
+                reader = readers[offsets.ssp.system] = systems[offsets.ssp.system].reader()
+            for messages in reader.read(offsets, READ_MESSAGES):
+                yield from attempt.accept_input(index, offsets.ssp.partition, messages)
+        yield from attempt.finish()
+    except RetryableError:
+        raise
+    except (PenstockError, OperatorFailedError) as error:
+        yield from failed_attempt(topology, settings, 0, task, token, error)
+    finally:
+        for reader in readers.values():
+            reader.close()
+        if instance is not None:
+            instance.close()

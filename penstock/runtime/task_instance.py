@@ -1,0 +1,142 @@
+"""One task in its container: its open stores, its attempts, and what changed since the last commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from penstock.errors import ContainerLostError
+from penstock.runtime.attempt import Attempt
+from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.topology import Topology
+from penstock.state.engine import Changes, Engine
+
+logger = logging.getLogger(__name__)
+
+
+class TaskInstance:
+    """State and attempts of task `i`. Attempts run on the callers' threads; everything else is under a lock.
+
+    The engines change only inside `end`. If that fails half-way the task is broken and refuses everything, so that
+    the driver restores it elsewhere.
+    """
+
+    def __init__(
+        self,
+        task: int,
+        topology: Topology,
+        settings: RuntimeSettings,
+        engines: Mapping[str, Engine],
+        last_ended: int,
+    ) -> None:
+        self.task = task
+        self._topology = topology
+        self._settings = settings
+        self._engines = dict(engines)
+        self._lock = threading.Lock()
+        self._standing: dict[int, StageInstance] = {}
+        """Stage -> the instance that served the last applied attempt."""
+        self._finished: dict[tuple[int, str], Attempt] = {}
+        self._pending: dict[str, dict[bytes, bytes | None]] = {}
+        self._ended_tokens: dict[int, str] = {}
+        self._broken: str | None = None
+        self.last_ended = last_ended
+
+    def start_attempt(self, stage: int, token: str) -> Attempt:
+        """Begin an attempt, with the standing instance if it is free. Raises OperatorFailedError from `init`."""
+        with self._lock:
+            self._check()
+            instance = self._standing.pop(stage, None)
+        if instance is None:
+            instance = StageInstance(self._topology, stage, self.task, self._settings, self._engines)
+        return Attempt(instance, token, self._settings.tasks)
+
+    def finish_attempt(self, attempt: Attempt) -> None:
+        """Keep a finished attempt until End names it, or does not."""
+        with self._lock:
+            self._finished[attempt.instance.stage, attempt.token] = attempt
+
+    def discard_attempt(self, attempt: Attempt) -> None:
+        """Drop an attempt and all it touched."""
+        try:
+            attempt.instance.close()
+        except Exception:
+            logger.exception("closing the tasks of a discarded attempt of task %d failed", self.task)
+
+    def end(self, batch: int, tokens: Mapping[int, str]) -> None:
+        """Apply exactly these attempts (stage -> token) and drop all others. Idempotent.
+
+        Raises ContainerLostError if it cannot apply exactly these; then nothing was applied.
+        """
+        with self._lock:
+            self._check()
+            if batch == self.last_ended and dict(tokens) == self._ended_tokens:
+                return
+            if batch != self.last_ended + 1:
+                raise ContainerLostError(
+                    f"task {self.task} was told to end batch {batch}, but its last ended batch is {self.last_ended}"
+                )
+            missing = [stage for stage, token in tokens.items() if (stage, token) not in self._finished]
+            if missing:
+                raise ContainerLostError(
+                    f"task {self.task} has no finished attempt of stages {missing} with the tokens of batch {batch}"
+                )
+            applied = [self._finished.pop((stage, token)) for stage, token in tokens.items()]
+            try:
+                self._apply(applied)
+            except BaseException as error:
+                self._broken = f"applying batch {batch} failed: {error}"
+                raise
+            self.last_ended = batch
+            self._ended_tokens = dict(tokens)
+            dropped, self._finished = self._finished, {}
+        for attempt in dropped.values():
+            self.discard_attempt(attempt)
+
+    def _apply(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            for store, overlay in attempt.instance.overlays.items():
+                if overlay.changes:
+                    self._engines[store].apply(overlay.changes)
+                    self._pending.setdefault(store, {}).update(overlay.changes)
+            old = self._standing.pop(attempt.instance.stage, None)
+            if old is not None:
+                old.close()
+            self._standing[attempt.instance.stage] = attempt.instance
+
+    def drop_attempts(self) -> None:
+        """Drop every finished attempt: the batch is run again."""
+        with self._lock:
+            dropped, self._finished = self._finished, {}
+        for attempt in dropped.values():
+            self.discard_attempt(attempt)
+
+    def take_changes(self) -> dict[str, Changes]:
+        """Net changes of every store since the last call: the commit's synchronous part."""
+        with self._lock:
+            self._check()
+            pending, self._pending = self._pending, {}
+        return {store: pending.get(store, {}) for store in self._engines}
+
+    def engine(self, store: str) -> Engine:
+        """The store's engine, for reading."""
+        return self._engines[store]
+
+    def close(self) -> None:
+        """Close attempts, instances and engines. Errors of user code are logged."""
+        self.drop_attempts()
+        with self._lock:
+            self._broken = self._broken or "it was closed"
+            standing, self._standing = self._standing, {}
+        for instance in standing.values():
+            try:
+                instance.close()
+            except Exception:
+                logger.exception("closing the tasks of task %d failed", self.task)
+        for engine in self._engines.values():
+            engine.close()
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise ContainerLostError(f"task {self.task} can do nothing more: {self._broken}")

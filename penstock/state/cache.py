@@ -1,0 +1,47 @@
+"""Decoded values, so that a hot key costs neither a read nor a decode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.state.overlay import MISSING
+
+
+class ObjectCache:
+    """A bounded map from key bytes to decoded values, absent keys included (as None).
+
+    Two generations instead of a list of uses: a hit costs one dict lookup. When the young one has half of the
+    entries it becomes the old one, and what was in the old one and not used since is forgotten.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._half = max(1, entries // 2)
+        self._young: dict[bytes, Any] = {}
+        self._old: dict[bytes, Any] = {}
+
+    def get(self, key: bytes) -> Any:
+        """The value, or MISSING."""
+        value = self._young.get(key, MISSING)
+        if value is MISSING:
+            value = self._old.get(key, MISSING)
+            if value is not MISSING:
+                self.put(key, value)
+        return value
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Remember the value."""
+        young = self._young
+        young[key] = value
+        if len(young) > self._half:
+            self._old = young
+            self._young = {}
+
+    def forget(self, key: bytes) -> None:
+        """Drop what is known of the key."""
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._young = {}
+        self._old = {}

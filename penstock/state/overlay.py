@@ -1,0 +1,74 @@
+"""A batch's writes above the engine, until the batch has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sortedcontainers import SortedSet
+
+from penstock.state.engine import Engine
+
+
+class _Missing:
+    pass
+
+
+MISSING: Final = _Missing()
+
+
+class Overlay:
+    """Net changes of one attempt to one store, read through by get and scan. Never touches the engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.changes: dict[bytes, bytes | None] = {}
+        self._order: SortedSet | None = None
+        """The changed keys in order, kept from the first scan on."""
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Put, or with None delete."""
+        self.changes[key] = value
+        if self._order is not None:
+            self._order.add(key)
+
+    def unwrite(self, key: bytes) -> None:
+        """Forget that the key was ever written."""
+        del self.changes[key]
+        if self._order is not None:
+            self._order.discard(key)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value as this attempt sees it."""
+        value = self.changes.get(key, MISSING)
+        return self._engine.get(key) if isinstance(value, _Missing) else value
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end as this attempt sees them, in order; unmoved by later writes."""
+        if self._order is None:
+            self._order = SortedSet(self.changes)
+        keys = list(self._order.irange(start, end, inclusive=(True, False)))
+        return _merge(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
+
+
+def _merge(
+    stored: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Both in order; a changed entry replaces the stored one of its key."""
+    position = 0
+    for key, value in stored:
+        while position < len(changed) and changed[position][0] < key:
+            new_key, new_value = changed[position]
+            position += 1
+            if new_value is not None:
+                yield new_key, new_value
+        if position < len(changed) and changed[position][0] == key:
+            new_value = changed[position][1]
+            position += 1
+            if new_value is not None:
+                yield key, new_value
+        else:
+            yield key, value
+    for new_key, new_value in changed[position:]:
+        if new_value is not None:
+            yield new_key, new_value

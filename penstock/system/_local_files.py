@@ -1,0 +1,257 @@
+"""The local system on disk: where streams lie, how one is published whole, and what a partition's file holds.
+
+```
+<root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
+<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence
+<root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
+```
+
+`head` is one row: whose partition this is, and the next offset, which only ever grows: no number is used twice even
+when old messages are gone. `peak` has a row for each append that raised the largest timestamp so far (that timestamp,
+the append's first offset): enough to find an offset by time without an index on every message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import uuid
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.system._sqlite import connect, transaction, translate
+
+FORMAT = 1
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
+_MOST_PARTITIONS = 10_000
+
+# `message.timestamp` has no type: with one, SQLite would turn the text '1' into a number before the check sees it.
+_SCHEMA = """
+CREATE TABLE message (
+    offset INTEGER PRIMARY KEY, timestamp NOT NULL, key BLOB, value BLOB,
+    CHECK (typeof(timestamp) = 'integer'), CHECK (typeof(key) IN ('blob', 'null')),
+    CHECK (typeof(value) IN ('blob', 'null')));
+CREATE TABLE head (format INTEGER NOT NULL, uid TEXT NOT NULL, partition INTEGER NOT NULL, upcoming INTEGER NOT NULL);
+CREATE TABLE peak (timestamp INTEGER PRIMARY KEY, offset INTEGER NOT NULL);
+CREATE TABLE fence (writer TEXT PRIMARY KEY, epoch INTEGER NOT NULL)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What `stream.json` says: the partition count, and a uid minted once, which tells a stream from its namesake."""
+
+    partitions: int
+    uid: str
+
+
+def check_stream_name(stream: str) -> None:
+    """Accept what can be a folder here and a topic in Kafka.
+
+    Raises:
+        ConfigError: naming the stream and the rule.
+    """
+    if not _LEGAL_NAME.fullmatch(stream):
+        raise ConfigError(
+            f"`{stream}` cannot be a stream's name: it is 1 to 249 of the characters a-z A-Z 0-9 . _ - "
+            "and does not start with a dot"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """The folder of one local system: builds every path, publishes streams, tells what is there."""
+
+    system: str
+    root: str
+    busy_timeout_ms: int
+
+    def partition_path(self, ssp: SystemStreamPartition) -> str:
+        """The file of a partition.
+
+        Raises:
+            ConfigError: the partition belongs to another system, or its stream's name is not allowed.
+        """
+        if ssp.system != self.system:
+            raise ConfigError(f"`{ssp}` is not a partition of the system `{self.system}`")
+        check_stream_name(ssp.stream)
+        return os.path.join(self.root, ssp.stream, f"{ssp.partition}.db")
+
+    def describe(self, stream: str) -> StreamInfo:
+        """What `stream.json` says.
+
+        Raises:
+            NotFoundError: there is no such stream; says how to create it.
+            CorruptError, IncompatibleError: the file is damaged, or of a newer format.
+        """
+        check_stream_name(stream)
+        path = os.path.join(self.root, stream, "stream.json")
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._not_found(stream) from None
+        except OSError as error:
+            raise ConfigError(f"`{path}` cannot be read: {error}") from error
+        return _parse(content, path)
+
+    def open(self, path: str) -> sqlite3.Connection:
+        """Open the partition at a path made by `partition_path`, checking that it is the one the path says.
+
+        Raises:
+            NotFoundError: there is no such stream, or it has no such partition.
+            CorruptError, IncompatibleError: the file belongs elsewhere, or is of a newer format.
+            sqlite3.Error: to be translated by the caller.
+        """
+        stream, file = os.path.split(os.path.relpath(path, self.root))
+        partition = int(file.removesuffix(".db"))
+        info = self.describe(stream)
+        if not 0 <= partition < info.partitions:
+            raise NotFoundError(
+                f"the stream `{self.system}.{stream}` has the partitions 0 to {info.partitions - 1}, not {partition}"
+            )
+        connection = connect(path, self.busy_timeout_ms)
+        try:
+            _verify(connection, path, info.uid, partition)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def create(self, stream: str, partitions: int) -> bool:
+        """Publish an empty stream in one step; True if this call made it.
+
+        It is built aside, synced, and renamed into place, which fails if something is there: of several processes
+        that create it at once one does, and nobody ever sees a part of it.
+
+        Raises:
+            IncompatibleError: it exists with another partition count.
+            ConfigError: the name or the count is not allowed, or the root cannot be written.
+            CorruptError: the stream's place is taken by something that is not a stream.
+            RetryableError: no space was left, or the disk failed.
+        """
+        check_stream_name(stream)
+        if not 1 <= partitions <= _MOST_PARTITIONS:
+            raise ConfigError(f"a stream has 1 to {_MOST_PARTITIONS} partitions; {partitions} were asked for")
+        target = os.path.join(self.root, stream)
+        if not os.path.lexists(target):
+            building = os.path.join(self.root, f".creating-{uuid.uuid4().hex}")
+            try:
+                _make_folder(self.root)
+                os.mkdir(building)
+                self._build(building, partitions)
+                if _rename_if_absent(building, target):
+                    _sync(self.root)
+                    return True
+            except OSError as error:
+                kind = ConfigError if isinstance(error, PermissionError | NotADirectoryError) else RetryableError
+                raise kind(f"the stream `{self.system}.{stream}` could not be created: {error}") from error
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+        found = self._describe_existing(stream, target)
+        if found.partitions != partitions:
+            raise IncompatibleError(
+                f"the stream `{self.system}.{stream}` exists with {found.partitions} partitions; {partitions} were "
+                "asked for. A partition count cannot be changed: create a stream of another name"
+            )
+        return False
+
+    def _build(self, folder: str, partitions: int) -> None:
+        info = StreamInfo(partitions, uuid.uuid4().hex)
+        for partition in range(partitions):
+            path = os.path.join(folder, f"{partition}.db")
+            try:
+                connection = connect(path, self.busy_timeout_ms, create=True)
+                try:
+                    _make_partition(connection, info.uid, partition)
+                finally:
+                    connection.close()
+                _sync(path)
+            except sqlite3.Error as error:
+                raise translate(error, path, self.busy_timeout_ms) from error
+        with open(os.path.join(folder, "stream.json"), "wb") as file:
+            content = {"format": FORMAT, "partitions": info.partitions, "uid": info.uid}
+            file.write(json.dumps(content).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(folder)
+
+    def _describe_existing(self, stream: str, target: str) -> StreamInfo:
+        try:
+            return self.describe(stream)
+        except NotFoundError:
+            raise CorruptError(f"`{target}` is there but holds no `stream.json`: move it away and try again") from None
+
+    def _not_found(self, stream: str) -> NotFoundError:
+        create = f"create it with `penstock stream create {self.system}.{stream} --partitions N`"
+        if not os.path.isdir(self.root):
+            return NotFoundError(
+                f"the stream `{self.system}.{stream}` does not exist, nor does the folder of its system, "
+                f"`{self.root}`; {create}"
+            )
+        return NotFoundError(f"the stream `{self.system}.{stream}` does not exist in `{self.root}`; {create}")
+
+
+def _make_partition(connection: sqlite3.Connection, uid: str, partition: int) -> None:
+    connection.execute("PRAGMA synchronous=OFF")  # nothing is visible yet; the finished file is synced as a whole
+    with transaction(connection):
+        for statement in _SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute("INSERT INTO head VALUES (?, ?, ?, 0)", (FORMAT, uid, partition))
+    connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _verify(connection: sqlite3.Connection, path: str, uid: str, partition: int) -> None:
+    found = connection.execute("SELECT format, uid, partition FROM head").fetchall()
+    if len(found) == 1 and found[0][0] != FORMAT:
+        raise IncompatibleError(f"`{path}` has format {found[0][0]}; this version reads format {FORMAT}")
+    if len(found) != 1 or found[0][1:] != (uid, partition):
+        raise CorruptError(
+            f"`{path}` is not the partition its name says: its stream has uid {uid}, the file says (format, uid, "
+            f"partition) {found}; was it copied here from another stream?"
+        )
+
+
+def _parse(content: bytes, path: str) -> StreamInfo:
+    try:
+        found = json.loads(content)
+        if found["format"] != FORMAT:
+            raise IncompatibleError(f"`{path}` has format {found['format']}; this version reads format {FORMAT}")
+        partitions, uid = found["partitions"], found["uid"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"`{path}` is damaged, it is not the description of a stream: {error!r}") from error
+    if not (type(partitions) is int and 1 <= partitions <= _MOST_PARTITIONS and isinstance(uid, str)):
+        raise CorruptError(f"`{path}` is damaged: partitions {partitions!r}, uid {uid!r}")
+    return StreamInfo(partitions, uid)
+
+
+def _rename_if_absent(source: str, target: str) -> bool:
+    try:
+        os.rename(source, target)  # a folder that is not empty is never replaced
+    except OSError:
+        if os.path.lexists(target):
+            return False
+        raise
+    return True
+
+
+def _make_folder(path: str) -> None:
+    if not os.path.isdir(path):
+        parent = os.path.dirname(path)
+        _make_folder(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        _sync(parent)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,177 @@
+"""Reading records, one JSON object each, out of JSON-lines and CSV files, plain or compressed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from penstock.errors import ConfigError, NotFoundError
+
+Format: TypeAlias = Literal["jsonl", "csv"]
+Record: TypeAlias = dict[str, Any]
+
+_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+class MalformedRecordError(ConfigError):
+    """A line is not a record. The message names the file, the line and what is wrong."""
+
+
+def malformed(source: str, line: int, problem: str) -> MalformedRecordError:
+    """The error for one line; a line number counts from 1."""
+    return MalformedRecordError(f"{source}, line {line}: {problem}")
+
+
+def read_records(source: str, form: Format | None = None, *, infer: bool = False) -> Iterator[tuple[int, Record]]:
+    """Every record of a file, or of standard input for `-`, with the number of its first line.
+
+    A name that ends in `.gz` or `.zip` (one member) is decompressed as it is read. The form is told by the name
+    (`.jsonl`, `.ndjson`, `.json`, `.csv`) unless it is given; standard input is JSON lines unless it is given.
+    Blank lines are skipped. CSV needs a header; its values are strings unless `infer`: then what is a JSON number
+    becomes one, an empty field becomes null, and everything else (`007`, `NA`, `1e999`) stays a string.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: the form is not known, or the file cannot be opened.
+        MalformedRecordError: a line is not a record.
+    """
+    with _open(source) as (lines, name):
+        if (form or _form_of(source, name)) == "csv":
+            yield from _csv(_decoded(lines, source), source, infer)
+        else:
+            yield from _json_lines(lines, source)
+
+
+def _form_of(source: str, name: str) -> Format:
+    if source == "-":
+        return "jsonl"
+    form = _FORMATS.get(Path(name.lower().removesuffix(".gz")).suffix)
+    if form is None:
+        raise ConfigError(
+            f"{source}: the name does not tell whether it is JSON lines or CSV (known: {', '.join(_FORMATS)}, each "
+            "with .gz too, or alone in a .zip); say which format it has"
+        )
+    return form
+
+
+@contextmanager
+def _open(source: str) -> Iterator[tuple[Iterator[bytes], str]]:
+    """The lines of a source, and the name that tells their format."""
+    if source == "-":
+        yield _checked(sys.stdin.buffer, source), source
+        return
+    try:
+        if source.lower().endswith(".zip"):
+            with zipfile.ZipFile(source) as archive:
+                member = _only_member(archive, source)
+                with archive.open(member) as file:
+                    yield _checked(file, source), member.filename
+        else:
+            with gzip.open(source) if source.lower().endswith(".gz") else open(source, "rb") as file:
+                yield _checked(file, source), source
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {source} to publish") from None
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        raise ConfigError(f"{source} cannot be read: {error}") from error
+
+
+def _only_member(archive: zipfile.ZipFile, source: str) -> zipfile.ZipInfo:
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    if len(members) != 1:
+        raise ConfigError(f"{source} has {len(members)} members; a zip to publish holds exactly one file")
+    return members[0]
+
+
+def _checked(file: Iterable[bytes], source: str) -> Iterator[bytes]:
+    """The lines of a file; a damaged compressed stream is an error naming the line it broke at."""
+    number = 0
+    lines = iter(file)
+    while True:
+        try:
+            line = next(lines, None)
+        except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
+            raise malformed(source, number + 1, f"the compressed file is damaged or cut off ({error})") from error
+        if line is None:
+            return
+        yield line
+        number += 1
+
+
+def _json_lines(lines: Iterator[bytes], source: str) -> Iterator[tuple[int, Record]]:
+    for number, line in enumerate(lines, 1):
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if not text.strip():
+            continue
+        try:
+            record = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise malformed(source, number, f"this is not JSON ({error}): {_excerpt(text)}") from error
+        if not isinstance(record, dict):
+            raise malformed(source, number, f"expected a JSON object, found {_excerpt(text)}")
+        yield number, record
+
+
+def _decoded(lines: Iterator[bytes], source: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise malformed(source, number, f"this is not UTF-8 ({error})") from error
+
+
+def _csv(lines: Iterator[str], source: str, infer: bool) -> Iterator[tuple[int, Record]]:
+    rows = csv.reader(lines, strict=True)
+    header: list[str] | None = None
+    while True:
+        number = rows.line_num + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise malformed(source, number, f"this is not CSV ({error})") from error
+        if row is None:
+            return
+        if not row:
+            continue
+        if header is None:
+            header = _header(row, source, number)
+            continue
+        if len(row) != len(header):
+            raise malformed(source, number, f"expected {len(header)} fields as in the header, found {len(row)}")
+        values: list[Any] = [_inferred(value) for value in row] if infer else list(row)
+        yield number, dict(zip(header, values, strict=True))
+
+
+def _header(row: list[str], source: str, number: int) -> list[str]:
+    twice = sorted({name for name in row if row.count(name) > 1})
+    if twice:
+        raise malformed(source, number, f"the header names {', '.join(map(repr, twice))} more than once")
+    return row
+
+
+def _inferred(text: str) -> str | int | float | None:
+    if not text:
+        return None
+    if _INTEGER.fullmatch(text):
+        number = int(text)
+        return number if -(1 << 63) <= number < 1 << 63 else text
+    if _NUMBER.fullmatch(text) and not text.lstrip("-").isdigit():
+        value = float(text)
+        return value if abs(value) != float("inf") else text
+    return text
+
+
+def _excerpt(text: bytes) -> str:
+    line = text.decode(errors="replace").strip()
+    return repr(line if len(line) <= 80 else f"{line[:80]}…")

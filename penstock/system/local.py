@@ -1,0 +1,257 @@
+"""The local system: a durable, partitioned log in one SQLite file per partition, shared by several processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundError
+from penstock.system._local_files import LocalFiles
+from penstock.system._ranges import check_call, check_inside, missing
+from penstock.system._sqlite import ConnectionPool, transaction
+from penstock.system.base import (
+    OffsetRange,
+    PartitionOffsets,
+    RawMessage,
+    RawRecord,
+    System,
+    SystemAdmin,
+    SystemReader,
+    SystemWriter,
+    WriterIdentity,
+)
+
+_ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
+_READ = "SELECT offset, timestamp, key, value FROM message WHERE offset >= ? AND offset < ? ORDER BY offset"
+_AT_TIME = """
+SELECT COALESCE(
+    (SELECT offset FROM message
+      WHERE offset >= (SELECT offset FROM peak WHERE timestamp >= :t ORDER BY timestamp LIMIT 1) AND timestamp >= :t
+      ORDER BY offset LIMIT 1),
+    (SELECT upcoming FROM head))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSystem(System):
+    """Streams in a folder of this host (or of a file system with working POSIX locks; NFS is not one).
+
+    `root` is made absolute, so that every process means the same folder; `~` is expanded. `busy_timeout_ms` is how
+    long a step waits for another process that appends to the same partition.
+
+    Raises:
+        ConfigError: the name is empty or has a dot, the root is empty, or the timeout is negative.
+    """
+
+    name: str
+    root: str
+    busy_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:
+            raise ConfigError(f"`{self.name}` cannot be a system's name: it must not be empty or have a dot")
+        if not self.root:
+            raise ConfigError(f"the local system `{self.name}` needs a root folder")
+        if self.busy_timeout_ms < 0:
+            raise ConfigError(f"the local system `{self.name}`: busy_timeout_ms is {self.busy_timeout_ms}")
+        object.__setattr__(self, "root", os.path.abspath(os.path.expanduser(self.root)))
+
+    def admin(self) -> LocalAdmin:
+        """An admin; it keeps the partitions it looked at open."""
+        return LocalAdmin(self._files())
+
+    def reader(self) -> LocalReader:
+        """A reader."""
+        return LocalReader(self._files())
+
+    def writer(self, identity: WriterIdentity | None) -> LocalWriter:
+        """A writer; without an identity it appends unfenced."""
+        return LocalWriter(self._files(), identity)
+
+    def _files(self) -> LocalFiles:
+        return LocalFiles(self.name, self.root, self.busy_timeout_ms)
+
+
+class LocalAdmin(SystemAdmin):
+    """Looks at and makes local streams. Thread-safe; made by `LocalSystem.admin`.
+
+    Every call may raise PenstockTimeoutError (a file stayed locked), RetryableError (disk full or failing) and
+    CorruptError (a damaged file), naming the file.
+    """
+
+    def __init__(self, files: LocalFiles) -> None:
+        self._files = files
+        self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+
+    def partition_count(self, stream: str) -> int:
+        """The number of partitions, read anew each time. Raises NotFoundError saying how to create the stream."""
+        return self._files.describe(stream).partitions
+
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        """The ends of every partition, each read atomically. Raises NotFoundError if there is no such stream."""
+        ssps = self._partitions(stream)
+        return {ssp.partition: self._ends(ssp) for ssp in ssps}
+
+    def create_stream(self, stream: str, partitions: int) -> bool:
+        """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
+        return self._files.create(stream, partitions)
+
+    def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
+        """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
+
+        It costs a look-up and a scan inside one append: the first message that late is in the first append that
+        raised the largest timestamp that far.
+        """
+        with self._pool.use(self._files.partition_path(ssp)) as connection:
+            found = connection.execute(_AT_TIME, {"t": timestamp_ms}).fetchone()
+        return int(found[0])
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        """Refuse older epochs of the writer's name in every partition, one transaction each.
+
+        If it raises half-way, some partitions are fenced; calling it again, or a larger epoch, completes it.
+
+        Raises:
+            FencedError: a larger epoch of this name was seen.
+        """
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its waits must not hold up offsets()
+        try:
+            for ssp in self._partitions(stream):
+                with pool.use(self._files.partition_path(ssp)) as connection, transaction(connection):
+                    _raise_fence(connection, ssp, writer)
+        finally:
+            pool.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pool.close()
+
+    def _partitions(self, stream: str) -> list[SystemStreamPartition]:
+        return [SystemStreamPartition(self._files.system, stream, i) for i in range(self.partition_count(stream))]
+
+    def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
+        path = self._files.partition_path(ssp)
+        with self._pool.use(path) as connection:
+            return _ends(connection, path)
+
+
+class LocalReader(SystemReader):
+    """Reads offset ranges of local streams. Used by one thread; made by `LocalSystem.reader`."""
+
+    def __init__(self, files: LocalFiles) -> None:
+        self._files = files
+        self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+
+    def read(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        """Every message of the range, in order. Nothing is yielded if a part is missing from the start.
+
+        No transaction is open between two chunks, so a slow consumer never keeps the log from being checkpointed.
+
+        Raises:
+            NotFoundError: a message of the range is missing; names the expected and the found offset.
+            ConfigError: the range ends before it starts, or `chunk_messages` is not positive.
+        """
+        check_call(offsets, chunk_messages)
+        return self._chunks(offsets, chunk_messages)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pool.close()
+
+    def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        path = self._files.partition_path(offsets.ssp)
+        if offsets.start < offsets.end:
+            with self._pool.use(path) as connection:
+                ends = _ends(connection, path)
+            check_inside(offsets, ends)
+        for start in range(offsets.start, offsets.end, chunk_messages):
+            end = min(start + chunk_messages, offsets.end)
+            with self._pool.use(path) as connection:
+                chunk: list[RawMessage] = connection.execute(_READ, (start, end)).fetchall()
+                # Offsets are unique and sorted: as many as the range is long means every one of them.
+                if len(chunk) != end - start:
+                    raise _gone(offsets, start, chunk, _ends(connection, path))
+            yield chunk
+
+
+class LocalWriter(SystemWriter):
+    """Appends to local streams. Used by one thread; made by `LocalSystem.writer`."""
+
+    def __init__(self, files: LocalFiles, identity: WriterIdentity | None) -> None:
+        self._files = files
+        self._identity = identity
+        self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+
+    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+        """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
+
+        With no records it only checks the fence and returns the upcoming offset.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            NotFoundError: there is no such stream or partition.
+            ConfigError: a record has values of other types.
+            PenstockTimeoutError: another process kept the partition locked.
+            RetryableError: the disk is full or failed; nothing was appended.
+            CorruptError: the partition's file is damaged.
+        """
+        path = self._files.partition_path(ssp)
+        with self._pool.use(path) as connection, transaction(connection):
+            if self._identity is not None:
+                _raise_fence(connection, ssp, self._identity)
+            first = _ends(connection, path).upcoming
+            if records:
+                _insert(connection, first, records)
+        return first
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pool.close()
+
+
+def _raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+    seen = connection.execute("SELECT epoch FROM fence WHERE writer = ?", (writer.name,)).fetchone()
+    if seen is not None and seen[0] > writer.epoch:
+        raise FencedError(
+            f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
+            f"{ssp.partition}: epoch {seen[0]} has taken over. Stop this run"
+        )
+    if seen is None or seen[0] < writer.epoch:
+        connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))
+
+
+def _insert(connection: sqlite3.Connection, first: int, records: Sequence[RawRecord]) -> None:
+    rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
+    try:
+        connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows)
+    except (TypeError, ValueError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        raise ConfigError(
+            f"a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
+            f"{error}; nothing was appended"
+        ) from error
+    upcoming = first + len(records)
+    connection.execute("UPDATE head SET upcoming = ?", (upcoming,))
+    connection.execute(
+        "INSERT INTO peak SELECT latest, :first"
+        " FROM (SELECT MAX(timestamp) AS latest FROM message WHERE offset >= :first)"
+        " WHERE latest > COALESCE((SELECT MAX(timestamp) FROM peak), latest - 1)",
+        {"first": first},
+    )
+
+
+def _ends(connection: sqlite3.Connection, path: str) -> PartitionOffsets:
+    oldest, newest, upcoming = connection.execute(_ENDS).fetchone()
+    if newest is not None and newest >= upcoming:
+        raise CorruptError(f"`{path}` holds the offset {newest} but says that {upcoming} comes next")
+    return PartitionOffsets(upcoming if oldest is None else oldest, upcoming)
+
+
+def _gone(offsets: OffsetRange, start: int, chunk: list[RawMessage], ends: PartitionOffsets) -> NotFoundError:
+    for expected, message in enumerate(chunk, start):
+        if message[0] != expected:
+            return missing(offsets, expected, f"found {message[0]}; there are [{ends.oldest}, {ends.upcoming})")
+    expected = start + len(chunk)
+    return missing(offsets, expected, f"found none; there are [{ends.oldest}, {ends.upcoming})")

@@ -1,0 +1,218 @@
+"""A system in the memory of one process, for tests: the same contract as the local system, without files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.system._local_files import check_stream_name
+from penstock.system._ranges import check_call, check_inside
+from penstock.system.base import (
+    OffsetRange,
+    PartitionOffsets,
+    RawMessage,
+    RawRecord,
+    System,
+    SystemAdmin,
+    SystemReader,
+    SystemWriter,
+    WriterIdentity,
+)
+
+
+@dataclass(slots=True)
+class _Partition:
+    """Messages in offset order; the first one has the offset `oldest`."""
+
+    oldest: int = 0
+    messages: list[RawMessage] = field(default_factory=list)
+    fences: dict[str, int] = field(default_factory=dict)
+
+    def ends(self) -> PartitionOffsets:
+        return PartitionOffsets(self.oldest, self.oldest + len(self.messages))
+
+
+class MemorySystem(System):
+    """Streams that live as long as this object. Thread-safe; what one writer appended every reader sees at once.
+
+    It cannot be pickled: a copy in another process would silently be another system.
+    """
+
+    def __init__(self, name: str = "memory") -> None:
+        if not name or "." in name:
+            raise ConfigError(f"`{name}` cannot be a system's name: it must not be empty or have a dot")
+        self.name = name
+        self.lock = threading.Lock()
+        self._streams: dict[str, list[_Partition]] = {}
+
+    def __reduce__(self) -> str:
+        raise ConfigError(f"the memory system `{self.name}` lives in one process; use a local system across processes")
+
+    def admin(self) -> MemoryAdmin:
+        """An admin of these streams."""
+        return MemoryAdmin(self)
+
+    def reader(self) -> MemoryReader:
+        """A reader of these streams."""
+        return MemoryReader(self)
+
+    def writer(self, identity: WriterIdentity | None) -> MemoryWriter:
+        """A writer; without an identity it appends unfenced."""
+        return MemoryWriter(self, identity)
+
+    def truncate(self, ssp: SystemStreamPartition, before: int) -> None:
+        """Forget the messages of a partition with smaller offsets than `before`, as retention would."""
+        with self.lock:
+            partition = self.partition(ssp)
+            keep_from = min(max(before, partition.oldest), partition.ends().upcoming)
+            del partition.messages[: keep_from - partition.oldest]
+            partition.oldest = keep_from
+
+    def create(self, stream: str, partitions: int) -> bool:
+        """See `SystemAdmin.create_stream`."""
+        check_stream_name(stream)
+        if partitions < 1:
+            raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
+        with self.lock:
+            found = self._streams.setdefault(stream, [])
+            if not found:
+                found.extend(_Partition() for _ in range(partitions))
+                return True
+            if len(found) != partitions:
+                raise IncompatibleError(
+                    f"the stream `{self.name}.{stream}` exists with {len(found)} partitions; {partitions} were asked "
+                    "for"
+                )
+            return False
+
+    def partitions(self, stream: str) -> list[_Partition]:
+        """The partitions of a stream; the caller holds `lock`."""
+        check_stream_name(stream)
+        found = self._streams.get(stream)
+        if found is None:
+            raise NotFoundError(
+                f"the stream `{self.name}.{stream}` does not exist; in a test, `create_stream` makes it (elsewhere "
+                f"`penstock stream create {self.name}.{stream} --partitions N`)"
+            )
+        return found
+
+    def partition(self, ssp: SystemStreamPartition) -> _Partition:
+        """One partition; the caller holds `lock`."""
+        if ssp.system != self.name:
+            raise ConfigError(f"`{ssp}` is not a partition of the system `{self.name}`")
+        partitions = self.partitions(ssp.stream)
+        if not 0 <= ssp.partition < len(partitions):
+            raise NotFoundError(
+                f"the stream `{ssp.system_stream}` has the partitions 0 to {len(partitions) - 1}, not {ssp.partition}"
+            )
+        return partitions[ssp.partition]
+
+
+class MemoryAdmin(SystemAdmin):
+    """Looks at and makes the streams of a `MemorySystem`."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        self._system = system
+
+    def partition_count(self, stream: str) -> int:
+        """The number of partitions. Raises NotFoundError if there is no such stream."""
+        with self._system.lock:
+            return len(self._system.partitions(stream))
+
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        """The ends of every partition. Raises NotFoundError if there is no such stream."""
+        with self._system.lock:
+            return {number: partition.ends() for number, partition in enumerate(self._system.partitions(stream))}
+
+    def create_stream(self, stream: str, partitions: int) -> bool:
+        """Create the stream; idempotent. Raises IncompatibleError if it has another partition count."""
+        return self._system.create(stream, partitions)
+
+    def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
+        """The smallest offset with a timestamp at or after `timestamp_ms`; upcoming if none has."""
+        with self._system.lock:
+            partition = self._system.partition(ssp)
+            found = (message[0] for message in partition.messages if message[1] >= timestamp_ms)
+            return next(found, partition.ends().upcoming)
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        """Refuse older epochs of the writer's name. Raises FencedError if a larger one was seen."""
+        with self._system.lock:
+            for number, partition in enumerate(self._system.partitions(stream)):
+                _raise_fence(partition, SystemStreamPartition(self._system.name, stream, number), writer)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryReader(SystemReader):
+    """Reads ranges of a `MemorySystem`."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        self._system = system
+
+    def read(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        """Every message of the range. Raises NotFoundError if one is missing, ConfigError for a call without sense."""
+        check_call(offsets, chunk_messages)
+        return self._chunks(offsets, chunk_messages)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        self._slice(offsets, 0)  # fails before the first chunk if a part is missing, also of an empty range's stream
+        for start in range(offsets.start, offsets.end, chunk_messages):
+            rest = OffsetRange(offsets.ssp, start, offsets.end)
+            yield self._slice(rest, chunk_messages)
+
+    def _slice(self, offsets: OffsetRange, messages: int) -> list[RawMessage]:
+        with self._system.lock:
+            partition = self._system.partition(offsets.ssp)
+            check_inside(offsets, partition.ends())
+            first = offsets.start - partition.oldest
+            return partition.messages[first : first + min(messages, len(offsets))]
+
+
+class MemoryWriter(SystemWriter):
+    """Appends to a `MemorySystem`."""
+
+    def __init__(self, system: MemorySystem, identity: WriterIdentity | None) -> None:
+        self._system = system
+        self._identity = identity
+
+    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+        """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
+        for record in records:
+            _check_record(record)
+        with self._system.lock:
+            partition = self._system.partition(ssp)
+            if self._identity is not None:
+                _raise_fence(partition, ssp, self._identity)
+            first = partition.ends().upcoming
+            partition.messages.extend((offset, *record) for offset, record in enumerate(records, first))
+            return first
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _raise_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+    seen = partition.fences.get(writer.name, writer.epoch)
+    if seen > writer.epoch:
+        raise FencedError(
+            f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
+            f"{ssp.partition}: epoch {seen} has taken over. Stop this run"
+        )
+    partition.fences[writer.name] = writer.epoch
+
+
+def _check_record(record: RawRecord) -> None:
+    legal = len(record) == 3 and isinstance(record[0], int)
+    if not (legal and all(part is None or isinstance(part, bytes) for part in record[1:])):
+        raise ConfigError(
+            "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
+            f"{record!r}; nothing was appended"
+        )

@@ -1,0 +1,196 @@
+"""Publishing a file of records to a stream, as a person does with `penstock stream publish`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+import orjson
+import pyarrow as pa
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, PenstockError
+from penstock.system._records import Format, MalformedRecordError, Record, malformed, read_records
+from penstock.system.base import RawRecord, System, SystemWriter
+from penstock.system.partitioner import partitions_of
+
+__all__ = ["Format", "MalformedRecordError", "PublishOptions", "Published", "publish", "read_records"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called after each batch with the messages and the bytes (keys and values) published so far."""
+
+_MOST_MS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """How records become messages.
+
+    `format` is told by the file's name if it is None. `key_field` names the field whose value is the key: a
+    string's UTF-8 bytes, or the compact JSON of another value; every record must have it, and null means no key.
+    Messages without a key go to the partitions in turn. `timestamp_field` names a field that holds epoch
+    milliseconds (a whole number, or a string of one) or an ISO 8601 time (without a zone: UTC); without it, every
+    message of a batch has the time at which the batch was made. `infer` is for CSV, see `read_records`.
+    """
+
+    format: Format | None = None
+    key_field: str | None = None
+    timestamp_field: str | None = None
+    infer: bool = False
+    batch_messages: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.batch_messages < 1:
+            raise ConfigError(f"batch_messages must be at least 1, not {self.batch_messages}")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was published: messages, the bytes of their keys and values, and the line of the last record."""
+
+    messages: int = 0
+    bytes: int = 0
+    last_line: int = 0
+
+
+class _Message(NamedTuple):  # a tuple, because one is made for every line
+    line: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+
+
+def publish(
+    system: System, stream: str, source: str, options: PublishOptions, progress: Progress | None = None
+) -> Published:
+    """Publish every record of a file (or standard input, `-`) and say how much that was.
+
+    Records are appended in batches, each batch as one atomic step per partition, in the file's order within a
+    partition. The value is the record as compact JSON; the partition is Kafka's for the key's bytes.
+
+    Raises:
+        MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
+            published. Like every error here, it says how much was published before.
+        PenstockError: what reading the file and appending to the stream raise.
+    """
+    admin = system.admin()
+    try:
+        partitions = admin.partition_count(stream)
+    finally:
+        admin.close()
+    done = Published()
+    writer = system.writer(None)
+    appender = _Appender(writer, [SystemStreamPartition(system.name, stream, i) for i in range(partitions)])
+    try:
+        for batch in _batches(_messages(source, options), options.batch_messages):
+            size = appender.append(batch)
+            done = Published(done.messages + len(batch), done.bytes + size, batch[-1].line)
+            if progress is not None:
+                progress(done.messages, done.bytes)
+    except PenstockError as error:
+        raise type(error)(f"{error}\n{_progress_made(done, appender.of_this_batch, source)}") from error
+    finally:
+        writer.close()
+    return done
+
+
+class _Appender:
+    """Appends batches, spread over the partitions. `of_this_batch` counts what a batch that failed has appended."""
+
+    def __init__(self, writer: SystemWriter, ssps: list[SystemStreamPartition]) -> None:
+        self._writer = writer
+        self._ssps = ssps
+        self._turn = 0
+        self.of_this_batch = 0
+
+    def append(self, batch: list[_Message]) -> int:
+        """Append a batch; returns the bytes of its keys and values."""
+        self.of_this_batch = 0
+        for number, records in enumerate(self._spread(batch)):
+            if records:
+                self._writer.append(self._ssps[number], records)
+                self.of_this_batch += len(records)
+        self.of_this_batch = 0
+        return sum(len(message.key or b"") + len(message.value) for message in batch)
+
+    def _spread(self, batch: list[_Message]) -> list[list[RawRecord]]:
+        count = len(self._ssps)
+        spread: list[list[RawRecord]] = [[] for _ in range(count)]
+        by_key = partitions_of(pa.array([message.key for message in batch], pa.large_binary()), count).tolist()
+        for message, partition in zip(batch, by_key, strict=True):
+            if message.key is None:
+                partition = self._turn
+                self._turn = (self._turn + 1) % count
+            spread[partition].append((message.timestamp, message.key, message.value))
+        return spread
+
+
+def _batches(messages: Iterable[_Message], size: int) -> Iterator[list[_Message]]:
+    messages = iter(messages)
+    while batch := list(islice(messages, size)):
+        yield batch
+
+
+def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
+    now = _now()
+    for count, (line, record) in enumerate(read_records(source, options.format, infer=options.infer)):
+        if count % options.batch_messages == 0:
+            now = _now()
+        try:
+            timestamp = now if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
+            key = None if options.key_field is None else _key(record, options.key_field)
+            value = orjson.dumps(record)
+        except (ValueError, TypeError) as error:  # orjson's encoding error is a TypeError
+            raise malformed(source, line, str(error)) from error
+        yield _Message(line, timestamp, key, value)
+
+
+def _key(record: Record, field: str) -> bytes | None:
+    value = _field(record, field, "key")
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+
+
+def _timestamp(record: Record, field: str) -> int:
+    value = _field(record, field, "timestamp")
+    if isinstance(value, str):
+        value = _parse_time(value)
+    if type(value) is int and -_MOST_MS <= value <= _MOST_MS:
+        return value
+    raise ValueError(f"the timestamp field {field!r} is neither epoch milliseconds nor an ISO 8601 time: {value!r}")
+
+
+def _parse_time(text: str) -> int | str:
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) != 8:  # eight digits would be a date, as 20130101
+        return int(text) if len(digits) < 20 else text
+    try:
+        time_read = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if time_read.tzinfo is None:
+        time_read = time_read.replace(tzinfo=UTC)
+    return round(time_read.timestamp() * 1000)
+
+
+def _field(record: Record, field: str, purpose: str) -> object:
+    if field not in record:
+        known = ", ".join(map(repr, record)) or "none"
+        raise ValueError(f"the record has no field {field!r}, which holds the {purpose} (its fields: {known})")
+    value: object = record[field]
+    return value
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _progress_made(done: Published, of_this_batch: int, source: str) -> str:
+    where = f", up to line {done.last_line} of {source}" if done.messages else ""
+    more = f", and {of_this_batch} messages of the batch after it" if of_this_batch else ""
+    return f"Before this, {done.messages} messages were published{where}{more}."

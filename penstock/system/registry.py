@@ -1,0 +1,15 @@
+"""Systems by their configuration."""
+
+from __future__ import annotations
+
+from penstock.config.model import SystemSettings
+from penstock.system.base import System
+from penstock.system.local import LocalSystem
+from penstock.system.memory import MemorySystem
+
+
+def open_system(settings: SystemSettings) -> System:
+    """The system that `systems.<name>.*` describes."""
+    if settings.type == "memory":
+        return MemorySystem(settings.name)
+    return LocalSystem(settings.name, str(settings.path))

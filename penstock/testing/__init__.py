@@ -1,0 +1,6 @@
+"""For tests of applications and of components that users write: a runner without Spark, contract suites."""
+
+from penstock.testing.checked_store import UnwrittenChangeError
+from penstock.testing.runner import OutputMessage, TestRunner
+
+__all__ = ["OutputMessage", "TestRunner", "UnwrittenChangeError"]

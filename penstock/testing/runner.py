@@ -1,0 +1,178 @@
+"""Runs an application in one process, without Spark, on the same runtime code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.application import Application
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import ConfigError, PenstockError, UserCodeError
+from penstock.runtime.in_process import run_batch_in_process
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import plan_topology
+from penstock.state.engine import MemoryEngine
+from penstock.system.base import OffsetRange, System, WriterIdentity
+from penstock.system.memory import MemorySystem
+from penstock.system.partitioner import partition_of
+from penstock.testing.checked_store import CheckedStore
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMessage:
+    """A message of an output stream, decoded."""
+
+    key: Any
+    value: Any
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class TestRunner:
+    """A job of one process with in-memory streams, for tests of applications.
+
+    ```python
+    runner = TestRunner(app).input("local.flights", [{"tailnum": "N1", "distance": 10}])
+    runner.run()
+    assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
+    ```
+    Stores raise UnwrittenChangeError if a value was changed in place without a `put`.
+    """
+
+    __test__ = False  # not a test case, whatever pytest thinks of its name
+
+    def __init__(self, app: Application, *, partitions: int = 2, dead_letter: str | None = None) -> None:
+        """`partitions` is the partition count of every stream, and so the number of tasks."""
+        graph = app.graph()
+        self._graph = graph
+        self._tasks = partitions
+        dead = SystemStream.parse(dead_letter) if dead_letter else None
+        self._topology = plan_topology(graph, dead)
+        outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
+        inputs = [op.stream for op in graph.inputs]
+        self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*inputs, *outputs)}
+        for stream in (*inputs, *outputs):
+            self._systems[stream.system].admin().create_stream(stream.stream, partitions)
+        self._settings = RuntimeSettings(
+            job_name=graph.name,
+            tasks=partitions,
+            output_partitions={str(s): partitions for s in outputs},
+            dead_letter=dead is not None,
+            store_class=CheckedStore,
+        )
+        self._instances = [
+            TaskInstance(t, self._topology, self._settings, {s.name: MemoryEngine() for s in graph.stores}, 0)
+            for t in range(partitions)
+        ]
+        self._next: dict[SystemStreamPartition, int] = {}
+        self._batch = 0
+        self.dead_letters = 0
+        """Messages that went to the dead-letter stream."""
+
+    def input(
+        self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0
+    ) -> TestRunner:
+        """Append messages to an input. An item is a value or a (key, value) pair.
+
+        Without `partition`, keyed messages go where their key belongs, others round robin.
+        """
+        name = SystemStream.parse(stream)
+        spec = next((op for op in self._graph.inputs if op.stream == name), None)
+        if spec is None:
+            raise ConfigError(f"`{stream}` is not an input of application `{self._graph.name}`")
+        writer = self._systems[name.system].writer(None)
+        for number, item in enumerate(values):
+            key, value = item if isinstance(item, tuple) else (None, item)
+            key_bytes = None if key is None else spec.key_serde.to_bytes(key)
+            target = partition
+            if target is None:
+                target = number % self._tasks if key_bytes is None else partition_of(key_bytes, self._tasks)
+            ssp = SystemStreamPartition(name.system, name.stream, target)
+            writer.append(ssp, [(timestamp, key_bytes, None if value is None else spec.value_serde.to_bytes(value))])
+        return self
+
+    def run(self, *, batch_messages: int | None = None) -> TestRunner:
+        """Process what is there, in batches of at most `batch_messages` per partition.
+
+        Raises:
+            UserCodeError: the application raised or a message did not decode; the batch was not applied.
+        """
+        while ranges := self._plan(batch_messages):
+            outcome = decide_outcome(
+                run_batch_in_process(
+                    self._topology, self._settings, self._instances, ranges, self._systems, WriterIdentity("test", 1)
+                ),
+                self._topology,
+                self._tasks,
+            )
+            match outcome:
+                case Succeeded():
+                    self._end(outcome, ranges)
+                case UserCodeFailed(failed):
+                    self._drop()
+                    raise UserCodeError(failed)
+                case JobFailed(_, text) | Inconsistent(text):
+                    self._drop()
+                    raise PenstockError(text)
+            if outcome.shutdown:
+                break
+        return self
+
+    def output(self, stream: str) -> list[OutputMessage]:
+        """Everything an output holds, by partition and offset."""
+        name = SystemStream.parse(stream)
+        spec = next((o for o in self._graph.outputs if o.stream == name), None)
+        system = self._systems[name.system]
+        messages: list[OutputMessage] = []
+        for partition, ends in sorted(system.admin().offsets(name.stream).items()):
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
+                for offset, timestamp, key, value in chunk:
+                    decoded_key = spec.key_serde.from_bytes(key) if spec and key is not None else key
+                    decoded = spec.value_serde.from_bytes(value) if spec and value is not None else value
+                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp))
+        return messages
+
+    def store(self, name: str) -> dict[Any, Any]:
+        """Everything in a store, of all tasks together."""
+        spec = next((s for s in self._graph.stores if s.name == name), None)
+        if spec is None:
+            raise ConfigError(f"`{name}` is not a store of application `{self._graph.name}`")
+        return {
+            spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
+            for instance in self._instances
+            for key, value in instance.engine(name).scan(None, None)
+        }
+
+    def close(self) -> None:
+        """Close the user's tasks."""
+        for instance in self._instances:
+            instance.close()
+
+    def _plan(self, limit: int | None) -> dict[int, Sequence[tuple[int, OffsetRange]]]:
+        ranges: dict[int, list[tuple[int, OffsetRange]]] = {}
+        for index, op in enumerate(self._graph.inputs):
+            for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items():
+                ssp = SystemStreamPartition(op.stream.system, op.stream.stream, partition)
+                start = self._next.get(ssp, 0)
+                end = ends.upcoming if limit is None else min(ends.upcoming, start + limit)
+                if end > start:
+                    ranges.setdefault(partition, []).append((index, OffsetRange(ssp, start, end)))
+        return dict(ranges)
+
+    def _end(self, outcome: Succeeded, ranges: dict[int, Sequence[tuple[int, OffsetRange]]]) -> None:
+        self._batch += 1
+        for instance in self._instances:
+            instance.end(self._batch, outcome.tokens.get(instance.task, {}))
+        for task_ranges in ranges.values():
+            for _, offsets in task_ranges:
+                self._next[offsets.ssp] = offsets.end
+        self.dead_letters += outcome.dead_letters
+
+    def _drop(self) -> None:
+        for instance in self._instances:
+            instance.drop_attempts()

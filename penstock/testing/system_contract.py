@@ -1,0 +1,313 @@
+"""What every system promises, as tests that each system's own test class inherits.
+
+```
+class TestMySystem(SystemContract):
+    @pytest.fixture
+    def system(self) -> System:
+        return MySystem(...)
+```
+"""
+
+# ruff: noqa: S101 - a contract is asserted
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.system.base import (
+    OffsetRange,
+    PartitionOffsets,
+    RawMessage,
+    RawRecord,
+    System,
+    SystemAdmin,
+    WriterIdentity,
+)
+
+STREAM = "flights.by.origin"
+
+
+def records(first: int, count: int) -> list[RawRecord]:
+    """`count` records that are told apart by their numbers, with rising timestamps."""
+    return [(1000 + i, b"key-%d" % i, b"value-%d" % i) for i in range(first, first + count)]
+
+
+class SystemContract:
+    """Inherit, and give a `system` fixture: a new, empty system for every test."""
+
+    @pytest.fixture
+    def system(self) -> System:
+        """A new, empty system."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def admin(self, system: System) -> Iterator[SystemAdmin]:
+        """An admin of the system, closed after the test."""
+        admin = system.admin()
+        yield admin
+        admin.close()
+
+    def truncate(self, system: System, ssp: SystemStreamPartition, before: int) -> None:
+        """Make the messages with smaller offsets than `before` disappear, as retention would; override it."""
+        pytest.skip(f"{type(system).__name__} has no retention to test")
+
+    # -- creating --
+
+    def test_create_makes_an_empty_stream(self, admin: SystemAdmin) -> None:
+        assert admin.create_stream(STREAM, 3) is True
+        assert admin.partition_count(STREAM) == 3
+        assert admin.offsets(STREAM) == dict.fromkeys(range(3), PartitionOffsets(0, 0))
+        assert admin.offsets(STREAM)[0].newest is None
+
+    def test_create_again_changes_nothing(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        append(system, ssp(system, 1), records(0, 4))
+        assert admin.create_stream(STREAM, 2) is False
+        assert admin.offsets(STREAM)[1] == PartitionOffsets(0, 4)
+
+    def test_create_with_another_count_is_refused(self, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        with pytest.raises(IncompatibleError, match=r"2 partitions; 3 were"):
+            admin.create_stream(STREAM, 3)
+        assert admin.partition_count(STREAM) == 2
+
+    @pytest.mark.parametrize("partitions", [0, -1])
+    def test_a_stream_has_partitions(self, admin: SystemAdmin, partitions: int) -> None:
+        with pytest.raises(ConfigError):
+            admin.create_stream(STREAM, partitions)
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a", "a\0b", "a b", "a\n", "x" * 250])
+    def test_bad_names_are_refused(self, admin: SystemAdmin, name: str) -> None:
+        with pytest.raises(ConfigError, match="cannot be a stream's name"):
+            admin.create_stream(name, 1)
+        with pytest.raises(ConfigError):
+            admin.partition_count(name)
+
+    # -- what is not there --
+
+    def test_a_stream_that_is_not_there(self, system: System, admin: SystemAdmin) -> None:
+        for look in (admin.partition_count, admin.offsets, lambda s: admin.fence(s, WriterIdentity("job", 1))):
+            with pytest.raises(NotFoundError, match=rf"penstock stream create {system.name}\.{STREAM} --partitions N"):
+                look(STREAM)
+        for step in (self._read_all, self._append_one, self._seek):
+            with pytest.raises(NotFoundError, match="does not exist"):
+                step(system, ssp(system, 0))
+
+    def test_a_partition_that_is_not_there(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        for step in (self._read_all, self._append_one, self._seek):
+            for partition in (2, -1):
+                with pytest.raises(NotFoundError, match=f"0 to 1, not {partition}"):
+                    step(system, ssp(system, partition))
+
+    def test_a_partition_of_another_system(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        for step in (self._read_all, self._append_one, self._seek):
+            with pytest.raises(ConfigError, match="elsewhere"):
+                step(system, SystemStreamPartition("elsewhere", STREAM, 0))
+
+    # -- appending and reading --
+
+    def test_offsets_are_dense_per_partition(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        writer = system.writer(None)
+        assert writer.append(ssp(system, 0), records(0, 3)) == 0
+        assert writer.append(ssp(system, 1), records(50, 1)) == 0
+        assert writer.append(ssp(system, 0), records(3, 2)) == 3
+        assert writer.append(ssp(system, 0), []) == 5
+        writer.close()
+        assert admin.offsets(STREAM) == {0: PartitionOffsets(0, 5), 1: PartitionOffsets(0, 1)}
+        assert admin.offsets(STREAM)[0].newest == 4
+        assert read(system, ssp(system, 0), 0, 5) == messages(0, 5)
+
+    def test_a_range_is_half_open_and_chunked(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        append(system, ssp(system, 0), records(0, 10))
+        reader = system.reader()
+        chunks = list(reader.read(OffsetRange(ssp(system, 0), 2, 9), 3))
+        assert chunks == [messages(2, 5), messages(5, 8), messages(8, 9)]
+        assert list(reader.read(OffsetRange(ssp(system, 0), 0, 6), 3)) == [messages(0, 3), messages(3, 6)]
+        assert list(reader.read(OffsetRange(ssp(system, 0), 4, 4), 3)) == []
+        assert list(reader.read(OffsetRange(ssp(system, 0), 10, 10), 3)) == []
+        assert all(type(message) is tuple for chunk in chunks for message in chunk)
+        reader.close()
+
+    def test_two_reads_at_once_and_one_left_unfinished(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        append(system, ssp(system, 0), records(0, 6))
+        reader = system.reader()
+        left = reader.read(OffsetRange(ssp(system, 0), 0, 6), 2)
+        assert next(left) == messages(0, 2)
+        append(system, ssp(system, 0), records(6, 1))
+        assert list(reader.read(OffsetRange(ssp(system, 0), 3, 7), 10)) == [messages(3, 7)]
+        assert next(left) == messages(2, 4)
+        reader.close()
+
+    def test_every_kind_of_value_comes_back(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        kinds: list[RawRecord] = [
+            (0, None, None),
+            (-5, b"", b""),
+            (2**62, bytes(range(256)), b"\0" * 100_000),
+            (7, b"'; DROP TABLE message; --", "é".encode()),
+        ]
+        append(system, ssp(system, 0), kinds)
+        assert read(system, ssp(system, 0), 0, 4) == [(i, *record) for i, record in enumerate(kinds)]
+
+    @pytest.mark.parametrize(
+        "bad", [(None, b"k", b"v"), ("1", b"k", b"v"), (1, "k", b"v"), (1, b"k", 5), (1, b"k"), (1, b"k", object())]
+    )
+    def test_a_batch_with_a_bad_record_appends_nothing(
+        self, system: System, admin: SystemAdmin, bad: RawRecord
+    ) -> None:
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(None)
+        with pytest.raises(ConfigError, match="record"):
+            writer.append(ssp(system, 0), [*records(0, 5), bad])
+        assert admin.offsets(STREAM)[0] == PartitionOffsets(0, 0)
+        assert writer.append(ssp(system, 0), records(0, 1)) == 0
+        writer.close()
+
+    @pytest.mark.parametrize(("start", "end", "chunk"), [(3, 2, 10), (0, 2, 0), (0, 2, -1)])
+    def test_a_read_without_sense(self, system: System, admin: SystemAdmin, start: int, end: int, chunk: int) -> None:
+        admin.create_stream(STREAM, 1)
+        append(system, ssp(system, 0), records(0, 5))
+        with pytest.raises(ConfigError):
+            system.reader().read(OffsetRange(ssp(system, 0), start, end), chunk)
+
+    # -- ranges that are not there --
+
+    @pytest.mark.parametrize(("start", "end", "expected"), [(0, 6, 5), (5, 6, 5), (9, 12, 9), (-1, 2, -1)], ids=str)
+    def test_a_range_outside(self, system: System, admin: SystemAdmin, start: int, end: int, expected: int) -> None:
+        admin.create_stream(STREAM, 1)
+        append(system, ssp(system, 0), records(0, 5))
+        with pytest.raises(NotFoundError, match=rf"`{system.name}\.{STREAM}` partition 0: expected offset {expected} "):
+            next(system.reader().read(OffsetRange(ssp(system, 0), start, end), 2))
+
+    def test_truncated_messages_are_an_error(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        append(system, here, records(0, 5))
+        self.truncate(system, here, 2)
+        assert admin.offsets(STREAM)[0] == PartitionOffsets(2, 5)
+        assert read(system, here, 2, 5) == messages(2, 5)
+        with pytest.raises(NotFoundError, match=r"expected offset 1 .*oldest one is 2"):
+            read(system, here, 1, 5)
+        assert admin.offset_at_time(here, 0) == 2
+        assert admin.offset_at_time(here, 1004) == 4
+
+    def test_an_offset_is_never_used_twice(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        append(system, here, records(0, 5))
+        self.truncate(system, here, 5)
+        assert admin.offsets(STREAM)[0] == PartitionOffsets(5, 5)
+        assert admin.offset_at_time(here, 0) == 5
+        assert append(system, here, records(5, 1)) == 5
+        assert read(system, here, 5, 6) == messages(5, 6)
+
+    def test_messages_that_go_while_they_are_read(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        append(system, here, records(0, 6))
+        chunks = system.reader().read(OffsetRange(here, 0, 6), 2)
+        assert next(chunks) == messages(0, 2)
+        self.truncate(system, here, 5)
+        with pytest.raises(NotFoundError, match="expected offset 2 "):
+            next(chunks)
+
+    # -- finding by time --
+
+    def test_offset_at_time(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        assert admin.offset_at_time(here, 0) == 0
+        times = [[10, 20, 20], [15, 5], [30], [30, 25, 40], [7]]
+        for batch in times:
+            append(system, here, [(t, None, None) for t in batch])
+        flat = [t for batch in times for t in batch]
+        for wanted in range(45):
+            expected = next((o for o, t in enumerate(flat) if t >= wanted), len(flat))
+            assert admin.offset_at_time(here, wanted) == expected, wanted
+
+    # -- fencing --
+
+    def test_an_older_epoch_is_fenced_everywhere(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        old, new = (system.writer(WriterIdentity("job", epoch)) for epoch in (1, 2))
+        assert old.append(ssp(system, 0), records(0, 1)) == 0
+        admin.fence(STREAM, WriterIdentity("job", 2))
+        for partition in (0, 1):
+            with pytest.raises(FencedError, match=r"`job` of epoch 1 .*epoch 2 has taken over"):
+                old.append(ssp(system, partition), records(1, 3))
+        with pytest.raises(FencedError):
+            old.append(ssp(system, 0), [])
+        assert new.append(ssp(system, 0), records(1, 1)) == 1
+        assert read(system, ssp(system, 0), 0, 2) == messages(0, 2)
+
+    def test_an_append_fences_its_partition(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        system.writer(WriterIdentity("job", 5)).append(ssp(system, 0), records(0, 1))
+        with pytest.raises(FencedError):
+            system.writer(WriterIdentity("job", 4)).append(ssp(system, 0), records(1, 1))
+        with pytest.raises(FencedError):
+            admin.fence(STREAM, WriterIdentity("job", 4))
+        admin.fence(STREAM, WriterIdentity("job", 5))
+        admin.fence(STREAM, WriterIdentity("job", 6))
+        assert admin.offsets(STREAM)[0].upcoming == 1
+
+    def test_other_writers_are_not_fenced(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        admin.fence(STREAM, WriterIdentity("job", 9))
+        assert system.writer(WriterIdentity("other", 1)).append(ssp(system, 0), records(0, 1)) == 0
+        assert append(system, ssp(system, 0), records(1, 1)) == 1
+
+    def test_a_failed_append_does_not_fence(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        bad: list[RawRecord] = [(1, "text", None)]  # type: ignore[list-item]
+        with pytest.raises(ConfigError):
+            system.writer(WriterIdentity("job", 5)).append(ssp(system, 0), bad)
+        assert system.writer(WriterIdentity("job", 4)).append(ssp(system, 0), records(0, 1)) == 0
+
+    # -- the steps that are tried in wrong places --
+
+    def _read_all(self, system: System, where: SystemStreamPartition) -> None:
+        read(system, where, 0, 1)
+
+    def _append_one(self, system: System, where: SystemStreamPartition) -> None:
+        append(system, where, records(0, 1))
+
+    def _seek(self, system: System, where: SystemStreamPartition) -> None:
+        system.admin().offset_at_time(where, 0)
+
+
+def ssp(system: System, partition: int) -> SystemStreamPartition:
+    """A partition of the stream the contract works on."""
+    return SystemStreamPartition(system.name, STREAM, partition)
+
+
+def messages(start: int, end: int) -> list[RawMessage]:
+    """What is read after `records(0, ...)` were appended to an empty partition."""
+    return [(i, *record) for i, record in enumerate(records(start, end - start), start)]
+
+
+def append(system: System, where: SystemStreamPartition, batch: Sequence[RawRecord]) -> int:
+    """Append with a writer of its own."""
+    writer = system.writer(None)
+    try:
+        return writer.append(where, batch)
+    finally:
+        writer.close()
+
+
+def read(system: System, where: SystemStreamPartition, start: int, end: int) -> list[RawMessage]:
+    """Read a range with a reader of its own."""
+    reader = system.reader()
+    try:
+        return [message for chunk in reader.read(OffsetRange(where, start, end), 1000) for message in chunk]
+    finally:
+        reader.close()

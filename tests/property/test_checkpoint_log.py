@@ -1,0 +1,273 @@
+"""Whatever fails and however writers interleave: one linear log, one owner an epoch, old owners always fenced."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from obstore.store import MemoryStore
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.checkpoint.record import CheckpointRecord, Claim, encode_record
+from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.testing.faulty_store import FaultyStore
+
+PATHS = JobPaths("flights", "1")
+TIMEOUT_S = 60.0
+
+
+def memory() -> ObjectStore:
+    return RemoteObjectStore("memory://log", store=MemoryStore())
+
+
+def checkpoint(claim: Claim, number: int, parent: CheckpointId | None = None) -> CheckpointRecord:
+    return CheckpointRecord(
+        id=CheckpointId(number, 0),
+        parent=parent,
+        epoch=claim.epoch,
+        run_id=claim.run_id,
+        writer=claim.writer,
+        task_count=0,
+        batch=number,
+        batch_time_ms=number,
+        stores={},
+        next_offsets={},
+        tasks={},
+    )
+
+
+@dataclass
+class Writer:
+    """One driver: its log, its claim, and the checkpoints it was told are written."""
+
+    log: CheckpointLog
+    claim: Claim
+    acknowledged: list[CheckpointRecord] = field(default_factory=list)
+
+
+def assert_linear(view: LogView, writers: list[Writer]) -> None:
+    """`read` has already refused a log that is not linear; here: it holds what was acknowledged, once, in order."""
+    assert list(view.records) == list(range(len(view.records)))
+    epochs = [claim.epoch for claim in view.claims]
+    assert epochs == list(range(1, len(epochs) + 1)), "one owner an epoch, none skipped"
+    for writer in writers:
+        assert view.claims.count(writer.claim) == 1
+        own = [record for record in view.checkpoints if record.writer == writer.claim.writer]
+        assert [record for record in own if record in writer.acknowledged] == writer.acknowledged
+        assert len(set(map(encode_record, own))) == len(own)
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Drivers that claim, append, retry and read, one step after the other, over a store that fails."""
+
+    writers = Bundle("writers")
+    failed = Bundle("failed")
+
+    @initialize(seed=st.integers(0, 2**32), lag=st.integers(0, 3))
+    def open(self, seed: int, lag: int) -> None:
+        self.inner = memory()
+        self.store = FaultyStore(self.inner, seed, rate=0.4, lag=lag)
+        self.all: list[Writer] = []
+        self.number = 0
+
+    def truth(self) -> LogView:
+        return CheckpointLog(self.inner, PATHS).read()
+
+    @rule(target=writers)
+    def claim(self):  # type: ignore[no-untyped-def]
+        log = CheckpointLog(self.store, PATHS)
+        before = self.truth()
+        try:
+            writer = Writer(log, log.claim(f"run-{len(self.all)}"))
+        except RetryableError:
+            return multiple()
+        assert self.truth().owner == writer.claim
+        assert writer.claim.epoch > max((claim.epoch for claim in before.claims), default=0)
+        self.all.append(writer)
+        return writer
+
+    @rule(writer=writers)
+    def rewind(self, writer: Writer) -> None:
+        """A driver claims again with the same log object; what it knew of its old epoch is over."""
+        old = writer.claim
+        try:
+            claim = writer.log.claim("rewound")
+        except (FencedError, RetryableError):
+            return
+        self.all.append(Writer(writer.log, claim))
+        writer.acknowledged, writer.claim, done = [], claim, writer.acknowledged
+        self.all.append(Writer(writer.log, old, done))
+        with pytest.raises(FencedError):
+            writer.log.append(checkpoint(old, 0))
+
+    @rule(target=failed, writer=writers)
+    def append(self, writer: Writer):  # type: ignore[no-untyped-def]
+        self.number += 1
+        return self.try_append(writer, checkpoint(writer.claim, self.number))
+
+    @rule(target=failed, attempt=consumes(failed))
+    def retry(self, attempt: tuple[Writer, CheckpointRecord]):  # type: ignore[no-untyped-def]
+        return self.try_append(*attempt)
+
+    def try_append(self, writer: Writer, record: CheckpointRecord):  # type: ignore[no-untyped-def]
+        before = self.truth()
+        there = record in before.checkpoints
+        owner = before.owner is not None and before.owner.writer == record.writer
+        try:
+            writer.log.append(record)
+        except RetryableError:
+            return multiple((writer, record))
+        except FencedError:
+            assert record in self.truth().checkpoints or not owner or before.checkpoints[-1].writer == record.writer
+            return multiple()
+        assert owner or there, "only the owner of the last claim appends; others only learn of a lost reply"
+        if record not in writer.acknowledged:
+            writer.acknowledged.append(record)
+        return multiple()
+
+    @rule()
+    def read(self) -> None:
+        truth = self.truth()
+        try:
+            view = CheckpointLog(self.store, PATHS).read()
+        except RetryableError:
+            return
+        assert view == truth, "a listing that lags is made up for by probing"
+
+    @invariant()
+    def linear(self) -> None:
+        if hasattr(self, "inner"):
+            assert_linear(self.truth(), [])
+            known = self.truth().checkpoints
+            assert all(record in known for writer in self.all for record in writer.acknowledged)
+
+
+LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLogMachine = LogMachine.TestCase
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_concurrent_drivers(seed: int) -> None:
+    """Six drivers claim at once and append until they are fenced; replies are lost, calls fail, listings lag."""
+    inner = memory()
+    store = FaultyStore(inner, seed, rate=0.3, lag=2)
+    barrier = threading.Barrier(6)
+
+    def drive(me: int) -> Writer:
+        log = CheckpointLog(store, PATHS)
+        barrier.wait(TIMEOUT_S)
+        while True:
+            try:
+                writer = Writer(log, log.claim(f"run-{me}"))
+                break
+            except RetryableError:
+                continue
+        for number in range(1, 9):
+            record = checkpoint(writer.claim, me * 1000 + number)
+            while True:
+                try:
+                    log.append(record)
+                except RetryableError:
+                    continue
+                except FencedError:
+                    with pytest.raises(FencedError, match="epoch"):
+                        log.append(checkpoint(writer.claim, me * 1000 + 999))
+                    return writer
+                writer.acknowledged.append(record)
+                break
+        return writer
+
+    with ThreadPoolExecutor(6) as pool:
+        writers = list(pool.map(drive, range(6)))
+    assert store.faults > 0
+    view = CheckpointLog(inner, PATHS).read()
+    # A claim that was given up after an unclear failure may be there too: it belongs to nobody.
+    assert_linear(view, writers)
+    for writer in writers:
+        mine = [record for record in view.checkpoints if record.writer == writer.claim.writer]
+        assert mine[: len(writer.acknowledged)] == writer.acknowledged
+        assert len(mine) == len(writer.acknowledged), "a retried append knows its own record"
+
+
+def test_a_stopped_driver_wakes_after_another_took_over() -> None:
+    store = memory()
+    old, new = CheckpointLog(store, PATHS), CheckpointLog(store, PATHS)
+    first = old.claim("old")
+    old.append(checkpoint(first, 1))
+    second = new.claim("new")
+    assert new.latest_before(second) == checkpoint(first, 1)
+    assert new.latest_before(first) is None
+    before = store.list("")
+    for _ in range(2):
+        with pytest.raises(FencedError, match="claimed by epoch 2 of run `new`"):
+            old.append(checkpoint(first, 2))
+    with pytest.raises(FencedError):
+        old.claim("old again")
+    assert store.list("") == before, "fenced: nothing more is written"
+    new.append(checkpoint(second, 3))
+    assert [record.id.millis for record in new.read().checkpoints] == [1, 3]
+
+
+def test_upload_of_commit_c_completes_after_a_rewind_to_c_minus_1() -> None:
+    log = CheckpointLog(memory(), PATHS)
+    first = log.claim("run")
+    log.append(checkpoint(first, 1))
+    late = checkpoint(first, 2)
+    second = log.claim("run")
+    with pytest.raises(FencedError, match="epoch 1"):
+        log.append(late)
+    log.append(checkpoint(second, 3))
+    assert log.latest_before(second) == checkpoint(first, 1)
+
+
+def test_a_record_of_an_epoch_never_claimed() -> None:
+    with pytest.raises(FencedError, match="nothing"):
+        CheckpointLog(memory(), PATHS).append(checkpoint(Claim(1, "run", "x"), 1))
+
+
+def test_latest_before_an_unknown_claim() -> None:
+    with pytest.raises(NotFoundError, match="epoch 7"):
+        CheckpointLog(memory(), PATHS).latest_before(Claim(7, "run", "x"))
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_gap_is_an_error(slot: int) -> None:
+    store = memory()
+    log = CheckpointLog(store, PATHS)
+    claim = log.claim("run")
+    for number in (1, 2, 3):
+        log.append(checkpoint(claim, number))
+    store.delete(PATHS.checkpoint(slot))
+    for call in (CheckpointLog(store, PATHS).read, lambda: CheckpointLog(store, PATHS).claim("other")):
+        with pytest.raises(CorruptError, match=PATHS.checkpoint(slot)):
+            call()
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_damaged_record_is_an_error_and_never_skipped(last: int) -> None:
+    store = memory()
+    log = CheckpointLog(store, PATHS)
+    claim = log.claim("run")
+    log.append(checkpoint(claim, 1))
+    key = PATHS.checkpoint(last)
+    store.delete(key)
+    store.put_if_absent(key, b"{}")
+    with pytest.raises(CorruptError, match=key):
+        CheckpointLog(store, PATHS).read()
+
+
+def test_a_checkpoint_that_is_not_the_owners_is_an_error() -> None:
+    store = memory()
+    claim = CheckpointLog(store, PATHS).claim("run")
+    store.put_if_absent(PATHS.checkpoint(1), encode_record(checkpoint(replace(claim, writer="forged"), 1)))
+    with pytest.raises(CorruptError, match=PATHS.checkpoint(1)):
+        CheckpointLog(store, PATHS).read()

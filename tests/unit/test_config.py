@@ -1,0 +1,527 @@
+"""Sources, merging, kinds of values, messages and the reference of the configuration."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.api.ssp import SystemStream
+from penstock.config import JobConfig, describe, load_config
+from penstock.config import keys as config_keys
+from penstock.config.properties import PropertiesError, parse_properties
+from penstock.config.reference import markdown
+from penstock.config.table import BACKENDS
+from penstock.errors import ConfigError
+
+ENV = {"PENSTOCK_HOME": "/srv/penstock"}
+
+
+def load(*assignments: str, **overrides: object) -> JobConfig:
+    return load_config(overrides={"job.name": "flights", **overrides}, assignments=assignments, environ=ENV)
+
+
+def refused(*assignments: str, **overrides: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*assignments, **overrides)
+    return str(caught.value)
+
+
+# ---- defaults
+
+
+def test_defaults() -> None:
+    config = load()
+    job, container, task = config.job, config.container, config.task
+    assert (job.name, job.id, job.root) == ("flights", "1", "file:///srv/penstock/jobs")
+    assert job.logged_store_base_dir == Path("/srv/penstock/state")
+    assert (job.batch_max_messages, job.batch_interval_ms, job.lease_ms, job.retry_max) == (50_000, 100, 10_000, 5)
+    assert job.intermediate_stream_partitions is None
+    assert (container.start_timeout_ms, container.lost_ms) == (60_000, 10_000)
+    assert (container.commit_thread_pool_size, container.restore_timeout_ms) == (2, 30 * 60_000)
+    assert container.attempt_timeout_ms == 600_000
+    assert (task.commit_ms, task.commit_timeout_ms, task.shutdown_ms) == (60_000, 30 * 60_000, 30_000)
+    assert task.dead_letter_stream is None
+    assert task.checkpoint_write_versions == (2,)
+    assert config.offset_default(SystemStream("local", "flights")) == "oldest"
+    assert config.spark == {"spark.master": "local[*]"}
+    assert config.system("local").type == "local"
+    assert config.system("local").path == Path("/srv/penstock/streams")
+    assert config.store("aircraft").object_cache_size == 100_000
+    assert config.store("aircraft").backup_factories == config.store("aircraft").restore_factories == BACKENDS
+
+
+@pytest.mark.parametrize("environ", [{}, {"PENSTOCK_HOME": ""}])
+def test_the_home_is_below_the_working_directory_and_absolute(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = load_config(environ=environ, default_job_name="a")
+    assert config.home == folder / ".penstock"
+    assert config.job.root == (folder / ".penstock" / "jobs").as_uri()
+    assert load_config(environ={"PENSTOCK_HOME": "x/../y"}, default_job_name="a").home == folder / "y"
+
+
+def test_every_default_is_a_value_of_its_kind_and_every_key_is_described() -> None:
+    names = [key.name for key in describe()]
+    assert len(set(names)) == len(names)
+    for key in describe():
+        assert key.description.endswith(".")
+        assert (key.default is not None) + (key.fallback is not None) + bool(key.unset) == 1
+        if key.default is not None:
+            value = key.kind.parse(key.default.replace("<home>", "/home/penstock"))
+            assert key.kind.parse(key.kind.text(value)) == value
+
+
+# ---- sources and their order
+
+
+def test_later_sources_win_and_origins_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("job:\n  name: from-file\n  id: 3\ntask.commit.ms: 1s\njob.lease.ms: 7\n")
+    config = load_config(file, {"task": {"commit.ms": 2}, "job.lease.ms": 8}, ["job.lease.ms=9"], ENV)
+    assert (config.job.name, config.job.id, config.task.commit_ms, config.job.lease_ms) == ("from-file", "3", 2, 9)
+    assert config.origin("job.id") == f"{file}:3"
+    assert config.origin("task.commit.ms") == "dict"
+    assert config.origin("job.lease.ms") == "-c"
+    assert config.origin("job.retry.max") == "default"
+
+
+def test_yaml_scalars_are_taken_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "job.yml"
+    file.write_text(
+        "job: {name: no, id: 010}\n"
+        "spark:\n  master: local[2]\n  speculation: false\n  executor.memory: 2g\n"
+        "stores:\n  air.craft:\n    object.cache.size: 5\n    backup.factories: [changelog-files]\n"
+        "task:\n  # commit.ms: 5\n"
+        "container.lost.ms: ~\n"
+    )
+    config = load_config(file, environ=ENV)
+    assert (config.job.name, config.job.id) == ("no", "010")
+    assert config.spark == {"spark.master": "local[2]", "spark.speculation": "false", "spark.executor.memory": "2g"}
+    assert config.store("air.craft").object_cache_size == 5
+    assert config.store_names == ("air.craft",)
+    assert config.container.lost_ms == 10_000
+
+
+def test_none_stands_for_the_default() -> None:
+    assert load(**{"job.id": None}).job.id == "1"
+    assert load_config(overrides={"job.name": None}, environ=ENV, default_job_name="b").job.name == "b"
+
+
+def test_values_of_a_dict() -> None:
+    config = load(
+        **{"job.root": Path("/data"), "spark": {"ui": {"enabled": False}}, "task.checkpoint.write.versions": [1, 2]}
+    )
+    assert config.job.root == "file:///data"
+    assert config.spark["spark.ui.enabled"] == "false"
+    assert config.task.checkpoint_write_versions == (1, 2)
+    assert "not set" in refused(**{"job.id": {1}})
+    assert "list may hold text" in refused(**{"stores.backup.factories": [["a"]]})
+
+
+def test_properties_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.properties"
+    file.write_text(
+        "# a comment\njob.name = flights\ntask.commit.ms: 5min  \nspark.app.note=a\\\n   b\ntask.shutdown.ms=x"
+    )
+    with pytest.raises(ConfigError, match=re.escape(f"`task.shutdown.ms` = `x` ({file}:6): expected a duration")):
+        load_config(file, environ=ENV)
+    config = load_config(file, assignments=["task.shutdown.ms=1"], environ=ENV)
+    assert (config.task.commit_ms, config.spark["spark.app.note"]) == (300_000, "ab")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "job: {name: a\n", "a.yaml:2: "),
+        ("a.yaml", "- a\n", "a.yaml:1: expected keys and values"),
+        ("a.yaml", "job: &x\n  id: *x\n  more: *x\n", "a.yaml:1: an alias contains itself"),
+        ("a.yaml", "a: &x {job.name: b}\n<<: *x\n", "merge keys"),
+        ("a.yaml", "? [a]\n: b\n", "a key must be text"),
+        ("a.yaml", "job.name: [{a: b}]\n", "a list may hold text"),
+        ("a.yaml", "job.id: 1\njob:\n  id: 2\n", "`job.id` stands twice in one file: "),
+        ("a.yaml", "job.id: \x01\n", "a.yaml"),
+        ("a.yaml", "job: 5\n", "unknown key `job` ("),
+        ("a.properties", "a=1\nb=\\u12\n", "a.properties:2: `\\u` must be followed"),
+        ("a.toml", "", "expected the ending .yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / name, environ=ENV, default_job_name="a")
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.yaml", environ=ENV, default_job_name="a")
+    (tmp_path / "latin.properties").write_bytes(b"a=\xe9")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load_config(tmp_path / "latin.properties", environ=ENV, default_job_name="a")
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_config(tmp_path / "empty.yaml", environ=ENV, default_job_name="a").job.name == "a"
+
+
+def test_assignments() -> None:
+    config = load("spark.a==b=", " task.commit.ms = -1 ", "task.dead.letter.stream=local.dead.letters")
+    assert config.spark["spark.a"] == "=b="
+    assert config.task.commit_ms == -1
+    assert config.task.dead_letter_stream == SystemStream("local", "dead.letters")
+    assert "`-c job.id`: expected `-c key=value`" in refused("job.id")
+
+
+# ---- the job's name
+
+
+def test_the_job_name() -> None:
+    assert load_config(environ=ENV, default_job_name="app").job.name == "app"
+    assert load_config(overrides={"job.name": "set"}, environ=ENV, default_job_name="app").job.name == "set"
+    with pytest.raises(ConfigError, match=r"`job.name` is missing: set it"):
+        load_config(environ=ENV)
+    with pytest.raises(ConfigError, match=r"`job.name` = `a/b` \(the application's name\): expected 1 to 128"):
+        load_config(environ=ENV, default_job_name="a/b")
+
+
+def test_name_and_id_cannot_name_another_jobs_folder() -> None:
+    """`a` with id `1-2` and `a-1` with id `2` would both be `a-1-2`."""
+    assert load("job.name=a-1", "job.id=2").job.id == "2"
+    assert "expected 1 to 64 characters" in refused("job.id=1-2")
+
+
+# ---- kinds of values
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", 5),
+        (" 500ms ", 500),
+        ("10s", 10_000),
+        ("10 s", 10_000),
+        ("5min", 300_000),
+        ("2H", 7_200_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert load(f"task.commit.ms={text}").task.commit_ms == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("65536", 65536), ("64KB", 65536), ("64kib", 65536), ("64MB", 64 * 2**20), ("2GB", 2**31), ("70000b", 70000)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert load(f"stores.a.rocksdb.write.buffer.bytes={text}").store("a").rocksdb_write_buffer_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (
+            "task.commit.ms=",
+            "= `` (-c): expected a duration: an integer number of milliseconds, or a form such as `500ms`",
+        ),
+        ("task.commit.ms=1.5s", "expected a duration"),
+        ("task.commit.ms=5 weeks", "unknown unit `weeks`"),
+        ("task.commit.ms=" + "9" * 30, "expected a duration"),
+        ("task.commit.ms=40000d", "(out of range)"),
+        ("task.commit.ms=٣", "expected a duration"),
+        ("job.lease.ms=0", "at least 1"),
+        ("job.lease.ms=10MB", "unknown unit `MB`"),
+        ("job.retry.max=-1", "expected an integer, at least 0 (out of range)"),
+        ("job.retry.max=5s", "expected an integer, at least 0"),
+        ("job.batch.max.messages=true", "expected an integer, at least 1"),
+        ("stores.a.rocksdb.write.buffer.bytes=64", "`64MB`, `2GB` (powers of 1024), at least 65536"),
+        ("samza.offset.default=newest", "expected `oldest` or `upcoming`"),
+        ("job.name=a b", "`a b` (-c): expected 1 to 128 characters out of `A-Za-z0-9_.-`, the first one no dot"),
+        ("job.name=.a", "no dot or dash"),
+        ("job.id=.1", "no dot or dash"),
+        ("job.name=", "expected 1 to 128 characters"),
+        ("task.dead.letter.stream=dead", "expected a stream `system.stream`"),
+        ("task.checkpoint.write.versions=3", "one or more of: 2, 1 (unknown: `3`)"),
+        ("task.checkpoint.write.versions=2,2", "twice"),
+        ("stores.backup.factories=", "an empty name"),
+        ("stores.a.restore.factories=blobs", "one or more of: changelog-files (unknown: `blobs`)"),
+        ("job.root=ftp://x/y", "unknown scheme `ftp`"),
+        ("job.root=s3://", "no bucket"),
+        ("job.root=file://x/y", "three slashes"),
+        ("job.root=s3://b/x?y", "query"),
+        ("job.root=", "expected a URL"),
+        ("job.logged.store.base.dir=file:///x", "expected a path (a URL)"),
+        ("stores...object.cache.size=1", "the first one no dot or dash"),
+        ("stores.a/b.object.cache.size=1", "a store's name is made of"),
+        ("systems.a.b.type=local", "a system's name is made of"),
+        ("streams.flights.samza.offset.default=oldest", "not of the form `system.stream`"),
+    ],
+)
+def test_wrong_values(assignment: str, message: str) -> None:
+    text = refused(assignment)
+    assert message in text
+    assert f"`{assignment.partition('=')[0]}`" in text
+    assert "(-c)" in text
+
+
+@pytest.mark.parametrize("key", ["job.retry.max", "task.commit.ms", "job.root", "spark.a"])
+def test_a_list_or_a_wrong_type_where_one_value_belongs(key: str) -> None:
+    assert f"`{key}` = `[1, 2]` (dict): expected" in refused(**{key: [1, 2]})
+
+
+def test_an_empty_list_is_refused() -> None:
+    assert "an empty list" in refused(**{"stores.backup.factories": []})
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("s3://bucket/path/", "s3://bucket/path"),
+        ("gs://bucket", "gs://bucket"),
+        ("memory://tests", "memory://tests"),
+        ("file:///", "file:///"),
+        ("file:///a/", "file:///a"),
+        ("/a/b c", "file:///a/b%20c"),
+    ],
+)
+def test_the_root(text: str, url: str) -> None:
+    assert load(f"job.root={text}").job.root == url
+
+
+# ---- names with dots, fallbacks, systems
+
+
+def test_names_may_contain_dots() -> None:
+    config = load(
+        "stores.a.rocksdb.b.object.cache.size=7",
+        "stores.rocksdb.rocksdb.block.cache.bytes=8",
+        "stores.backup.backup.factories=changelog-files",
+        "streams.local.a.samza.offset.default.b.samza.offset.default=upcoming",
+    )
+    assert config.store_names == ("a.rocksdb.b", "backup", "rocksdb")
+    assert config.store("a.rocksdb.b").object_cache_size == 7
+    assert config.store("rocksdb").rocksdb_block_cache_bytes == 8
+    assert config.offset_default(SystemStream("local", "a.samza.offset.default.b")) == "upcoming"
+    assert config.offset_default(SystemStream("local", "a")) == "oldest"
+
+
+def test_job_wide_values_hold_where_a_store_has_none() -> None:
+    config = load("stores.rocksdb.block.cache.bytes=1MB", "stores.a.rocksdb.block.cache.bytes=0")
+    assert config.store("a").rocksdb_block_cache_bytes == 0
+    assert config.store("b").rocksdb_block_cache_bytes == 2**20
+    assert config.store_names == ("a",)
+
+
+def test_offset_defaults_by_stream_then_system_then_job() -> None:
+    settings = ["systems.m.type=memory", "samza.offset.default=upcoming"]
+    stream, other = SystemStream("m", "a.b"), SystemStream("m", "c")
+    assert load(*settings).offset_default(stream) == "upcoming"
+    settings.append("systems.m.samza.offset.default=oldest")
+    assert load(*settings).offset_default(stream) == "oldest"
+    assert load(*settings).offset_default(SystemStream("local", "a.b")) == "upcoming"
+    settings.append("systems.m.default.stream.samza.offset.default=upcoming")
+    assert load(*settings).offset_default(stream) == "upcoming"
+    settings.append("streams.m.a.b.samza.offset.default=oldest")
+    assert load(*settings).offset_default(stream) == "oldest"
+    assert load(*settings).offset_default(other) == "upcoming"
+
+
+def test_systems() -> None:
+    config = load("systems.archive.type=local", "systems.archive.path=/x", "systems.local.type=memory")
+    assert config.system_names == ("archive", "local")
+    assert config.system("archive").path == Path("/x")
+    assert config.system("local").type == "memory"
+    with pytest.raises(ConfigError, match="there is no system `kafka`; known: archive, local"):
+        config.system("kafka")
+
+
+def test_systems_that_are_not_there_are_refused_together() -> None:
+    text = refused("systems.x.path=/x", "task.dead.letter.stream=y.dead", "streams.z.a.samza.offset.default=oldest")
+    assert "3 mistakes" in text
+    assert "`systems.x.type` is missing: expected `local` or `memory` (-c)" in text
+    assert "`task.dead.letter.stream` (-c): there is no system `y`; known: local, x" in text
+    assert "there is no system `z`" in text
+
+
+# ---- unknown keys
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("task.comit.ms", "task.commit.ms"),
+        ("task.commitMs", "task.commit.ms"),
+        ("task_commit_ms", "task.commit.ms"),
+        ("lease.ms", "job.lease.ms"),
+        ("stores.aircraft.objectcache.size", "stores.aircraft.object.cache.size"),
+        ("stores.my.air.craft.object.cache.sise", "stores.my.air.craft.object.cache.size"),
+        ("store.aircraft.backup.factories", "stores.aircraft.backup.factories"),
+        ("stores.aircraft.rocksdb.block_cache.bytes", "stores.aircraft.rocksdb.block.cache.bytes"),
+        ("stores.backup.factory", "stores.backup.factories"),
+        ("systems.kafka.tpye", "systems.kafka.type"),
+        ("streams.local.flights.samza.ofset.default", "streams.local.flights.samza.offset.default"),
+        ("sparks.sql.shuffle.partitions", "spark.sql.shuffle.partitions"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
+    assert config_keys.find(right) is not None
+    assert f"unknown key `{wrong}` (-c): did you mean `{right}`?" in refused(f"{wrong}=secret")
+
+
+def test_an_unknown_key_that_is_like_none_and_no_value_is_shown() -> None:
+    text = refused("zzz=secret")
+    assert text == "unknown key `zzz` (-c): docs/configuration.md lists the keys"
+
+
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("job.retry.max: many\njob.nmae: x\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {"job.id": "/"}, ["oops", "task.commit.ms=soon"], ENV)
+    text = str(caught.value)
+    assert text.startswith("6 mistakes in the configuration:\n  - ")
+    for part in (
+        f"({file}:1)",
+        f"`job.nmae` ({file}:2)",
+        "`job.id` = `/` (dict)",
+        "-c oops",
+        "soon",
+        "`job.name` is mis",
+    ):
+        assert part in text
+
+
+# ---- the configuration as a value
+
+
+def test_flat_round_trips_and_the_configuration_is_picklable() -> None:
+    config = load(
+        "task.commit.ms=10s",
+        "job.root=data",
+        "stores.a.b.backup.factories= changelog-files",
+        "stores.a.b.rocksdb.block.cache.bytes=64MB",
+        "task.checkpoint.write.versions=1, 2",
+        "task.dead.letter.stream=local.dead",
+        "streams.local.x.samza.offset.default=upcoming",
+        "spark.x= kept ",
+    )
+    flat = config.flat()
+    assert flat["task.commit.ms"] == "10000"
+    assert flat["job.name"] == "flights"
+    assert flat["spark.x"] == " kept "
+    assert flat["job.root"] == (Path.cwd() / "data").as_uri()
+    assert "job.id" not in flat
+    assert load_config(overrides=flat, environ=ENV) == config
+    copy = pickle.loads(pickle.dumps(config))
+    assert copy == config
+    assert (copy.origin("job.root"), copy.store("a.b"), copy.spark) == ("-c", config.store("a.b"), config.spark)
+
+
+def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
+    config = load("spark.hadoop.secret=hunter2")
+    assert "hunter2" not in repr(config)
+    config.spark["spark.master"] = "changed"
+    assert config.spark["spark.master"] == "local[*]"
+    with pytest.raises(AttributeError):
+        config.job.name = "b"  # type: ignore[misc]
+
+
+def test_the_reference_is_up_to_date() -> None:
+    file = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
+    for key in describe():
+        assert f"| `{key.name}` |" in markdown()
+
+
+# ---- properties
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=b", {"a": "b"}),
+        ("  a : b ", {"a": "b "}),
+        ("a b c", {"a": "b c"}),
+        ("a = = b", {"a": "= b"}),
+        ("a", {"a": ""}),
+        ("# x\n! y \\\na=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a\\=\\:\\ b=c", {"a=: b": "c"}),
+        ("a=b\\\n  # c", {"a": "b# c"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=b\\\\\\\n c", {"a": "b\\c"}),
+        ("a=b\\\n\nc=d", {"a": "b", "c": "d"}),
+        ("a=\\\n\\\n  b", {"a": "b"}),
+        ("\\\n\na=b", {"": "", "a": "b"}),
+        ("a=b\\", {"a": "b"}),
+        ("a=\\u00e9\\t\\q\\ud83d\\ude00", {"a": "é\tq😀"}),
+        ("=b", {"": "b"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=x\x85y\u2028z", {"a": "x\x85y\u2028z"}),
+        ("", {}),
+    ],
+)
+def test_properties(text: str, entries: dict[str, str]) -> None:
+    assert {entry.key: entry.value for entry in parse_properties(text)} == entries
+
+
+@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\ud83d", "\\u"])
+def test_broken_escapes(text: str) -> None:
+    with pytest.raises(PropertiesError, match="line 2"):
+        parse_properties(f"x=y\n{text}")
+
+
+def test_lines_of_properties() -> None:
+    entries = parse_properties("\n# c\na=\\\n b\n\nc=d\n")
+    assert [(entry.key, entry.line) for entry in entries] == [("a", 3), ("c", 6)]
+
+
+def store(text: str, *, is_key: bool, wrap: bool) -> str:
+    """What java.util.Properties.store writes; with `wrap` every character on a line of its own."""
+    out = []
+    for index, char in enumerate(text):
+        if char in "\t\n\r\f":
+            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
+        elif char in "\\=:#!" or (char == " " and (is_key or index == 0 or wrap)):
+            out.append("\\" + char)
+        elif not " " <= char <= "~":
+            data = char.encode("utf-16-be")
+            out += ["".join(f"\\u{data[at] << 8 | data[at + 1]:04x}" for at in range(0, len(data), 2))]
+        else:
+            out.append(char)
+    return ("\\\n \t" if wrap else "").join(out)
+
+
+@given(
+    entries=st.dictionaries(st.text(min_size=1), st.text()),
+    separator=st.sampled_from(["=", ":", " = ", "\t:\f", " "]),
+    end=st.sampled_from(["\n", "\r", "\r\n", "\n\n# comment \\\n"]),
+    wrap=st.booleans(),
+)
+def test_properties_round_trip(entries: dict[str, str], separator: str, end: str, wrap: bool) -> None:
+    text = "".join(
+        f"{store(key, is_key=True, wrap=wrap)}{separator}{store(value, is_key=False, wrap=wrap)}{end}"
+        for key, value in entries.items()
+    )
+    assert {entry.key: entry.value for entry in parse_properties(text)} == entries
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
+    try:
+        lines = [entry.line for entry in parse_properties(text)]
+    except PropertiesError as error:
+        lines = [error.line]
+    assert all(line >= 1 for line in lines)
+
+
+@given(st.text(alphabet="abst.orejk_ ", max_size=40))
+def test_any_key_is_found_or_has_a_hint_that_is_known(text: str) -> None:
+    if config_keys.find(text) is None:
+        near = config_keys.nearest(text)
+        assert near is None or config_keys.find(near) is not None
