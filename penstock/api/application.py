@@ -107,35 +107,42 @@ class Application:
         self._operators[op_id] = spec
         return spec
 
-    def _add_input(
-        self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None, op_id: str | None
-    ) -> InputSpec:
+    def _add_input(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None, op_id: str | None) -> InputSpec:
         name = SystemStream.parse(stream)
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         return self._add(
-            lambda i: InputSpec(
-                id=i, upstream=(), key_serde=key or Bytes(), value_serde=value or Json(), stream=name
-            ),
+            lambda i: InputSpec(id=i, upstream=(), key_serde=key or Bytes(), value_serde=value or Json(), stream=name),
             "input",
             op_id,
         )
 
     def _process(
-        self, upstream: Sequence[OperatorSpec], task: Callable[[], StreamTask], stores: Iterable[str], op_id: str | None,
-        key: Serde[Any] | None, value: Serde[Any] | None,
+        self,
+        upstream: Sequence[OperatorSpec],
+        task: Callable[[], StreamTask],
+        stores: Iterable[str],
+        op_id: str | None,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
     ) -> ProcessSpec:
         names = tuple(stores)
         for name in names:
             if name not in self._stores:
                 known = ", ".join(f"`{s}`" for s in self._stores) or "none"
-                raise ConfigError(f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first")
+                raise ConfigError(
+                    f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
+                )
         if not callable(task):
             raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
         return self._add(
             lambda i: ProcessSpec(
-                id=i, upstream=tuple(u.id for u in upstream), task=task, stores=names,
-                key_serde=key or upstream[0].key_serde, value_serde=value or Json(),
+                id=i,
+                upstream=tuple(u.id for u in upstream),
+                task=task,
+                stores=names,
+                key_serde=key or upstream[0].key_serde,
+                value_serde=value or Json(),
             ),
             "process",
             op_id,
@@ -146,7 +153,12 @@ class StreamApplication(Application):
     """An application as a graph of operators (Samza's high-level API)."""
 
     def input(
-        self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None, id: str | None = None  # noqa: A002
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
     ) -> MessageStream:
         """Read a stream, `system.stream`. Default serdes: Bytes keys, Json values."""
         return MessageStream(self, self._add_input(stream, key, value, id))
@@ -171,8 +183,12 @@ class TaskApplication(Application):
         graph = super().graph()
         inputs = graph.inputs
         task = ProcessSpec(
-            id="task", upstream=tuple(op.id for op in inputs), task=self._task, stores=tuple(self._stores),
-            key_serde=inputs[0].key_serde, value_serde=Json(),
+            id="task",
+            upstream=tuple(op.id for op in inputs),
+            task=self._task,
+            stores=tuple(self._stores),
+            key_serde=inputs[0].key_serde,
+            value_serde=Json(),
         )
         return replace(graph, operators=(*graph.operators, task))
 
@@ -189,7 +205,7 @@ class MessageStream:
         self._operator = operator
 
     def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream:
-        return MessageStream(self._app, self._app._add(make, kind, op_id))  # noqa: SLF001 - one class in two parts
+        return MessageStream(self._app, self._app._add(make, kind, op_id))
 
     def _same(self) -> dict[str, Any]:
         """What an operator that leaves messages as they are passes on."""

@@ -69,5 +69,5 @@ class KeyValueStore(ABC):
     def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
         """The entries of the range as they are now, unmoved by later writes."""
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - nothing to do by default is the contract
         """Nothing to do: writes become durable with the batch's commit. Here for Samza's interface."""

@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import KeyValueStore
 
 
-class IncomingMessageEnvelope:
+class MessageOrigins(Protocol):
+    """Where messages came from, by row."""
+
+    @property
+    def timestamps(self) -> Sequence[int]:
+        """Epoch milliseconds."""
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Offsets in their partitions."""
+
+    def ssp(self, row: int) -> SystemStreamPartition:
+        """The partition."""
+
+
+class IncomingMessageEnvelope(NamedTuple):
     """A message on its way into a task.
 
-    `ssp` and `offset` name the message of an input stream that this one is, or was made from by the operators
-    before; `timestamp` is that message's, in epoch milliseconds. `key` and `value` are decoded objects or None.
+    `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` are those of the input stream's
+    message that this one is, or was made from by the operators before. Made by the runtime only; it stays valid
+    after the call.
     """
 
-    __slots__ = ("key", "offset", "ssp", "timestamp", "value")
+    key: Any
+    value: Any
+    origins: MessageOrigins
+    row: int
 
-    def __init__(self, ssp: SystemStreamPartition, offset: int, key: Any, value: Any, timestamp: int) -> None:
-        self.ssp = ssp
-        self.offset = offset
-        self.key = key
-        self.value = value
-        self.timestamp = timestamp
+    @property
+    def ssp(self) -> SystemStreamPartition:
+        """The input's partition."""
+        return self.origins.ssp(self.row)
+
+    @property
+    def offset(self) -> int:
+        """The offset in that partition."""
+        return self.origins.offsets[self.row]
+
+    @property
+    def timestamp(self) -> int:
+        """Epoch milliseconds."""
+        return self.origins.timestamps[self.row]
 
     def __repr__(self) -> str:
         return (

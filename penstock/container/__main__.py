@@ -47,7 +47,13 @@ def main() -> None:
         ContainerServer(f"grpc://{host}:0", container, check, stop.set),
     ]
     address = ContainerAddress(
-        name, incarnation, machine_id(), os.getpid(), parent, socket_uri, f"grpc://{host}:{servers[1].port}",
+        name,
+        incarnation,
+        machine_id(),
+        os.getpid(),
+        parent,
+        socket_uri,
+        f"grpc://{host}:{servers[1].port}",
         str(log_path),
     )
     sys.stdout.buffer.write(orjson.dumps(asdict(address)) + b"\n")

@@ -14,7 +14,7 @@ from penstock.container.protocol import AUTH_HEADER
 logger = logging.getLogger(__name__)
 
 
-class SecretCheck(flight.ServerMiddlewareFactory):
+class SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses calls that do not carry the secret. Says so once in the log, however many come."""
 
     def __init__(self, secret: str) -> None:
@@ -32,7 +32,9 @@ class SecretCheck(flight.ServerMiddlewareFactory):
             self.refused += 1
             first = self.refused == 1
         if first:
-            logger.warning("refused a call of method %s without the job's secret; further ones are not logged", info.method)
+            logger.warning(
+                "refused a call of method %s without the job's secret; further ones are not logged", info.method
+            )
         raise flight.FlightUnauthenticatedError("this call does not carry the job's secret")
 
 

@@ -15,9 +15,9 @@ import psutil
 def machine_id() -> str:
     """Equal for two processes if, and only if, they can reach each other's Unix sockets and pids."""
     parts = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id",):
-        if Path(path).exists():
-            parts.append(Path(path).read_text(encoding="ascii").strip())
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    if boot_id.exists():
+        parts.append(boot_id.read_text(encoding="ascii").strip())
     for namespace in ("pid", "mnt"):
         try:
             parts.append(str(Path(f"/proc/self/ns/{namespace}").readlink()))

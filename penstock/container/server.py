@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pickle import loads as unpickle
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import psutil
@@ -27,9 +27,10 @@ from penstock.runtime.packet import PACKET_SCHEMA, Packet, from_batch, split_by_
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
 _PROGRESS_SECONDS = 0.2
+T = TypeVar("T")
 
 
-class ContainerServer(flight.FlightServerBase):
+class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one container at one location. A container has two of these: a Unix socket and a port."""
 
     def __init__(self, location: str, container: Container, check: SecretCheck, stop: Callable[[], None]) -> None:
@@ -67,10 +68,10 @@ class ContainerServer(flight.FlightServerBase):
         body = action.body.to_pybytes()
         actions: dict[str, Callable[[bytes], Iterator[bytes]]] = {
             "open": self._open,
-            "start-run": lambda b: self._plain(self._container.start_run(load(StartRun, b))),
-            "end": lambda b: self._plain(self._container.end(load(EndCall, b))),
-            "snapshot": lambda b: self._plain(self._container.snapshot(load(CommitCall, b))),
-            "upload": lambda b: self._plain(self._container.upload(load(CommitCall, b))),
+            "start-run": self._plain(StartRun, self._container.start_run),
+            "end": self._plain(EndCall, self._container.end),
+            "snapshot": self._plain(CommitCall, self._container.snapshot),
+            "upload": self._plain(CommitCall, self._container.upload),
             "beat": lambda _: self._beats(context),
             "close": self._close,
         }
@@ -86,8 +87,14 @@ class ContainerServer(flight.FlightServerBase):
             logger.exception("action %s failed", action.type)
             raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
 
-    def _plain(self, result: Any) -> Iterator[bytes]:
-        yield orjson.dumps(result)
+    @staticmethod
+    def _plain(cls: type[T], call: Callable[[T], Any]) -> Callable[[bytes], Iterator[bytes]]:
+        """A call with one answer."""
+
+        def run(body: bytes) -> Iterator[bytes]:
+            yield orjson.dumps(call(load(cls, body)))
+
+        return run
 
     def _open(self, body: bytes) -> Iterator[bytes]:
         """Restores on a thread of its own, so that progress can be streamed meanwhile."""

@@ -166,9 +166,7 @@ class ContainerStorage:
             if epoch.isdigit() and int(epoch) < self._epoch:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _each(
-        self, work: Callable[[_A], _B], items: list[_A], on_error: Callable[[], None] = lambda: None
-    ) -> list[_B]:
+    def _each(self, work: Callable[[_A], _B], items: list[_A], on_error: Callable[[], None] = lambda: None) -> list[_B]:
         """Do the work for every item on the pool; waits for all, then raises the first error if there is one."""
         futures: list[Future[_B]] = [self._pool.submit(work, item) for item in items]
         for future in futures:

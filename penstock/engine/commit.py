@@ -86,7 +86,9 @@ class CommitCoordinator:
                 return
 
 
-def _v2(checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, int], found: Mapping[str, Mapping[str, str]]) -> str:
+def _v2(
+    checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, int], found: Mapping[str, Mapping[str, str]]
+) -> str:
     """The task's Checkpoint V2: the last processed offsets, as Samza has them, and the markers."""
     processed = {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0}
     return CheckpointV2(checkpoint_id, processed, found).encode()

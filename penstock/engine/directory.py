@@ -95,7 +95,9 @@ class ContainerDirectory:
                 self._expected = len(hosts)
                 return found
             if late and found:
-                logger.warning("only %d of %d executors have containers: going on with them", len(hosts), self._expected)
+                logger.warning(
+                    "only %d of %d executors have containers: going on with them", len(hosts), self._expected
+                )
                 return found
             if late:
                 raise PenstockTimeoutError(
@@ -274,15 +276,19 @@ class Executor:
 
 def _executors(context: SparkContext) -> list[Executor]:
     """Every live executor that runs tasks."""
-    store: Any = context._jsc.sc().statusStore()  # type: ignore[attr-defined]  # noqa: SLF001 - no public way
+    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 - no public way
     listed = store.executorList(True)
     found = [listed.apply(i) for i in range(listed.size())]
-    return [Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], int(e.totalCores())) for e in found if e.totalCores()]
+    return [
+        Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], int(e.totalCores()))
+        for e in found
+        if e.totalCores()
+    ]
 
 
 def _configured_executors(context: SparkContext) -> int:
     """How many executors the session asked for, as far as it says."""
-    cluster = re.match(r"local-cluster\[\s*(\d+)", context.master)
+    cluster = re.match(r"local-cluster\[\s*(\d+)", str(context.master))
     return int(cluster[1]) if cluster else int(context.getConf().get("spark.executor.instances", "1") or 1)
 
 
@@ -297,9 +303,9 @@ def _placed(context: SparkContext, executors: list[Executor]) -> Any:
         wanted = jvm.java.util.ArrayList()
         wanted.add(f"executor_{executor.host}_{executor.id}")
         scala_wanted = jvm.org.apache.spark.api.python.PythonUtils.toSeq(wanted)
-        elements.add(jvm.scala.Tuple2(serializer.dumps(number), scala_wanted))
+        elements.add(jvm.scala.Tuple2(serializer.dumps(number), scala_wanted))  # type: ignore[no-untyped-call]
     sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(elements)
-    scala_rdd = context._jsc.sc().makeRDD(sequence, jvm.scala.reflect.ClassTag.Any())  # type: ignore[attr-defined]  # noqa: SLF001
+    scala_rdd = context._jsc.sc().makeRDD(sequence, jvm.scala.reflect.ClassTag.Any())  # noqa: SLF001
     return RDD(scala_rdd.toJavaRDD(), context, serializer)
 
 

@@ -70,8 +70,14 @@ def run_application(
         keeper.start()
         undo.callback(_leave, lease, keeper)
         job = prepare(
-            graph, settings, objects, streams, log,
-            run_id=run_id, from_checkpoint=from_checkpoint, until_latest=until == "latest",
+            graph,
+            settings,
+            objects,
+            streams,
+            log,
+            run_id=run_id,
+            from_checkpoint=from_checkpoint,
+            until_latest=until == "latest",
         )
         session = spark or create_session(paths.root, settings.spark)
         check_session(session)

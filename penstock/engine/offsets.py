@@ -66,9 +66,9 @@ def plan_ranges(
     return ranges
 
 
-def advance(positions: Positions, ranges: Mapping[SystemStreamPartition, OffsetRange]) -> dict[
-    SystemStreamPartition, int
-]:
+def advance(
+    positions: Positions, ranges: Mapping[SystemStreamPartition, OffsetRange]
+) -> dict[SystemStreamPartition, int]:
     """The positions after the batch has ended."""
     return {ssp: ranges[ssp].end if ssp in ranges else start for ssp, start in positions.items()}
 

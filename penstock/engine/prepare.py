@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -252,7 +251,7 @@ def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:
 def _pickle(package: object) -> bytes:
     """User code may come from a script, so functions are pickled by value where they cannot be imported."""
     try:
-        data: bytes = cloudpickle.dumps(package, protocol=pickle.HIGHEST_PROTOCOL)
+        data: bytes = cloudpickle.dumps(package)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigError(
             f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "

@@ -49,7 +49,8 @@ class JobProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
-        return _camel(asdict(self))
+        fields: dict[str, Any] = _camel(asdict(self))
+        return fields
 
 
 @dataclass(slots=True)

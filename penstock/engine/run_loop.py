@@ -169,7 +169,7 @@ class RunLoop:
     def _await_quiet_spark(self) -> None:
         """No task of an old job may run beside an epoch's first batch."""
         deadline = time.monotonic() + _QUIET_SECONDS
-        status: Any = self._spark.sparkContext._jsc.sc().statusTracker()  # type: ignore[attr-defined]  # noqa: SLF001
+        status: Any = self._spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
         while sum(info.numRunningTasks() for info in status.getExecutorInfos()):
             if time.monotonic() > deadline:
                 raise PenstockTimeoutError(f"Spark still runs tasks {_QUIET_SECONDS} s after their job was cancelled")
@@ -181,7 +181,7 @@ class RunLoop:
         """A step, with the answer to what may fail in it. True when there is nothing more to do."""
         try:
             if self._directory.any_lost:
-                raise ContainerLostError(self._directory.loss())  # noqa: TRY301
+                raise ContainerLostError(self._directory.loss())
             return self._step()
         except (FencedError, UserCodeError):
             raise
@@ -367,9 +367,7 @@ class RunLoop:
         self._board.update(last=progress, remaining=remaining)
 
 
-_ERRORS: dict[str, type[PenstockError]] = {
-    cls.__name__: cls for cls in (FencedError, NotFoundError, PenstockError)
-}
+_ERRORS: dict[str, type[PenstockError]] = {cls.__name__: cls for cls in (FencedError, NotFoundError, PenstockError)}
 
 
 def _brief(error: BaseException) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import count
 from typing import Any
 
 import orjson
 
+from penstock.api.serdes import Serde
 from penstock.errors import FailedMessage, RetryableError
-from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
-from penstock.runtime.operators import Push
+from penstock.runtime.operators import Entry, decode_column
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
 from penstock.system.base import RawMessage
 
@@ -56,9 +57,7 @@ class Report:
     def packet(self) -> Packet:
         """The report as a packet to the driver."""
         payload = orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
-        return Packet(
-            self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload
-        )
+        return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
 
     @classmethod
     def from_payload(cls, payload: bytes) -> Report:
@@ -148,7 +147,6 @@ class Attempt:
         self._messages = 0
         self._dead_letters = 0
         self._dead_letter_mode = instance.settings.dead_letter
-        self._key_serdes = {c.number: c.key_serde for c in instance.topology.channels_to(instance.stage)}
         instance.begin(token)
 
     @property
@@ -163,8 +161,11 @@ class Attempt:
         for ready in self._sources.accept(packet):
             if not self.failed and ready.payload is not None:
                 messages = decode_messages(ready.payload)
-                columns = [messages.column(i).to_pylist() for i in range(5)]
-                self._run(self.instance.channel_entries[ready.channel], columns)
+                keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
+                origins = (messages.column(i).to_numpy().tolist() for i in range(2, 5))
+                self._run(
+                    self.instance.channel_entries[ready.channel], keys, values, Page(self.instance.ssps, *origins)
+                )
                 yield from self.instance.router.take_ready()
 
     # Stage 0.
@@ -173,8 +174,9 @@ class Attempt:
         """Process messages of an input's partition; yields packets that are ready to be sent on."""
         if not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
-            origin = repeat(origin_code(input_index, partition), len(messages))
-            self._run(self.instance.input_entries[input_index], [keys, values, timestamps, origin, offsets])
+            origins = [origin_code(input_index, partition)] * len(messages)
+            page = Page(self.instance.ssps, timestamps, origins, offsets)
+            self._run(self.instance.input_entries[input_index], keys, values, page)
             yield from self.instance.router.take_ready()
 
     def finish(self) -> Iterator[Packet]:
@@ -206,39 +208,73 @@ class Attempt:
             try:
                 store.check()
             except Exception as error:
-                failure = OperatorFailedError(f"store {store.name}", error)
-                self._failure = failure.describe(self.instance.position.ssp, self.instance.position.offset, None)
+                self._fail(OperatorFailedError(f"store {store.name}", error), None)
 
-    def _run(self, push: Push, columns: Sequence[Any]) -> None:
-        """The loop over messages. A failed one ends the attempt's work, or goes to the dead-letter stream."""
-        rows = zip(*columns, strict=True)
+    def _run(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page) -> None:
+        """Process a page of messages. A failed one ends the attempt's work, or goes to the dead-letter stream."""
+        self.instance.position.page = page
         loop = self._undoable_loop if self._dead_letter_mode else self._plain_loop
-        loop(push, rows)
+        loop(entry, keys, values)
+        self.instance.router.end_page(page)
 
-    def _plain_loop(self, push: Push, rows: Iterator[tuple[Any, ...]]) -> None:
+    def _plain_loop(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         position = self.instance.position
-        key: bytes | None = None
-        done = 0
         try:
-            for key, value, position.timestamp, position.origin, position.offset in rows:  # noqa: B007
-                push(key, value)
-                done += 1
+            for key_serde, value_serde, push in entry.ways:
+                decoded_keys, decoded_values = self._decode(entry, key_serde, keys, value_serde, values)
+                for position.row, key, value in zip(count(), decoded_keys, decoded_values):
+                    push(key, value)
         except OperatorFailedError as failure:
-            self._failure = failure.describe(position.ssp, position.offset, key)
-        self._messages += done
+            self._fail(failure, keys[position.row])
+        else:
+            self._messages += len(keys)
 
-    def _undoable_loop(self, push: Push, rows: Iterator[tuple[Any, ...]]) -> None:
+    def _decode(
+        self,
+        entry: Entry,
+        key_serde: Serde[Any],
+        keys: Sequence[bytes | None],
+        value_serde: Serde[Any],
+        values: Sequence[bytes | None],
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Both columns decoded. At a message that does not decode the position is set to it."""
+        try:
+            return decode_column(key_serde, keys), decode_column(value_serde, values)
+        except Exception:
+            for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+                self.instance.position.row = row
+                _decode_one(entry, key_serde, key, value_serde, value)
+            raise
+
+    def _undoable_loop(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         instance, position = self.instance, self.instance.position
-        for key, value, position.timestamp, position.origin, position.offset in rows:
+        for position.row, key, value in zip(count(), keys, values):
             mark = instance.mark()
             try:
-                push(key, value)
+                for key_serde, value_serde, push in entry.ways:
+                    push(*_decode_one(entry, key_serde, key, value_serde, value))
             except OperatorFailedError as failure:
                 instance.undo(mark)
                 self._dead_letters += 1
-                failed = failure.describe(position.ssp, position.offset, key)
+                failed = failure.describe(position.page.ssp(position.row), position.page.offsets[position.row], key)
                 instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
-            self._messages += 1
+        self._messages += len(keys)
+
+    def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
+        page, row = self.instance.position.page, self.instance.position.row
+        self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
+
+
+def _decode_one(
+    entry: Entry, key_serde: Serde[Any], key: bytes | None, value_serde: Serde[Any], value: bytes | None
+) -> tuple[Any, Any]:
+    try:
+        return (
+            None if key is None else key_serde.from_bytes(key),
+            None if value is None else value_serde.from_bytes(value),
+        )
+    except Exception as error:
+        raise OperatorFailedError(entry.source, error) from error
 
 
 def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
@@ -23,7 +24,8 @@ class OperatorFailedError(Exception):
         inner = error.__traceback__.tb_next if error.__traceback__ else None
         text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
         reason = f"{type(error).__name__}: {error}"
-        return FailedMessage(str(ssp.system_stream), ssp.partition, offset, _printable(key), self.operator, reason, text)
+        stream = str(ssp.system_stream)
+        return FailedMessage(stream, ssp.partition, offset, _printable(key), self.operator, reason, text)
 
 
 def _printable(key: object) -> str:
@@ -31,28 +33,39 @@ def _printable(key: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
 
 
+class Page:
+    """Where some input messages came from, in columns. Never changes once made."""
+
+    __slots__ = ("_ssps", "offsets", "origins", "timestamps")
+
+    def __init__(
+        self, ssps: SspTable, timestamps: Sequence[int], origins: Sequence[int], offsets: Sequence[int]
+    ) -> None:
+        self._ssps = ssps
+        self.timestamps = timestamps
+        self.origins = origins
+        self.offsets = offsets
+
+    def ssp(self, row: int) -> SystemStreamPartition:
+        """The partition of the input that message `row` came from."""
+        return self._ssps[self.origins[row]]
+
+
 class Position:
-    """The input message that is being processed. Set by the attempt's loop, read by whoever needs it."""
+    """The input message that is being processed: a row of a page. Set by the attempt's loop."""
 
-    __slots__ = ("_ssps", "offset", "origin", "timestamp")
+    __slots__ = ("page", "row")
 
-    def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
-        """`inputs` are the (system, stream) names of the application's inputs, in order."""
-        self.timestamp = 0
-        self.origin = 0
-        self.offset = 0
-        self._ssps = _Ssps(inputs)
-
-    @property
-    def ssp(self) -> SystemStreamPartition:
-        """The partition of the input the message came from."""
-        return self._ssps[self.origin]
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.row = 0
 
 
-class _Ssps(dict[int, SystemStreamPartition]):
+class SspTable(dict[int, SystemStreamPartition]):
     """Origin codes to SSPs, each made once."""
 
     def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
+        """`inputs` are the (system, stream) names of the application's inputs, in order."""
         super().__init__()
         self._inputs = inputs
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
 from penstock.runtime.attempt import Report
-from penstock.runtime.context import OperatorFailedError, Position
+from penstock.runtime.context import OperatorFailedError, Page, Position, SspTable
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
 from penstock.runtime.router import Router
@@ -22,15 +22,15 @@ def failed_attempt(
     topology: Topology, settings: RuntimeSettings, stage: int, task: int, token: str, error: Exception
 ) -> Iterator[Packet]:
     """The packets of an attempt that failed outside of any message."""
-    router = Router(topology, stage, task, settings.tasks, Position(()), settings.output_partitions)
+    router = Router(
+        topology, stage, task, settings.tasks, Position(Page(SspTable(()), (), (), ())), settings.output_partitions
+    )
     router.begin(token)
     yield from router.finish(failed=True)
     yield failure_report(stage, task, token, {}, error).packet()
 
 
-def failure_report(
-    stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: Exception
-) -> Report:
+def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: Exception) -> Report:
     """The report of such an attempt."""
     if isinstance(error, OperatorFailedError):
         where = SystemStreamPartition("none", "none", task)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.api.graph import InputSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
+from penstock.api.serdes import Bytes, Serde
 from penstock.api.store import StoreSpec
-from penstock.runtime.context import Position
+from penstock.runtime.context import Page, Position, SspTable
 from penstock.runtime.operators import (
     Collector,
     Context,
+    Entry,
     ProcessNode,
     Push,
     Requests,
-    decoder,
-    encoder,
     fan_out,
     sink_node,
     stateless_node,
@@ -56,16 +57,17 @@ class StageInstance:
         self.task = task
         self.settings = settings
         self.topology = topology
-        self.position = Position(tuple((op.stream.system, op.stream.stream) for op in topology.graph.inputs))
+        self.ssps = SspTable(tuple((op.stream.system, op.stream.stream) for op in topology.graph.inputs))
+        self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
         self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
         self.stores = {spec.name: self._make_store(spec, engines) for spec in topology.stages[stage].stores}
         self.overlays: dict[str, Overlay] = {}
         self._processes: list[ProcessNode] = []
-        self.channel_entries: dict[int, Push] = {}
-        """Channel number -> takes its serialised messages."""
-        self.input_entries: dict[int, Push] = {}
-        """Index of an input -> takes its serialised messages (stage 0)."""
+        self.channel_entries: dict[int, Entry] = {}
+        """Channel number -> where its messages go in."""
+        self.input_entries: dict[int, Entry] = {}
+        """Index of an input -> where its messages go in (stage 0)."""
         try:
             self._build()
         except BaseException:
@@ -84,7 +86,7 @@ class StageInstance:
         for process in self._processes:
             try:
                 process.close()
-            except Exception as error:  # noqa: BLE001, PERF203 - the other tasks must be closed as well
+            except Exception as error:
                 errors.append(error)
         self._processes = []
         if errors:
@@ -127,15 +129,16 @@ class StageInstance:
                 nodes[op.id] = self._build_node(op, nodes)
         for channel in self.topology.channels_to(self.stage):
             targets = fan_out([nodes[target] for target in channel.targets])
-            name = channel.source
-            self.channel_entries[channel.number] = decoder(name, channel.key_serde, channel.value_serde, targets)
+            self.channel_entries[channel.number] = Entry(
+                channel.source, ((channel.key_serde, channel.value_serde, targets),)
+            )
 
     def _downstream(self, op: OperatorSpec, nodes: Mapping[str, Push]) -> list[Push]:
         """What follows an operator: those of this stage that read it, and the channels that leave with it."""
         following = [nodes[other.id] for other in self.topology.stages[self.stage].operators if _feeds(op, other)]
         for number, channel in self._outgoing(op):
             if not channel.raw and not (channel.routing is Routing.OUTPUT and has_collector(op)):
-                following.append(encoder(op.id, self.router.outlets[number].push))
+                following.append(self.router.outlets[number].push)
         return following
 
     def _outgoing(self, op: OperatorSpec) -> list[tuple[int, Channel]]:
@@ -156,14 +159,15 @@ class StageInstance:
         return stateless_node(op, downstream)
 
     def _build_input(self, op: InputSpec, nodes: Mapping[str, Push]) -> None:
-        pushes: list[Push] = [
-            self.router.outlets[number].push_raw for number, channel in self._outgoing(op) if channel.raw
+        ways: list[tuple[Serde[Any], Serde[Any], Push]] = [
+            (_AS_IT_IS, _AS_IT_IS, self.router.outlets[number].push_raw)
+            for number, channel in self._outgoing(op)
+            if channel.raw
         ]
         following = self._downstream(op, nodes)
         if following:
-            pushes.append(decoder(op.id, op.key_serde, op.value_serde, fan_out(following)))
-        index = self.topology.graph.inputs.index(op)
-        self.input_entries[index] = fan_out(pushes) if pushes else _drop
+            ways.append((op.key_serde, op.value_serde, fan_out(following)))
+        self.input_entries[self.topology.graph.inputs.index(op)] = Entry(op.id, tuple(ways))
 
     def _output_pushes(self, op: OperatorSpec) -> dict[str, Push]:
         """`system.stream`, and `stream` where it is clear, to the outlets of this operator."""
@@ -178,6 +182,9 @@ class StageInstance:
                 ambiguous.add(channel.output.stream)
             pushes.setdefault(channel.output.stream, push)
         return {name: push for name, push in pushes.items() if name not in ambiguous}
+
+
+_AS_IT_IS = Bytes()
 
 
 def _feeds(op: OperatorSpec, other: OperatorSpec) -> bool:

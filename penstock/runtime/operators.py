@@ -6,6 +6,7 @@ A node wraps only the user's function, not the calls downstream, so that a failu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.api.graph import (
@@ -17,7 +18,7 @@ from penstock.api.graph import (
     ProcessSpec,
     SinkSpec,
 )
-from penstock.api.serdes import Serde
+from penstock.api.serdes import Bytes, Serde
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
@@ -38,31 +39,23 @@ def fan_out(targets: Sequence[Push]) -> Push:
     return push_all
 
 
-def decoder(op_id: str, key_serde: Serde[Any], value_serde: Serde[Any], downstream: Push) -> Push:
-    """Takes serialised messages."""
-    decode_key, decode_value = key_serde.from_bytes, value_serde.from_bytes
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where serialised messages enter a stage: for each way they take, the serdes and the first operator."""
 
-    def push(key_bytes: bytes | None, value_bytes: bytes | None) -> None:
-        try:
-            key = None if key_bytes is None else decode_key(key_bytes)
-            value = None if value_bytes is None else decode_value(value_bytes)
-        except Exception as error:
-            raise OperatorFailedError(op_id, error) from error
-        downstream(key, value)
-
-    return push
+    source: str
+    """The operator the messages come from, named when one does not decode."""
+    ways: tuple[tuple[Serde[Any], Serde[Any], Push], ...]
 
 
-def encoder(op_id: str, push_serialised: Push) -> Push:
-    """Hands messages to an outlet; one that does not serialise has failed in the operator that made it."""
-
-    def push(key: Any, value: Any) -> None:
-        try:
-            push_serialised(key, value)
-        except Exception as error:
-            raise OperatorFailedError(op_id, error) from error
-
-    return push
+def decode_column(serde: Serde[Any], column: Sequence[bytes | None]) -> Sequence[Any]:
+    """Every message's key or value, decoded. Raises what the serde raises at the first that does not decode."""
+    if isinstance(serde, Bytes):
+        return column
+    decode = serde.from_bytes
+    if None in column:
+        return [None if data is None else decode(data) for data in column]
+    return list(map(decode, column))  # type: ignore[arg-type]  # there is no None in it
 
 
 def map_node(op: MapSpec, downstream: Push) -> Push:
@@ -207,9 +200,10 @@ class ProcessNode:
 
     def _make_push(self, op_id: str, collector: Collector, requests: Requests, position: Position) -> Push:
         process = self._task.process
+        make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
 
         def push(key: Any, value: Any) -> None:
-            envelope = IncomingMessageEnvelope(position.ssp, position.offset, key, value, position.timestamp)
+            envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
             try:
                 process(envelope, collector, requests)
             except OperatorFailedError:
@@ -227,9 +221,10 @@ class ProcessNode:
 def sink_node(op: SinkSpec, collector: Collector, requests: Requests, position: Position) -> Push:
     """Calls the user's sink function."""
     function = op.function
+    make = tuple.__new__
 
     def push(key: Any, value: Any) -> None:
-        envelope = IncomingMessageEnvelope(position.ssp, position.offset, key, value, position.timestamp)
+        envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
         try:
             function(envelope, collector, requests)
         except Exception as error:

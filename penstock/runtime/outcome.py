@@ -62,6 +62,15 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
         if place in by_place:
             return Inconsistent(f"stage {place[0]} task {place[1]} reported twice")
         by_place[place] = report
+    return (
+        _missing(by_place, topology, tasks)
+        or _two_attempts(by_place)
+        or _failure(by_place)
+        or _success(by_place, topology)
+    )
+
+
+def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks: int) -> Outcome | None:
     stages = [stage.number for stage in topology.stages]
     if topology.sink is not None:
         stages.append(topology.sink)
@@ -69,6 +78,10 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
         for task in range(tasks):
             if (stage, task) not in by_place:
                 return Inconsistent(f"stage {stage} task {task} did not report")
+    return None
+
+
+def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
     for report in by_place.values():
         for source_stage, tokens in report.read.items():
             for source_task, token in tokens.items():
@@ -77,7 +90,7 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
                         f"stage {report.stage} task {report.task} read another attempt of stage {source_stage} task "
                         f"{source_task} than the one that reported"
                     )
-    return _failure(by_place) or _success(by_place, topology)
+    return None
 
 
 def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:

@@ -94,9 +94,11 @@ def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
     columns = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
     arrays = []
     for field, column in zip(PACKET_SCHEMA, columns, strict=True):
-        if field.name == "payload":
-            column = [p if p is None or isinstance(p, bytes) else memoryview(p) for p in column]
-        arrays.append(pa.array(column, field.type))
+        # Arrow takes an Arrow buffer as an element only through the buffer protocol.
+        cells = (
+            [memoryview(c) if isinstance(c, pa.Buffer) else c for c in column] if field.name == "payload" else column
+        )
+        arrays.append(pa.array(cells, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=PACKET_SCHEMA)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.runtime.context import Position
+from penstock.runtime.context import OperatorFailedError, Page, Position
+from penstock.runtime.operators import Push
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.topology import Channel, Routing, Topology
 from penstock.system.partitioner import partitions_of
@@ -22,48 +23,84 @@ MAX_PACKET_BYTES = 16 << 20
 
 
 class Outlet:
-    """One channel's way out of a stage: serialised messages in columns, until they are cut into packets."""
+    """One channel's way out of a stage: serialised messages in columns, until they are cut into packets.
+
+    For each message only the row of the page it was made from is noted; at the page's end the rows are turned into
+    origins, offsets and timestamps, all at once.
+    """
 
     def __init__(self, channel: Channel, position: Position) -> None:
         self.channel = channel
-        self._position = position
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
-        self._timestamps: list[int] = []
-        self._origins: list[int] = []
-        self._offsets: list[int] = []
-        self._encode_key = channel.key_serde.to_bytes
-        self._encode_value = channel.value_serde.to_bytes
+        self._rows: list[int] = []
+        self._pages: list[tuple[Any, Any, Any]] = []
+        self.push = self._make_push(position)
+        """Add a message, serialised now, that the message at the position led to."""
+        self.push_raw = self._make_push_raw(position)
+        """The same for a message that is serialised already."""
 
-    def push(self, key: Any, value: Any) -> None:
-        """Add a message, serialised now, with the origin of the message being processed."""
-        key_bytes = None if key is None else self._encode_key(key)
-        self.push_raw(key_bytes, None if value is None else self._encode_value(value))
+    def _make_push(self, position: Position) -> Push:
+        encode_key, encode_value = self.channel.key_serde.to_bytes, self.channel.value_serde.to_bytes
+        add_key, add_value, add_row = self.keys.append, self.values.append, self._rows.append
+        operator = self.channel.source
 
-    def push_raw(self, key: bytes | None, value: bytes | None) -> None:
-        """Add a message that is serialised already."""
-        position = self._position
-        self.keys.append(key)
-        self.values.append(value)
-        self._timestamps.append(position.timestamp)
-        self._origins.append(position.origin)
-        self._offsets.append(position.offset)
+        def push(key: Any, value: Any) -> None:
+            try:
+                key_bytes = None if key is None else encode_key(key)
+                value_bytes = None if value is None else encode_value(value)
+            except Exception as error:  # a message that does not serialise failed in the operator that made it
+                raise OperatorFailedError(operator, error) from error
+            add_key(key_bytes)
+            add_value(value_bytes)
+            add_row(position.row)
+
+        return push
+
+    def _make_push_raw(self, position: Position) -> Push:
+        add_key, add_value, add_row = self.keys.append, self.values.append, self._rows.append
+
+        def push_raw(key: bytes | None, value: bytes | None) -> None:
+            add_key(key)
+            add_value(value)
+            add_row(position.row)
+
+        return push_raw
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def end_page(self, page: Page) -> None:
+        """The page's messages have been processed: resolve the rows noted during it."""
+        if self._rows:
+            rows = np.array(self._rows)
+            columns = (page.timestamps, page.origins, page.offsets)
+            timestamps, origins, offsets = (np.asarray(column, np.int64)[rows] for column in columns)
+            self._pages.append((timestamps, origins, offsets))
+            self._rows.clear()
+
     def truncate(self, length: int) -> None:
-        """Forget everything after the first `length` messages."""
-        for column in (self.keys, self.values, self._timestamps, self._origins, self._offsets):
+        """Forget what was added on the current page after the first `length` messages."""
+        forgotten = len(self.keys) - length
+        for column in (self.keys, self.values):
             del column[length:]
+        del self._rows[len(self._rows) - forgotten :]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for column in (self.keys, self.values, self._rows, self._pages):
+            column.clear()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The collected messages, in order, in batches of bounded size; the outlet is empty afterwards."""
-        columns = (self.keys, self.values, self._timestamps, self._origins, self._offsets)
+        """The messages of all ended pages, in order, in batches of bounded size; the outlet is empty afterwards."""
+        if not self.keys:
+            return
+        origins = [pa.array(np.concatenate(column)) for column in zip(*self._pages, strict=True)]
         for start, end in _cuts(self.keys, self.values):
-            arrays = [pa.array(c[start:end], f.type) for c, f in zip(columns, MESSAGE_SCHEMA, strict=True)]
+            arrays = [pa.array(column[start:end], pa.binary()) for column in (self.keys, self.values)]
+            arrays += [column.slice(start, end - start) for column in origins]
             yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
-        self.truncate(0)
+        self.clear()
 
 
 def _cuts(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tuple[int, int]]:
@@ -110,14 +147,19 @@ class Router:
         self._token = token
         self._sent = {}
         for outlet in self.outlets.values():
-            outlet.truncate(0)
+            outlet.clear()
+
+    def end_page(self, page: Page) -> None:
+        """All messages of the page have been processed."""
+        for outlet in self.outlets.values():
+            outlet.end_page(page)
 
     def mark(self) -> dict[int, int]:
         """How much is collected now, for `undo`."""
         return {number: len(outlet) for number, outlet in self.outlets.items()}
 
     def undo(self, mark: dict[int, int]) -> None:
-        """Take back what was collected after the mark. Nothing may have been taken since."""
+        """Take back what was collected after the mark, which is of the current page."""
         for number, length in mark.items():
             self.outlets[number].truncate(length)
 
@@ -137,9 +179,7 @@ class Router:
             tasks = range(self._tasks) if self._topology.is_shuffled(stage) else (self._task,)
             for dest in tasks:
                 packets, messages = self._sent.get((stage, dest), (0, 0))
-                yield Packet(
-                    dest, stage, kind, self._stage, self._task, self._token, -1, -1, packets, messages, None
-                )
+                yield Packet(dest, stage, kind, self._stage, self._task, self._token, -1, -1, packets, messages, None)
 
     def _packets(self, outlet: Outlet) -> Iterator[Packet]:
         channel = outlet.channel
@@ -147,8 +187,17 @@ class Router:
             for dest, partition, messages in self._route(channel, batch):
                 sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
                 yield Packet(
-                    dest, channel.target_stage, Kind.DATA, self._stage, self._task, self._token, channel.number,
-                    partition, sent[0], messages.num_rows, encode_messages(messages),
+                    dest,
+                    channel.target_stage,
+                    Kind.DATA,
+                    self._stage,
+                    self._task,
+                    self._token,
+                    channel.number,
+                    partition,
+                    sent[0],
+                    messages.num_rows,
+                    encode_messages(messages),
                 )
                 sent[0] += 1
                 sent[1] += messages.num_rows

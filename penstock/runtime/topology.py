@@ -192,8 +192,15 @@ class _Channels:
                 return
         self._add(
             lambda number: Channel(
-                number, source.id, source.id, a, (target.id,), b,
-                Routing.KEY if by_key else Routing.TASK, source.key_serde, source.value_serde,
+                number,
+                source.id,
+                source.id,
+                a,
+                (target.id,),
+                b,
+                Routing.KEY if by_key else Routing.TASK,
+                source.key_serde,
+                source.value_serde,
                 raw=isinstance(source, InputSpec),
             )
         )
@@ -201,8 +208,16 @@ class _Channels:
     def to_output(self, name: str, source: str, stage: int, output: OutputSpec) -> None:
         self._add(
             lambda number: Channel(
-                number, name, source, stage, (), self.sink, Routing.OUTPUT,
-                output.key_serde, output.value_serde, output=output.stream,
+                number,
+                name,
+                source,
+                stage,
+                (),
+                self.sink,
+                Routing.OUTPUT,
+                output.key_serde,
+                output.value_serde,
+                output=output.stream,
             )
         )
 

@@ -16,12 +16,13 @@ class ObjectCache:
 
     def __init__(self, entries: int) -> None:
         self._half = max(1, entries // 2)
-        self._young: dict[bytes, Any] = {}
+        self.young: dict[bytes, Any] = {}
+        """The young generation; a store looks here first, before it calls `get`."""
         self._old: dict[bytes, Any] = {}
 
     def get(self, key: bytes) -> Any:
         """The value, or MISSING."""
-        value = self._young.get(key, MISSING)
+        value = self.young.get(key, MISSING)
         if value is MISSING:
             value = self._old.get(key, MISSING)
             if value is not MISSING:
@@ -30,18 +31,18 @@ class ObjectCache:
 
     def put(self, key: bytes, value: Any) -> None:
         """Remember the value."""
-        young = self._young
+        young = self.young
         young[key] = value
         if len(young) > self._half:
             self._old = young
-            self._young = {}
+            self.young = {}
 
     def forget(self, key: bytes) -> None:
         """Drop what is known of the key."""
-        self._young.pop(key, None)
+        self.young.pop(key, None)
         self._old.pop(key, None)
 
     def clear(self) -> None:
         """Drop everything."""
-        self._young = {}
+        self.young = {}
         self._old = {}

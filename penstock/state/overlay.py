@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from sortedcontainers import SortedSet
@@ -23,20 +24,15 @@ class Overlay:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.changes: dict[bytes, bytes | None] = {}
+        """Written by the store directly: key to new value, None to delete. Entries are only ever added or replaced,
+        except by `unwrite`."""
         self._order: SortedSet | None = None
-        """The changed keys in order, kept from the first scan on."""
-
-    def write(self, key: bytes, value: bytes | None) -> None:
-        """Put, or with None delete."""
-        self.changes[key] = value
-        if self._order is not None:
-            self._order.add(key)
+        """The changed keys in order, as of the last scan."""
 
     def unwrite(self, key: bytes) -> None:
         """Forget that the key was ever written."""
         del self.changes[key]
-        if self._order is not None:
-            self._order.discard(key)
+        self._order = None
 
     def get(self, key: bytes) -> bytes | None:
         """The value as this attempt sees it."""
@@ -46,7 +42,9 @@ class Overlay:
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """The entries with start <= key < end as this attempt sees them, in order; unmoved by later writes."""
         if self._order is None:
-            self._order = SortedSet(self.changes)
+            self._order = SortedSet()
+        # A dict keeps its keys in the order they were added, so the new ones are at its end.
+        self._order.update(islice(self.changes, len(self._order), None))
         keys = list(self._order.irange(start, end, inclusive=(True, False)))
         return _merge(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
 

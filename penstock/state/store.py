@@ -32,15 +32,18 @@ class TaskStore(KeyValueStore):
         self._overlay = Overlay(self._engine)
         return self._overlay
 
-    def check(self) -> None:  # noqa: B027
+    def check(self) -> None:
         """Called when an attempt's input is processed; a store that watches its use raises here."""
 
     def get(self, key: Any) -> Any:
         key_bytes = self._encode_key(key)
-        value = self._cache.get(key_bytes)
+        value = self._cache.young.get(key_bytes, MISSING)
         return self._load(key_bytes) if value is MISSING else value
 
     def _load(self, key_bytes: bytes) -> Any:
+        value = self._cache.get(key_bytes)
+        if value is not MISSING:
+            return value
         data = self._overlay.get(key_bytes)
         value = None if data is None else self._decode(data)
         self._cache.put(key_bytes, value)
@@ -48,16 +51,13 @@ class TaskStore(KeyValueStore):
 
     def put(self, key: Any, value: Any) -> None:
         key_bytes = self._encode_key(key)
-        self._write(key_bytes, None if value is None else self._encode(value))
+        self._overlay.changes[key_bytes] = None if value is None else self._encode(value)
         self._cache.put(key_bytes, value)
 
     def delete(self, key: Any) -> None:
         key_bytes = self._encode_key(key)
-        self._write(key_bytes, None)
+        self._overlay.changes[key_bytes] = None
         self._cache.put(key_bytes, None)
-
-    def _write(self, key_bytes: bytes, data: bytes | None) -> None:
-        self._overlay.write(key_bytes, data)
 
     def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
         return self._scan(self._encode_key(from_key), self._encode_key(to_key))
@@ -95,7 +95,7 @@ class UndoableStore(TaskStore):
             if before is MISSING:
                 self._overlay.unwrite(key)
             else:
-                self._overlay.write(key, before)
+                self._overlay.changes[key] = before
         for key in self._touched:
             self._cache.forget(key)
         self.mark()
@@ -104,7 +104,15 @@ class UndoableStore(TaskStore):
         self._touched.add(self._encode_key(key))
         return super().get(key)
 
-    def _write(self, key_bytes: bytes, data: bytes | None) -> None:
+    def put(self, key: Any, value: Any) -> None:
+        self._note(key)
+        super().put(key, value)
+
+    def delete(self, key: Any) -> None:
+        self._note(key)
+        super().delete(key)
+
+    def _note(self, key: Any) -> None:
+        key_bytes = self._encode_key(key)
         self._touched.add(key_bytes)
         self._journal.append((key_bytes, self._overlay.changes.get(key_bytes, MISSING)))
-        super()._write(key_bytes, data)

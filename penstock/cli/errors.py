@@ -1,0 +1,93 @@
+"""How failures are told: to standard error, what happened, where, what to do next; a traceback only if asked for."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
+
+
+class ApplicationLoadError(ConfigError):
+    """The application's module raised while it was imported or built. `user_traceback` begins in the user's code."""
+
+    def __init__(self, message: str, user_traceback: str) -> None:
+        self.user_traceback = user_traceback
+        super().__init__(message)
+
+
+class _Tracebacks:
+    wanted = False
+
+
+def show_tracebacks(wanted: bool) -> bool:
+    """The callback of `--debug`, which may stand before or behind the command."""
+    _Tracebacks.wanted = _Tracebacks.wanted or wanted
+    return wanted
+
+
+class ReportingGroup(TyperGroup):
+    """The root command: turns an error of Penstock into a message and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        _Tracebacks.wanted = bool(ctx.params.get("debug"))
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            report(error)
+            raise typer.Exit(error.exit_status) from error
+
+
+def report(error: PenstockError) -> None:
+    """Tell a failure. The user's own traceback comes first, if there is one."""
+    if _Tracebacks.wanted:
+        _print(_python_traceback(error))
+    if isinstance(error, UserCodeError):
+        report_failed_message(error.failed, None)
+        return
+    if isinstance(error, ApplicationLoadError):
+        _print(error.user_traceback)
+    say(f"error: {error}")
+
+
+def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) -> None:
+    """The user's traceback, the message it happened at, and what is left of the job."""
+    _print(failed.traceback if failed.traceback.strip() else failed.reason)
+    say(
+        f"error: the application failed at stream `{failed.stream}` partition {failed.partition} offset "
+        f"{failed.offset} key {failed.key}, in operator `{failed.operator}`"
+    )
+    state = f"The state is as of checkpoint {last_checkpoint}. " if last_checkpoint else ""
+    say(
+        f"{state}Correct the application or the message and run it again, or set `task.dead.letter.stream` to put "
+        "such messages aside"
+    )
+
+
+def report_unexpected(error: BaseException) -> None:
+    """Something that is no error of Penstock: a bug, or a library that failed."""
+    if _Tracebacks.wanted:
+        _print(_python_traceback(error))
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    text = f": {lines[0]}" if lines else ""
+    say(f"error: unexpected {type(error).__name__}{text}")
+    if not _Tracebacks.wanted:
+        say("`penstock --debug ...` shows where it comes from")
+
+
+def say(text: str) -> None:
+    """One message for people, to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print(text: str) -> None:
+    print(text.rstrip(), end="\n\n", file=sys.stderr)
+
+
+def _python_traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,138 @@
+"""What can be told of a job from outside: its log, its lease, and the streams it reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.cli.checkpoint_facts import CheckpointSummary
+from penstock.cli.jobs import FoundJob
+from penstock.cli.lease_watch import LeaseFacts, Running, watch_lease
+from penstock.config.model import JobConfig
+from penstock.errors import PenstockError
+from penstock.metadata.lease import LeaseHolder
+from penstock.system.base import PartitionOffsets
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`lag` is how many messages the last checkpoint has not seen; None where the stream cannot be looked at."""
+
+    partition: int
+    next_offset: int
+    upcoming: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputStatus:
+    """One input stream; `problem` says why its ends are unknown or do not fit."""
+
+    stream: str
+    partitions: tuple[PartitionStatus, ...]
+    lag: int | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log."""
+
+    job: str
+    name: str
+    id: str
+    root: str
+    status: Running
+    reason: str
+    holder: LeaseHolder | None
+    run_id: str | None
+    epoch: int | None
+    checkpoints: int
+    last_checkpoint: CheckpointSummary | None
+    inputs: tuple[InputStatus, ...]
+
+
+def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
+    """Read everything. Nothing is written.
+
+    Raises:
+        CorruptError, IncompatibleError: the log or the lease cannot be read.
+        RetryableError: the object store failed.
+    """
+    lease = watch_lease(job.objects, job.paths.lease, wait=wait)
+    view = CheckpointLog(job.objects, job.paths).read()
+    return assemble(job, lease, view, _inputs(view, job.config))
+
+
+def assemble(job: FoundJob, lease: LeaseFacts, view: LogView, inputs: tuple[InputStatus, ...]) -> JobStatus:
+    """The facts put together."""
+    owner = view.owner
+    last = view.checkpoints[-1] if view.checkpoints else None
+    return JobStatus(
+        job=job.paths.root,
+        name=job.paths.name,
+        id=job.paths.job_id,
+        root=job.config.job.root,
+        status=lease.running,
+        reason=lease.reason,
+        holder=lease.holder,
+        run_id=None if owner is None else owner.run_id,
+        epoch=None if owner is None else owner.epoch,
+        checkpoints=len(view.checkpoints),
+        last_checkpoint=None if last is None else CheckpointSummary.of(last),
+        inputs=inputs,
+    )
+
+
+def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
+    positions: dict[SystemStream, dict[int, int]] = defaultdict(dict)
+    for own in view.checkpoints[-1].next_offsets.values() if view.checkpoints else ():
+        for ssp, offset in own.items():
+            positions[ssp.system_stream][ssp.partition] = offset
+    found = []
+    for stream, next_offsets in sorted(positions.items()):
+        try:
+            ends: Mapping[int, PartitionOffsets] = _ends(stream, config)
+        except PenstockError as error:
+            found.append(input_status(stream, next_offsets, {}, f"its ends are unknown: {error}"))
+        else:
+            found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends)))
+    return tuple(found)
+
+
+def _ends(stream: SystemStream, config: JobConfig) -> dict[int, PartitionOffsets]:
+    admin = open_system(config.system(stream.system)).admin()
+    try:
+        return admin.offsets(stream.stream)
+    finally:
+        admin.close()
+
+
+def input_status(
+    stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets], problem: str | None
+) -> InputStatus:
+    """Positions against the stream's ends."""
+    partitions = []
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends.get(partition)
+        upcoming = None if end is None else end.upcoming
+        lag = None if upcoming is None or upcoming < offset else upcoming - offset
+        partitions.append(PartitionStatus(partition, offset, upcoming, lag))
+    lags = [each.lag for each in partitions]
+    total = None if None in lags else sum(lag for lag in lags if lag is not None)
+    return InputStatus(str(stream), tuple(partitions), total, problem)
+
+
+def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> str | None:
+    if next_offsets.keys() != ends.keys():
+        return f"it has {len(ends)} partitions now, the checkpoint has {len(next_offsets)}: the job will not start"
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends[partition]
+        if not end.oldest <= offset <= end.upcoming:
+            ssp = SystemStreamPartition(stream.system, stream.stream, partition)
+            return f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
+    return None

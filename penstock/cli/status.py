@@ -1,0 +1,77 @@
+"""`penstock status`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from penstock.cli.errors import say
+from penstock.cli.job_status import JobStatus, job_status
+from penstock.cli.jobs import JobName, open_job
+from penstock.cli.options import AsJson, Assignments, ConfigFile
+from penstock.cli.output import print_facts, print_json, print_table, stderr_console, utc_text
+
+
+def status(
+    job: JobName,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Watch the lease until it is certain whether the job runs, at most for the lease's own time.",
+        ),
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether a job runs, its last checkpoint, and how far it has read. Nothing is changed."""
+    with open_job(job, config, assignments) as found:
+        console = stderr_console()
+        with console.status("watching the lease (--no-wait: do not)") if console.is_terminal else nullcontext():
+            facts = job_status(found, wait=wait)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _show(facts: JobStatus) -> None:
+    last = facts.last_checkpoint
+    rows: list[tuple[str, object]] = [
+        ("job", facts.job),
+        ("status", f"{facts.status}: {facts.reason}"),
+        ("holder" if facts.status != "not running" else "last holder", facts.holder),
+        ("run id", facts.run_id),
+        ("epoch", facts.epoch),
+        ("job root", facts.root),
+        ("checkpoints", facts.checkpoints),
+    ]
+    if last is not None:
+        rows += [
+            ("last checkpoint", last.id),
+            ("  kind", last.kind if last.ended is None else f"{last.kind}, the run's last: {last.ended}"),
+            ("  batch", f"{last.batch}, at {utc_text(last.batch_time_ms)}" if last.batch_time_ms else last.batch),
+            ("  tasks", last.task_count),
+            ("  stores", ", ".join(sorted(last.stores)) or "none"),
+        ]
+    print_facts(rows)
+    _show_inputs(facts)
+
+
+def _show_inputs(facts: JobStatus) -> None:
+    if not facts.inputs:
+        return
+    rows: list[tuple[object, ...]] = [
+        (each.stream, part.partition, part.next_offset, part.upcoming, part.lag)
+        for each in facts.inputs
+        for part in each.partitions
+    ]
+    rows += [(each.stream, "total", None, None, each.lag) for each in facts.inputs if len(each.partitions) > 1]
+    columns = ("stream", "partition", "next", "upcoming", "lag")
+    print_table("Inputs, as of the last checkpoint", columns, rows, right="partition next upcoming lag")
+    for each in facts.inputs:
+        if each.problem is not None:
+            say(f"warning: stream `{each.stream}`: {each.problem}")
