@@ -1,4 +1,4 @@
-"""What every benchmark needs: a side in a process of its own, its memory, facts of the machine, a table, a JSON file."""
+"""What every benchmark needs: a side in a process of its own, what it uses, the machine, a table, a JSON file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ DRIVER_MEMORY = "2g"
 _SAMPLE_SECONDS = 0.25
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 130)
 
 
 class SideFailedError(RuntimeError):
@@ -58,7 +59,17 @@ class Usage:
     """By kind of process, as of the last sample of each process."""
     others_cpu_seconds: float
     """What the rest of the machine used meanwhile: contention. It includes processes too short to be sampled."""
-    samples: int
+    series: tuple[tuple[float, Mapping[str, float]], ...] = field(repr=False)
+    """(epoch seconds, processor seconds by kind so far) of every sample."""
+
+    def cpu_between(self, start: float, end: float) -> dict[str, float]:
+        """Processor seconds by kind between two moments, epoch seconds; as exact as samples are close."""
+        first, last = self._at(start), self._at(end)
+        return {kind: seconds - first.get(kind, 0.0) for kind, seconds in last.items()}
+
+    def _at(self, moment: float) -> Mapping[str, float]:
+        times = [time for time, _ in self.series]
+        return self.series[max(0, bisect_right(times, moment) - 1)][1] if self.series else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class UsageSampler:
         self._peak = MemoryPeak()
         self._cpu: dict[int, tuple[str, float]] = {}
         """Process id -> kind, processor seconds so far."""
-        self._samples = 0
+        self._series: list[tuple[float, Mapping[str, float]]] = []
         self._busy_before = _machine_busy_seconds()
         self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
         self._thread.start()
@@ -90,11 +101,9 @@ class UsageSampler:
         """Stop, and say what was used."""
         self._stop.set()
         self._thread.join()
-        by_kind: dict[str, float] = {}
-        for kind, seconds in self._cpu.values():
-            by_kind[kind] = round(by_kind.get(kind, 0.0) + seconds, 2)
+        by_kind = self._cpu_by_kind()
         others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values())
-        return Usage(self._peak, by_kind, round(max(0.0, others), 2), self._samples)
+        return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
 
     def _run(self) -> None:
         while True:
@@ -106,17 +115,25 @@ class UsageSampler:
         kinds: dict[str, int] = {}
         for process in session_processes(self._session):
             try:
-                size = int(process.memory_full_info().pss)
                 kind = _kind(process, self._session)
+                if kind is None:
+                    continue
+                size = int(process.memory_full_info().pss)
                 times = process.cpu_times()
             except psutil.Error:
                 continue  # it has ended
             kinds[kind] = kinds.get(kind, 0) + size
             self._cpu[process.pid] = (kind, times.user + times.system)
+        self._series.append((time.time(), self._cpu_by_kind()))
         total = sum(kinds.values())
-        self._samples += 1
         if total > self._peak.total_bytes:
             self._peak = MemoryPeak(total, kinds)
+
+    def _cpu_by_kind(self) -> dict[str, float]:
+        by_kind: dict[str, float] = {}
+        for kind, seconds in self._cpu.values():
+            by_kind[kind] = by_kind.get(kind, 0.0) + seconds
+        return by_kind
 
 
 def session_processes(session: int) -> list[psutil.Process]:
@@ -136,12 +153,19 @@ def _machine_busy_seconds() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def _kind(process: psutil.Process, session: int) -> str:
+def _kind(process: psutil.Process, session: int) -> str | None:
+    """What sort of process it is; None for one that is not to be counted."""
     if process.pid == session:
         return "driver"
-    if process.name() == "java":
-        return "jvm"
+    if _is_java(process):
+        # A JVM that starts a command is for a moment two processes with one memory.
+        parent = process.parent()
+        return None if parent is not None and _is_java(parent) else "jvm"
     return "containers" if "penstock.container" in process.cmdline() else "spark workers"
+
+
+def _is_java(process: psutil.Process) -> bool:
+    return Path(process.exe()).name in ("java", "jspawnhelper")
 
 
 def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: float = 3600) -> SideRun:
@@ -237,7 +261,17 @@ def describe_machine(facts: Mapping[str, Any]) -> str:
 
 def run_facts(run: SideRun) -> dict[str, Any]:
     """What a run used, for the JSON."""
-    return {"usage": asdict(run.usage), "seconds": round(run.seconds, 2)}
+    usage = run.usage
+    return {
+        "seconds": round(run.seconds, 2),
+        "peak": asdict(usage.peak),
+        "cpu_seconds": _rounded(usage.cpu_seconds),
+        "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
+    }
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in values.items()}
 
 
 def megabytes(size: float) -> str:

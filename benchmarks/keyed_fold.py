@@ -41,6 +41,7 @@ from benchmarks.common import (
 )
 from benchmarks.workload import Inputs, Workload, write_inputs
 
+Form = Literal["stream", "json", "parquet"]
 SIDES = ("penstock", "aggregation", "transformWithState")
 WARM_UP_BATCHES = 2
 FLOOR_MESSAGES = 10
@@ -56,7 +57,7 @@ class Side:
 
     kind: str
     """One of SIDES."""
-    form: Literal["stream", "json", "parquet"]
+    form: Form
 
     @property
     def name(self) -> str:
@@ -83,12 +84,20 @@ class Outcome:
     @property
     def rows_per_second(self) -> float:
         """The median."""
-        return statistics.median(self.rates())
+        return float(statistics.median(self.rates()))
+
+    @property
+    def cpu_us_per_row(self) -> float:
+        """Processor microseconds of all its processes for a row, of the batches that count; the median of the rounds.
+
+        Other work on the machine hardly changes it, unlike the rows per second.
+        """
+        return float(statistics.median(sum(one["cpu_us_per_row"].values()) for one in self.rounds))
 
     @property
     def peak_bytes(self) -> int:
         """Of the round that took the most."""
-        return max(int(one["usage"]["peak"]["total_bytes"]) for one in self.rounds)
+        return max(int(one["peak"]["total_bytes"]) for one in self.rounds)
 
     @property
     def verified(self) -> bool:
@@ -103,6 +112,7 @@ class Outcome:
             "rows_per_second": round(self.rows_per_second),
             "slowest_batch_rows_per_second": round(min(rates)),
             "fastest_batch_rows_per_second": round(max(rates)),
+            "cpu_us_per_row": round(self.cpu_us_per_row, 2),
             "peak_bytes": self.peak_bytes,
             "verified": self.verified,
             "rounds": self.rounds,
@@ -120,13 +130,13 @@ def rate(batch: dict[str, Any]) -> float:
     Penstock's is counted by the time between two reports where that is longer: what it does between two batches is
     in no duration of its own.
     """
-    spent_ms = max(batch["duration_ms"]["triggerExecution"], batch.get("interval_ms", 0), 1)
-    return float(batch["rows"]) / spent_ms * 1000
+    spent_ms: int = max(batch["duration_ms"]["triggerExecution"], batch.get("interval_ms", 0), 1)
+    return float(batch["rows"] / spent_ms * 1000)
 
 
 def chosen_sides(kinds: Sequence[str], spark_input: str) -> list[Side]:
     """Spark's aggregation once per input; `transformWithState`, where the input hardly counts, once."""
-    forms: list[Literal["json", "parquet"]] = [f for f in ("json", "parquet") if spark_input in (f, "both")]  # type: ignore[misc]
+    forms: list[Form] = [f for f in ("json", "parquet") if spark_input in (f, "both")]
     sides: list[Side] = []
     for kind in kinds:
         match kind:
@@ -155,7 +165,18 @@ def measure(side: Side, workload: Workload, inputs: Inputs, work: Path, threads:
     }
     run = run_side(f"{side.module}:fold", parameters, work)
     verified = run_side(f"{side.module}:verify", parameters, work / "verify").result
-    return {"batches": run.result["batches"], "verified": verified, **run_facts(run)}
+    batches = run.result["batches"]
+    return {"batches": batches, "verified": verified, "cpu_us_per_row": cpu_per_row(run, batches), **run_facts(run)}
+
+
+def cpu_per_row(run: SideRun, batches: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Processor microseconds for a row by kind of process, from the end of the warm-up to the end of the last batch."""
+    counts = counted(batches)
+    before = batches[len(batches) - len(counts) - 1] if len(counts) < len(batches) else None
+    started = before["ended"] if before else batches[0]["ended"] - batches[0]["duration_ms"]["triggerExecution"] / 1000
+    spent = run.usage.cpu_between(started, batches[-1]["ended"])
+    rows = sum(batch["rows"] for batch in counts)
+    return {kind: round(seconds / rows * 1e6, 2) for kind, seconds in spent.items()}
 
 
 def batch_floor(work: Path, threads: int) -> dict[str, Any]:
@@ -199,7 +220,7 @@ def report(outcomes: Sequence[Outcome], floor: dict[str, Any] | None, workload: 
     own = next((o for o in outcomes if o.side.kind == "penstock"), None)
     print_table(
         f"keyed fold: {workload.events:,} events, {workload.batches} batches, {workload.keys:,} keys",
-        ("side", "rows/s", "slowest", "fastest", "penstock is", "peak memory (PSS)", "totals"),
+        ("side", "rows/s", "slowest", "fastest", "penstock is", "CPU µs/row", "peak PSS", "totals"),
         [
             (
                 o.side.name,
@@ -207,6 +228,7 @@ def report(outcomes: Sequence[Outcome], floor: dict[str, Any] | None, workload: 
                 f"{min(o.rates()):,.0f}",
                 f"{max(o.rates()):,.0f}",
                 "" if own is None or o is own else f"{own.rows_per_second / o.rows_per_second:.2f} x",
+                f"{o.cpu_us_per_row:.1f}",
                 megabytes(o.peak_bytes),
                 "verified" if o.verified else "WRONG",
             )

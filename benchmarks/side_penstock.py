@@ -110,6 +110,7 @@ def follow(job: Job) -> list[dict[str, Any]]:
                     "rows": last.num_input_rows,
                     "duration_ms": dict(last.duration_ms),
                     "interval_ms": round((now - before) * 1000),
+                    "ended": time.time(),
                 }
                 before = now
             if not active:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.workload import Totals, Workload, compare
@@ -88,7 +89,13 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     spark.stop()
     return {
         "batches": [
-            {"batch": p["batchId"] + 1, "rows": p["numInputRows"], "duration_ms": p["durationMs"]}
+            {
+                "batch": p["batchId"] + 1,
+                "rows": p["numInputRows"],
+                "duration_ms": p["durationMs"],
+                "ended": datetime.fromisoformat(p["timestamp"]).timestamp()
+                + p["durationMs"]["triggerExecution"] / 1000,
+            }
             for p in progress
             if p["numInputRows"]
         ]

@@ -111,7 +111,5 @@ def compare(found: Totals, expected: Totals) -> dict[str, Any]:
         "count": sum(count for count, _ in found.values()),
         "sum": sum(total for _, total in found.values()),
         "wrong_keys": len(wrong),
-        "examples": [
-            f"{key}: found {found.get(key)}, expected {expected.get(key)}" for key in sorted(wrong)[:3]
-        ],
+        "examples": [f"{key}: found {found.get(key)}, expected {expected.get(key)}" for key in sorted(wrong)[:3]],
     }

@@ -59,14 +59,14 @@ class Application:
         _check_name("store", name)
         if name in self._stores:
             raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
-        self._stores[name] = StoreSpec(name, key or String(), value or Json())
+        self._stores[name] = StoreSpec(name, (key or String()).for_keys(), value or Json())
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
         """Declare an output stream, `system.stream`. Default serdes: String keys, Json values."""
         name = SystemStream.parse(stream)
         if name in self._outputs:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
-        self._outputs[name] = OutputSpec(name, key or String(), value or Json())
+        self._outputs[name] = OutputSpec(name, (key or String()).for_keys(), value or Json())
         return name
 
     def graph(self) -> ApplicationGraph:
@@ -112,7 +112,9 @@ class Application:
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         return self._add(
-            lambda i: InputSpec(id=i, upstream=(), key_serde=key or Bytes(), value_serde=value or Json(), stream=name),
+            lambda i: InputSpec(
+                id=i, upstream=(), key_serde=(key or Bytes()).for_keys(), value_serde=value or Json(), stream=name
+            ),
             "input",
             op_id,
         )
@@ -141,7 +143,7 @@ class Application:
                 upstream=tuple(u.id for u in upstream),
                 task=task,
                 stores=names,
-                key_serde=key or upstream[0].key_serde,
+                key_serde=key.for_keys() if key else upstream[0].key_serde,
                 value_serde=value or Json(),
             ),
             "process",
@@ -232,6 +234,8 @@ class MessageStream:
         if any(other._app is not self._app for other in others):
             raise ConfigError("merge() takes streams of one application")
         upstream = (self._operator.id, *(other._operator.id for other in others))
+        if len(set(upstream)) != len(upstream):
+            raise ConfigError("merge() takes different streams; one of these is given twice")
         return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
 
     def partition_by(
@@ -248,7 +252,7 @@ class MessageStream:
         String keys, and the values' serde as it was (Json after map and process).
         """
         same = self._same()
-        same["key_serde"] = key or String()
+        same["key_serde"] = (key or String()).for_keys()
         same["value_serde"] = value or same["value_serde"]
         return self._next("partition_by", id, lambda i: PartitionBySpec(id=i, key_function=function, **same))
 

@@ -27,6 +27,10 @@ class Serde(ABC, Generic[T]):
         """What a checkpoint remembers of the serde. A store that was written with another name is refused."""
         return type(self).__qualname__.lower()
 
+    def for_keys(self) -> Serde[T]:
+        """The serde to use where this one is given for keys: one that gives equal objects equal bytes."""
+        return self
+
     @abstractmethod
     def to_bytes(self, obj: T) -> bytes:
         """The bytes of the object. May raise anything; the message is then reported as failed."""
@@ -91,8 +95,24 @@ class Double(_Packed[float]):
 class Json(Serde[Any]):
     """JSON as compact UTF-8: dicts with string keys, lists, strings, numbers, booleans, None.
 
-    Dates, UUIDs and dataclasses are written as text or objects and come back as such.
+    Dates, UUIDs and dataclasses are written as text or objects and come back as such; NaN comes back as None.
     """
 
+    def for_keys(self) -> Serde[Any]:
+        return _JsonKey()
+
     to_bytes = staticmethod(orjson.dumps)  # type: ignore[assignment]
+    from_bytes = staticmethod(orjson.loads)  # type: ignore[assignment]
+
+
+class _JsonKey(Serde[Any]):
+    """JSON whose objects have their fields in one order, whatever order the dict has."""
+
+    @property
+    def name(self) -> str:
+        return "json"
+
+    def to_bytes(self, obj: Any) -> bytes:
+        return orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
+
     from_bytes = staticmethod(orjson.loads)  # type: ignore[assignment]

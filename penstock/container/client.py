@@ -25,11 +25,32 @@ from penstock.container.protocol import (
     dump,
     load,
 )
-from penstock.errors import ContainerLostError, CorruptError, IncompatibleError, NotFoundError, PenstockError
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+)
 
 logger = logging.getLogger(__name__)
 _KINDS: dict[str, type[PenstockError]] = {
-    cls.__name__: cls for cls in (ContainerLostError, CorruptError, IncompatibleError, NotFoundError, PenstockError)
+    cls.__name__: cls
+    for cls in (
+        ConfigError,
+        ContainerLostError,
+        CorruptError,
+        FencedError,
+        IncompatibleError,
+        NotFoundError,
+        PenstockError,
+        PenstockTimeoutError,
+        RetryableError,
+    )
 }
 
 

@@ -110,14 +110,20 @@ class Container:
             running, self._running = self._running, {}
             tasks, self._tasks = self._tasks, {}
             storage, self._storage = self._storage, None
-        for (stage, task), attempt in running.items():
-            if not attempt.lock.acquire(timeout=deadline_s):
-                _exit(f"user code of stage {stage} task {task} did not return within {deadline_s:.0f} s")
-            self._discard_locked(attempt, tasks.get(task))
-        for instance in tasks.values():
-            instance.close()
-        if storage is not None:
-            storage.close()
+        reason = f"what the older epoch started did not end within {deadline_s:.0f} s (task.shutdown.ms)"
+        deadline = threading.Timer(deadline_s, _exit, [reason])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            for (_, task), attempt in running.items():
+                with attempt.lock:
+                    self._discard_locked(attempt, tasks.get(task))
+            for instance in tasks.values():
+                instance.close()
+            if storage is not None:
+                storage.close()
+        finally:
+            deadline.cancel()
 
     # Attempts.
 
@@ -139,15 +145,15 @@ class Container:
         place = (call.stage, call.task)
         with self._lock:
             task = self._check_attempt(call)
-            older = self._running.pop(place, None)
+            older = self._running.get(place)
         if older is not None:
-            with older.lock:
+            with older.lock:  # it stays listed until then, so that a beat tells how long this takes
                 self._discard_locked(older, task)
         running = RunningAttempt(task.start_attempt(call.stage, new_token()))
         with self._lock:
             try:
                 self._check_attempt(call)
-                if place in self._running:
+                if self._running.get(place) is not older:
                     raise ContainerLostError(f"two attempts of stage {call.stage} task {call.task} began at once")
             except ContainerLostError:
                 task.discard_attempt(running.attempt)

@@ -20,10 +20,13 @@ from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.errors import PenstockTimeoutError, RetryableError
 
 
-def ensure_containers(spec: ContainerSpec, count: int, timeout_s: float) -> list[ContainerAddress]:
+def ensure_containers(
+    spec: ContainerSpec, count: int, timeout_s: float, condemned: frozenset[str]
+) -> list[ContainerAddress]:
     """Make sure that this executor has `count` live containers of the run, and say where they are.
 
-    Several tasks of one executor may call it at once: one starts them, the others wait for it.
+    Several tasks of one executor may call it at once: one starts them, the others wait for it. The condemned
+    incarnations count as lost, so they are killed if they still stand there.
     """
     parent = executor_pid()
     base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
@@ -32,7 +35,10 @@ def ensure_containers(spec: ContainerSpec, count: int, timeout_s: float) -> list
     with register.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = _read(register) if register.exists() else []
-        alive = [address for address in known if _is_alive(address)]
+        for address in known:
+            if address.incarnation in condemned and _is_alive(address):
+                psutil.Process(address.pid).kill()
+        alive = [a for a in known if a.incarnation not in condemned and _is_alive(a)]
         started = len(known)
         processes = [_spawn(spec, f"{parent}-{started + n}", parent) for n in range(count - len(alive))]
         deadline = time.monotonic() + timeout_s

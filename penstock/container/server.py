@@ -131,7 +131,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         yield orjson.dumps(os.getpid())
         self._stop()
 
-    def _failed_attempt(self, call: AttemptCall, error: Exception) -> list[Packet]:
+    def _failed_attempt(self, call: AttemptCall, error: BaseException) -> list[Packet]:
         topology, settings = self._container.job()
         return list(failed_attempt(topology, settings, call.stage, call.task, new_token(), error))
 

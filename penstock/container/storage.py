@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -68,7 +68,13 @@ class ContainerStorage:
         def one(task: int) -> None:
             self._tasks[task] = self._restore_task(task, call, progress)
 
-        self._each(one, call.tasks, on_error=cancelled.set)
+        try:
+            self._each(one, call.tasks, on_error=cancelled.set)
+        except BaseException:
+            for instance in self._tasks.values():
+                instance.close()
+            self.close()
+            raise
         return dict(self._tasks)
 
     def snapshot(self, checkpoint_id: CheckpointId) -> None:
@@ -168,10 +174,18 @@ class ContainerStorage:
 
     def _each(self, work: Callable[[_A], _B], items: list[_A], on_error: Callable[[], None] = lambda: None) -> list[_B]:
         """Do the work for every item on the pool; waits for all, then raises the first error if there is one."""
-        futures: list[Future[_B]] = [self._pool.submit(work, item) for item in items]
-        for future in futures:
-            future.add_done_callback(lambda f: on_error() if not f.cancelled() and f.exception() else None)
-        errors = [error for future in futures if (error := future.exception()) is not None]
+        errors: list[BaseException] = []
+
+        def one(item: _A) -> _B:
+            try:
+                return work(item)
+            except BaseException as error:
+                errors.append(error)  # before the others are cancelled, so that the cause comes first
+                on_error()
+                raise
+
+        futures: list[Future[_B]] = [self._pool.submit(one, item) for item in items]
+        wait(futures)
         if errors:
             for error in errors[1:]:
                 logger.error("also failed: %s", error)

@@ -11,7 +11,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended, markers
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.engine.directory import ContainerDirectory
-from penstock.errors import RetryableError
+from penstock.errors import PenstockError, RetryableError
 
 _RETRIES = 5
 _BACKOFF_SECONDS = 0.2
@@ -78,9 +78,12 @@ class CommitCoordinator:
         for attempt in range(_RETRIES):
             try:
                 self._log.append(record)
-            except RetryableError:
+            except RetryableError as error:
                 if attempt == _RETRIES - 1:
-                    raise
+                    raise PenstockError(
+                        f"checkpoint {record.id} could not be written in {_RETRIES} tries, so the run ends: {error}. "
+                        "Whether it is in the log, the next start finds out; nothing is lost"
+                    ) from error
                 time.sleep(_BACKOFF_SECONDS * 2**attempt)
             else:
                 return

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,12 +26,13 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
-from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError
+from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _CALL_SECONDS = 60
 _MONITOR_SECONDS = 0.25
+_BACKOFF_SECONDS = 0.2
 Markers = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
@@ -51,6 +52,8 @@ class ContainerDirectory:
         """Task -> container."""
         self._expected = _configured_executors(context)
         """How many executors there should be, or were at the most."""
+        self._condemned: set[str] = set()
+        """Incarnations that count as lost, whether their processes know it or not."""
         self._lost = threading.Event()
         self._on_lost: Callable[[], None] = lambda: None
         self._stopping = threading.Event()
@@ -71,11 +74,12 @@ class ContainerDirectory:
         Waits until there are as many executors as at the first start, or `job.container.start.timeout.ms` has
         passed; one that does not come back leaves its tasks to the others.
         """
+        self._lost.clear()  # first: what is lost from here on sets it again
         for name, client in list(self._clients.items()):
             if client.lost is not None:
                 client.disconnect()
+                self._condemned.add(client.address.incarnation)
                 del self._clients[name]
-        self._lost.clear()
         found = self._await_executors()
         for address in found:
             if address.container not in self._clients:
@@ -89,7 +93,7 @@ class ContainerDirectory:
         while True:
             executors = _executors(self._context)
             late = time.monotonic() > deadline
-            found = self._launch(executors, max(1.0, deadline - time.monotonic())) if executors else []
+            found = self._try_launch(executors, max(1.0, deadline - time.monotonic()), last_try=late)
             hosts = {(address.machine, address.executor_pid) for address in found}
             if len(hosts) >= max(self._expected, len(executors)):
                 self._expected = len(hosts)
@@ -106,12 +110,25 @@ class ContainerDirectory:
                 )
             self._stopping.wait(0.2)
 
+    def _try_launch(self, executors: list[Executor], timeout_s: float, *, last_try: bool) -> list[ContainerAddress]:
+        """A cluster's executor may be on its way out while Spark still lists it, so there a failure is not final."""
+        if not executors:
+            return []
+        try:
+            return self._launch(executors, timeout_s)
+        except PenstockError as error:
+            if last_try or _is_local(executors):
+                raise
+            logger.warning("trying again: %s", error)
+            return []
+
     def _launch(self, executors: list[Executor], timeout_s: float) -> list[ContainerAddress]:
         """Run one task per executor, preferred there, that makes sure its containers run."""
         spec, slots = self._spec, max(executor.slots for executor in executors)
+        condemned = frozenset(self._condemned)
         rdd = _placed(self._context, executors)
         try:
-            found = rdd.mapPartitions(lambda _: iter(ensure_containers(spec, slots, timeout_s))).collect()
+            found = rdd.mapPartitions(lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned))).collect()
         except Exception as error:
             raise PenstockError(f"the containers could not be started: {_first_lines(error)}") from error
         return list({address.container: address for address in found}.values())
@@ -186,7 +203,27 @@ class ContainerDirectory:
         timeout = self._config.task.commit_timeout_ms / 1000
         self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id), _CALL_SECONDS))
         merged: dict[str, dict[str, dict[str, str]]] = {}
-        for markers in self._all(lambda c: c.upload(CommitCall(c.identity(epoch), checkpoint_id), timeout)):
+        deadline = time.monotonic() + timeout
+
+        def upload(client: ContainerClient) -> dict[str, dict[str, dict[str, str]]]:
+            pause = _BACKOFF_SECONDS
+            while True:
+                remaining = deadline - time.monotonic()
+                try:
+                    return client.upload(CommitCall(client.identity(epoch), checkpoint_id), max(1.0, remaining))
+                except ContainerLostError:
+                    raise
+                except RetryableError as error:  # an upload may be repeated, with the same effect
+                    if remaining < pause:
+                        raise PenstockTimeoutError(
+                            f"checkpoint {checkpoint_id} was not uploaded within task.commit.timeout.ms="
+                            f"{self._config.task.commit_timeout_ms}; the last failure: {error}"
+                        ) from error
+                    logger.warning("the upload of checkpoint %s is tried again: %s", checkpoint_id, error)
+                    self._stopping.wait(pause)
+                    pause = min(2 * pause, 10.0)
+
+        for markers in self._all(upload):
             merged.update(markers)
         return merged
 
@@ -227,6 +264,8 @@ class ContainerDirectory:
         last = time.monotonic()
         while not self._stopping.wait(_MONITOR_SECONDS):
             now = time.monotonic()
+            if self._lost.is_set():
+                self._on_lost()  # again: the first time there may have been no Spark job yet to cancel
             if now - last > 10 * _MONITOR_SECONDS:
                 for client in list(self._clients.values()):
                     client.last_beat_at = now
@@ -254,11 +293,25 @@ class ContainerDirectory:
     def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
         """Call every container that has tasks, at once. Waits for all; a loss is raised before any other error."""
         busy = [client for client in self._clients.values() if self._tasks_of(client)]
-        futures = [self._calls.submit(call, client) for client in busy]
-        errors = [error for future in futures if (error := future.exception()) is not None]
+        futures = {client.address.container: self._calls.submit(call, client) for client in busy}
+        errors: list[BaseException] = []
+        for client in busy:
+            error = _wait(client, futures[client.address.container])
+            if error is not None:
+                errors.append(error)
         for error in sorted(errors, key=lambda e: not isinstance(e, ContainerLostError)):
             raise error
-        return [future.result() for future in futures]
+        return [future.result() for future in futures.values()]
+
+
+def _wait(client: ContainerClient, future: Future[T]) -> BaseException | None:
+    """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
+    while True:
+        try:
+            return future.exception(_MONITOR_SECONDS)
+        except TimeoutError:
+            if client.lost is not None:
+                return ContainerLostError(f"container {client.address.container}: {client.lost}")
 
 
 def _plain(markers: Markers, tasks: Iterable[int]) -> dict[str, dict[str, dict[str, str]]]:
@@ -286,6 +339,10 @@ def _executors(context: SparkContext) -> list[Executor]:
     ]
 
 
+def _is_local(executors: list[Executor]) -> bool:
+    return [executor.id for executor in executors] == ["driver"]
+
+
 def _configured_executors(context: SparkContext) -> int:
     """How many executors the session asked for, as far as it says."""
     cluster = re.match(r"local-cluster\[\s*(\d+)", str(context.master))
@@ -294,7 +351,7 @@ def _configured_executors(context: SparkContext) -> int:
 
 def _placed(context: SparkContext, executors: list[Executor]) -> Any:
     """An RDD of one element per executor, each preferred there."""
-    if [executor.id for executor in executors] == ["driver"]:
+    if _is_local(executors):
         return context.parallelize([0], 1)
     jvm: Any = context._jvm  # noqa: SLF001 - preferred locations exist in the JVM's API only
     serializer = CPickleSerializer()

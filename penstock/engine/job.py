@@ -11,6 +11,7 @@ from penstock.engine.progress import JobProgress, ProgressBoard
 from penstock.engine.run_loop import StopRequest
 
 logger = logging.getLogger(__name__)
+_CANCEL_SECONDS = 0.2
 
 
 class Job:
@@ -63,9 +64,15 @@ class Job:
         """
         self._stop.request()
         if self._stop.immediate.is_set():
-            self._cancel()
+            threading.Thread(target=self._keep_cancelling, name="penstock-cancel", daemon=True).start()
         if wait:
             self.await_termination()
+
+    def _keep_cancelling(self) -> None:
+        """Until it has ended: a batch may be about to submit its Spark job when the first cancel comes."""
+        self._cancel()
+        while not self._done.wait(_CANCEL_SECONDS):
+            self._cancel()
 
     @property
     def is_active(self) -> bool:

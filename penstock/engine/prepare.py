@@ -125,6 +125,10 @@ class PreparedJob:
         """An object that every container must find, or its job.root is another one."""
         self.objects.put_if_absent(self.paths.metadata("probe", str(epoch)), self.uid.encode())
 
+    def remove_probe(self, epoch: int) -> None:
+        """Every container has found it."""
+        self.objects.delete(self.paths.metadata("probe", str(epoch)))
+
     def container_package(self, epoch: int) -> bytes:
         """The job as containers get it."""
         probe = self.paths.metadata("probe", str(epoch))

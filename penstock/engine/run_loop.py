@@ -41,6 +41,7 @@ from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCod
 
 logger = logging.getLogger(__name__)
 _QUIET_SECONDS = 30
+_RETRY_SECONDS = 0.5
 
 
 class StopRequest:
@@ -94,13 +95,25 @@ class RunLoop:
         """From the start checkpoint to the last commit. Raises the error that ended the run."""
         self._spark.sparkContext.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
         self._start()
+        while not self._run_to_the_end():
+            pass
+
+    def _run_to_the_end(self) -> bool:
+        """Batches until there is a reason to end, then the last commit. False if a container was lost during that
+        commit: what was not committed has to be processed again first."""
         finished = False
         while not finished and not self._stop.graceful.is_set():
             finished = self._guarded_step()
         if self._stop.immediate.is_set():
             logger.warning("stopped at once; the last checkpoint is %s", self._board.last_checkpoint)
-            return
-        self._final_commit("stopped")
+            return True
+        self._board.update(phase="stopping")
+        try:
+            self._commit(ended="stopped")
+        except ContainerLostError as error:
+            self._rewind(error)
+            return False
+        return True
 
     @property
     def epoch(self) -> int:
@@ -165,6 +178,7 @@ class RunLoop:
             self._job.container_package(self._claim.epoch),
             lambda done: self._board.update(restored_bytes=done),
         )
+        self._job.remove_probe(self._claim.epoch)
 
     def _await_quiet_spark(self) -> None:
         """No task of an old job may run beside an epoch's first batch."""
@@ -189,6 +203,10 @@ class RunLoop:
             if self._stop.immediate.is_set():
                 return True
             self._rewind(error)
+            return False
+        except RetryableError as error:  # a system or store that may answer the next time
+            self._count_failure(error)
+            self._stop.graceful.wait(_RETRY_SECONDS)
             return False
 
     def _step(self) -> bool:
@@ -287,20 +305,12 @@ class RunLoop:
         due = self._commit_requested or (0 < every_ms <= elapsed_ms and self._uncommitted())
         if due:
             watch.lap("other")
-            self._committed(self._commits.commit(self._claim, self._positions, self._batch, self._batch_time_ms))
+            self._commit()
             watch.lap("walCommit")
 
-    def _final_commit(self, ended: Ended) -> None:
-        """The last commit, awaited. A container lost just now costs the batches since the last one, not the commit."""
-        self._board.update(phase="stopping")
-        while True:
-            try:
-                record = self._commits.commit(
-                    self._claim, self._positions, self._batch, self._batch_time_ms, ended=ended
-                )
-                break
-            except ContainerLostError as error:
-                self._rewind(error)
+    def _commit(self, ended: Ended | None = None) -> None:
+        """A commit, awaited."""
+        record = self._commits.commit(self._claim, self._positions, self._batch, self._batch_time_ms, ended=ended)
         self._committed(record)
 
     def _committed(self, record: CheckpointRecord) -> None:

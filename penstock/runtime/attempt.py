@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import orjson
 
 from penstock.api.serdes import Serde
 from penstock.errors import FailedMessage, RetryableError
-from penstock.runtime.context import OperatorFailedError, Page
+from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.operators import Entry, decode_column
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
@@ -222,7 +222,8 @@ class Attempt:
         try:
             for key_serde, value_serde, push in entry.ways:
                 decoded_keys, decoded_values = self._decode(entry, key_serde, keys, value_serde, values)
-                for position.row, key, value in zip(count(), decoded_keys, decoded_values):
+                pairs = zip(decoded_keys, decoded_values, strict=True)
+                for position.row, (key, value) in enumerate(pairs):
                     push(key, value)
         except OperatorFailedError as failure:
             self._fail(failure, keys[position.row])
@@ -237,18 +238,18 @@ class Attempt:
         value_serde: Serde[Any],
         values: Sequence[bytes | None],
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Both columns decoded. At a message that does not decode the position is set to it."""
-        try:
+        """Both columns decoded. Raises OperatorFailedError with the position at the message that does not decode."""
+        with suppress(Exception):
             return decode_column(key_serde, keys), decode_column(value_serde, values)
-        except Exception:
-            for row, (key, value) in enumerate(zip(keys, values, strict=True)):
-                self.instance.position.row = row
-                _decode_one(entry, key_serde, key, value_serde, value)
-            raise
+        # One of them does not decode: find out which.
+        decoded = []
+        for self.instance.position.row, pair in enumerate(zip(keys, values, strict=True)):
+            decoded.append(_decode_one(entry, key_serde, pair[0], value_serde, pair[1]))
+        return [key for key, _ in decoded], [value for _, value in decoded]
 
     def _undoable_loop(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         instance, position = self.instance, self.instance.position
-        for position.row, key, value in zip(count(), keys, values):
+        for position.row, (key, value) in enumerate(zip(keys, values, strict=True)):
             mark = instance.mark()
             try:
                 for key_serde, value_serde, push in entry.ways:
@@ -273,7 +274,7 @@ def _decode_one(
             None if key is None else key_serde.from_bytes(key),
             None if value is None else value_serde.from_bytes(value),
         )
-    except Exception as error:
+    except USER_FAILURES as error:
         raise OperatorFailedError(entry.source, error) from error
 
 

@@ -9,9 +9,16 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
 from penstock.runtime.packet import split_origin
 
+USER_FAILURES = (Exception, SystemExit)
+"""What counts as a failure of the application's code. `sys.exit()` in a task must not end a container."""
 
-class OperatorFailedError(Exception):
-    """User code raised in an operator, or a message did not decode for it. Its cause is the user's exception."""
+
+class OperatorFailedError(BaseException):
+    """User code raised in an operator, or a message did not decode for it. `cause` is the user's exception.
+
+    Not an Exception, because it travels up through the code of tasks before it, whose own `except Exception` must not
+    swallow the failure of an operator after them.
+    """
 
     def __init__(self, operator: str, cause: BaseException) -> None:
         self.operator = operator
@@ -22,15 +29,26 @@ class OperatorFailedError(Exception):
         """What is reported: the user's traceback, without the frames of the runtime around it."""
         error = self.cause
         inner = error.__traceback__.tb_next if error.__traceback__ else None
-        text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
-        reason = f"{type(error).__name__}: {error}"
-        stream = str(ssp.system_stream)
-        return FailedMessage(stream, ssp.partition, offset, _printable(key), self.operator, reason, text)
+        text = "".join(traceback.format_exception(type(error), error, inner))
+        return FailedMessage(
+            stream=str(ssp.system_stream),
+            partition=ssp.partition,
+            offset=offset,
+            key=_printable(key),
+            operator=self.operator,
+            reason=_encodable(f"{type(error).__name__}: {error}"),
+            traceback=_encodable(text),
+        )
 
 
 def _printable(key: object) -> str:
     text = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else repr(key)
-    return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
+    return _encodable(text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)")
+
+
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which no report could carry."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Page:

@@ -19,7 +19,7 @@ from penstock.runtime.topology import Topology
 
 
 def failed_attempt(
-    topology: Topology, settings: RuntimeSettings, stage: int, task: int, token: str, error: Exception
+    topology: Topology, settings: RuntimeSettings, stage: int, task: int, token: str, error: BaseException
 ) -> Iterator[Packet]:
     """The packets of an attempt that failed outside of any message."""
     router = Router(
@@ -30,7 +30,7 @@ def failed_attempt(
     yield failure_report(stage, task, token, {}, error).packet()
 
 
-def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: Exception) -> Report:
+def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: BaseException) -> Report:
     """The report of such an attempt."""
     if isinstance(error, OperatorFailedError):
         where = SystemStreamPartition("none", "none", task)

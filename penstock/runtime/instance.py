@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.api.graph import InputSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde
@@ -30,6 +30,9 @@ from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Channel, Routing, Top
 from penstock.state.engine import Engine
 from penstock.state.overlay import Overlay
 from penstock.state.store import TaskStore, UndoableStore
+
+Mark: TypeAlias = tuple[dict[int, int], bool, bool]
+"""Where a message began: what the outlets held, and the requests made so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +97,20 @@ class StageInstance:
 
     # Marks, for jobs with a dead-letter stream.
 
-    def mark(self) -> dict[int, int]:
+    def mark(self) -> Mark:
         """A message begins; `undo` goes back to here."""
         for store in self.stores.values():
             if isinstance(store, UndoableStore):
                 store.mark()
-        return self.router.mark()
+        return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
 
-    def undo(self, mark: dict[int, int]) -> None:
-        """Take back the message's writes and outputs."""
+    def undo(self, mark: Mark) -> None:
+        """Take back the message's writes, outputs and requests."""
         for store in self.stores.values():
             if isinstance(store, UndoableStore):
                 store.undo()
-        self.router.undo(mark)
+        sent, self.requests.commit_requested, self.requests.shutdown_requested = mark
+        self.router.undo(sent)
 
     def dead_letter_outlet(self) -> Outlet:
         """Where messages that failed go."""

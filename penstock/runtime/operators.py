@@ -22,7 +22,7 @@ from penstock.api.serdes import Bytes, Serde
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
-from penstock.runtime.context import OperatorFailedError, Position
+from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Position
 
 Push: TypeAlias = Callable[[Any, Any], None]
 
@@ -53,9 +53,8 @@ def decode_column(serde: Serde[Any], column: Sequence[bytes | None]) -> Sequence
     if isinstance(serde, Bytes):
         return column
     decode = serde.from_bytes
-    if None in column:
-        return [None if data is None else decode(data) for data in column]
-    return list(map(decode, column))  # type: ignore[arg-type]  # there is no None in it
+    # A comprehension, because list(map(...)) takes a StopIteration that a serde raises for the end of the column.
+    return [None if data is None else decode(data) for data in column]
 
 
 def map_node(op: MapSpec, downstream: Push) -> Push:
@@ -65,7 +64,7 @@ def map_node(op: MapSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             result = function(value)
-        except Exception as error:
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         downstream(key, result)
 
@@ -79,7 +78,7 @@ def flat_map_node(op: FlatMapSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             results = list(function(value))
-        except Exception as error:
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         for result in results:
             downstream(key, result)
@@ -94,7 +93,7 @@ def filter_node(op: FilterSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             keep = function(value)
-        except Exception as error:
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         if keep:
             downstream(key, value)
@@ -109,7 +108,7 @@ def partition_by_node(op: PartitionBySpec, downstream: Push) -> Push:
     def push(_key: Any, value: Any) -> None:
         try:
             new_key = function(value)
-        except Exception as error:
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         downstream(new_key, value)
 
@@ -194,7 +193,7 @@ class ProcessNode:
         try:
             self._task: StreamTask = op.task()
             self._task.init(context)
-        except Exception as error:
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         self.push = self._make_push(op.id, collector, requests, position)
 
@@ -208,7 +207,7 @@ class ProcessNode:
                 process(envelope, collector, requests)
             except OperatorFailedError:
                 raise  # an operator after this one, which the task's emit called
-            except Exception as error:
+            except USER_FAILURES as error:
                 raise OperatorFailedError(op_id, error) from error
 
         return push
@@ -227,7 +226,9 @@ def sink_node(op: SinkSpec, collector: Collector, requests: Requests, position: 
         envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
         try:
             function(envelope, collector, requests)
-        except Exception as error:
+        except OperatorFailedError:
+            raise
+        except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
 
     return push

@@ -64,6 +64,7 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
         by_place[place] = report
     return (
         _missing(by_place, topology, tasks)
+        or _not_read(by_place, topology, tasks)
         or _two_attempts(by_place)
         or _failure(by_place)
         or _success(by_place, topology)
@@ -78,6 +79,18 @@ def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks:
         for task in range(tasks):
             if (stage, task) not in by_place:
                 return Inconsistent(f"stage {stage} task {task} did not report")
+    if len(by_place) != len(stages) * tasks:
+        return Inconsistent("a report came from a stage or task that does not exist")
+    return None
+
+
+def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology, tasks: int) -> Outcome | None:
+    """A good report has read every source it expects, and no other."""
+    for (stage, task), report in by_place.items():
+        read = {(s, t) for s, tokens in report.read.items() for t in tokens}
+        expected = topology.expected_sources(stage, task, tasks) if stage else frozenset()
+        if not (read <= expected and (read == expected or report.failed or report.error)):
+            return Inconsistent(f"stage {stage} task {task} did not read exactly the sources it has")
     return None
 
 
@@ -100,6 +113,8 @@ def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
             return UserCodeFailed(report.failed)
         if report.error is not None:
             return JobFailed(*report.error)
+    if any(report.upstream_failed for report in by_place.values()):
+        return Inconsistent("a source is said to have failed, but none reported a failure")
     return None
 
 

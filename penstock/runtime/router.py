@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.runtime.context import OperatorFailedError, Page, Position
+from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Page, Position
 from penstock.runtime.operators import Push
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.topology import Channel, Routing, Topology
@@ -49,7 +49,7 @@ class Outlet:
             try:
                 key_bytes = None if key is None else encode_key(key)
                 value_bytes = None if value is None else encode_value(value)
-            except Exception as error:  # a message that does not serialise failed in the operator that made it
+            except USER_FAILURES as error:  # a message that does not serialise failed in the operator that made it
                 raise OperatorFailedError(operator, error) from error
             add_key(key_bytes)
             add_value(value_bytes)

@@ -26,7 +26,8 @@ from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.errors import ConfigError
 
-DEAD_LETTER_CHANNEL = "dead-letter"
+DEAD_LETTER_CHANNEL = "=>dead-letter"
+"""Not a name an operator can have."""
 
 
 class Routing(Enum):

@@ -22,14 +22,20 @@ class TaskStore(KeyValueStore):
         self._engine = engine
         self._cache = ObjectCache(cache_entries)
         self._overlay = Overlay(engine)
+        self._fresh = True
         self._encode_key = spec.key_serde.to_bytes
         self._decode_key = spec.key_serde.from_bytes
         self._encode = spec.value_serde.to_bytes
         self._decode = spec.value_serde.from_bytes
 
     def begin(self) -> Overlay:
-        """Start an attempt: from now on writes go to the overlay that is returned."""
-        self._overlay = Overlay(self._engine)
+        """Start an attempt: from now on writes go to the overlay that is returned.
+
+        What a task's `init` wrote belongs to the first attempt.
+        """
+        if not self._fresh:
+            self._overlay = Overlay(self._engine)
+        self._fresh = False
         return self._overlay
 
     def check(self) -> None:

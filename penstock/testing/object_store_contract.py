@@ -3,7 +3,6 @@
 A test class inherits `ObjectStoreContract` and defines the pytest fixture `store`: an empty store. One whose stores
 several processes can open inherits `SharedObjectStoreContract` and defines `url` too, for `open_store`.
 """
-# ruff: noqa: S101 - these are tests
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ class TestMySystem(SystemContract):
 ```
 """
 
-# ruff: noqa: S101 - a contract is asserted
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

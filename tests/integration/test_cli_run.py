@@ -37,8 +37,10 @@ class Totals(ps.StreamTask):
     def process(self, envelope, collector, coordinator):
         if envelope.value.get("poison"):
             raise ValueError("the message is poisoned")
-        while envelope.value.get("waits for") and not Path(envelope.value["waits for"]).exists():
-            time.sleep(0.05)
+        if "waits for" in envelope.value:
+            Path(envelope.value["reached"]).touch()
+            while not Path(envelope.value["waits for"]).exists():
+                time.sleep(0.05)
         total = (self.totals.get(envelope.key) or 0) + weight(envelope.value)
         self.totals.put(envelope.key, total)
         collector.send("totals", key=envelope.key, value=total)
@@ -159,11 +161,22 @@ def await_line(lines: queue.Queue[str | None], pattern: str) -> None:
     seen: list[str] = []
     deadline = time.monotonic() + DEADLINE_S
     while True:
-        line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
-        assert line is not None, f"ended before `{pattern}`:\n" + "".join(seen)
+        try:
+            line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            pytest.fail(f"no line with `{pattern}` in time:\n" + "".join(seen))
+        assert line is not None, f"ended before a line with `{pattern}`:\n" + "".join(seen)
         seen.append(line)
         if re.search(pattern, line):
             return
+
+
+def await_file(path: Path) -> None:
+    """Wait until the application has made a file."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} was not made in time"
+        time.sleep(0.02)
 
 
 def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
@@ -203,12 +216,12 @@ def test_sigterm_ends_after_the_batch_with_a_commit(project: Path) -> None:
 
 def test_a_second_sigterm_drops_the_batch_and_loses_nothing(project: Path) -> None:
     first, *others = parcels()
-    gate = project / "gate"
-    publish(project, [{**first, "waits for": str(gate)}, *others])
+    gate, reached = project / "gate", project / "reached"
+    publish(project, [{**first, "waits for": str(gate), "reached": str(reached)}, *others])
     with start(project, *RUN) as process:
         try:
             lines = lines_of(process)
-            await_line(lines, "running, ")
+            await_file(reached)
             process.send_signal(signal.SIGTERM)
             await_line(lines, "stopping after the current batch")
             process.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import (
     BackendContext,
     RestoreProgress,
@@ -63,6 +63,10 @@ class ChangelogMarker:
         """Read a marker. Raises CorruptError if it is not one, or its lineage does not lead to its version."""
         try:
             fields = orjson.loads(text)
+            if fields["format"] > _MARKER_FORMAT:
+                raise IncompatibleError(
+                    f"marker `{text}` has format {fields['format']}; this Penstock reads up to {_MARKER_FORMAT}"
+                )
             lineage = tuple((int(e), int(first), int(last)) for e, first, last in fields["lineage"])
             marker = cls(int(fields["version"]), lineage)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:

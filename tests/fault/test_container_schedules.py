@@ -1,0 +1,232 @@
+"""Schedules of DESIGN section 13 that containers meet, against real container processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.container.protocol import EndCall, OpenCall
+from penstock.errors import ContainerLostError
+from penstock.runtime.outcome import Inconsistent, Succeeded
+from penstock.runtime.packet import to_batch
+from penstock.system.partitioner import partition_of
+from tests.support.containers import (
+    STAGE,
+    ContainerProcess,
+    Job,
+    attempt,
+    calls_with,
+    half_client,
+    messages,
+    oracle,
+    stored,
+    wait_until,
+)
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ContainerProcess]]:
+    started = [ContainerProcess(tmp_path_factory.mktemp("logs")) for _ in range(2)]
+    yield started
+    for container in started:
+        container.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path, containers: list[ContainerProcess]) -> Job:
+    job = Job(tmp_path, containers)
+    job.open()
+    return job
+
+
+def test_a_batch_a_commit_and_a_restore(job: Job) -> None:
+    first, second, third = messages(40), messages(40, 40), messages(10, 80)
+    job.run_batch(1, first)
+    job.run_batch(2, second)
+    markers = job.commit()
+    assert stored(job, markers) == oracle(first, second)
+    job.run_batch(3, third)
+    job.open(last_ended=2, markers=markers)
+    outcome = job.run_batch(3, third)
+    assert outcome.messages_in == outcome.messages_out == 10
+    assert stored(job, job.commit(2)) == oracle(first, second, third)
+    assert job.commit(3) == job.commit(4), "an unchanged store keeps its version"
+
+
+def test_the_pyspark_worker_is_killed_after_half_of_a_batchs_rows_were_sent(job: Job) -> None:
+    first = messages(30)
+    first[20]["touch"] = "half"
+    run = job.start(1, first)
+    task = partition_of(first[20]["key"].encode(), 2)
+    data = [to_batch([p]) for p in run.for_task(task) if p.kind == 0]
+    assert len(data) == 2, "one packet of each source"
+    killed = half_client(job.homes[task].address, job.call(run, task), data[:1])
+    wait_until((job.folder / "half").exists, "the container processed what was sent")
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(30)
+    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded)
+    assert outcome.messages_out == 30
+    job.end(1, outcome.tokens)
+    assert stored(job, job.commit()) == oracle(first)
+
+
+def test_an_input_that_ends_without_its_trailer_is_discarded(job: Job) -> None:
+    """To the container a killed worker may look like a clean end of the stream."""
+    first = messages(30)
+    run = job.start(1, first)
+    for missing in (1, 2):
+        with pytest.raises(ContainerLostError, match="without the trailer"):
+            job.attempt(run, 0, run.for_task(0)[:-missing])
+    job.run_batch(1, first, run=2)
+    assert stored(job, job.commit()) == oracle(first)
+
+
+def test_a_finished_attempt_is_followed_by_a_late_second_one_before_end(job: Job) -> None:
+    first = messages(30)
+    run = job.start(1, first)
+    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
+    late, report = job.attempt(run, 0)
+    assert job.emitted(late) == sum(p.messages for p in run.for_task(0) if p.kind == 0)
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded)
+    assert outcome.tokens[0][STAGE] != report.token
+    assert isinstance(job.outcome(run, results + late[-1:]), Inconsistent)
+    job.end(1, outcome.tokens)
+    second = messages(30, 30)
+    job.run_batch(2, second)
+    assert stored(job, job.commit()) == oracle(first, second)
+
+
+def test_a_late_attempt_that_is_still_running_at_end_counts_for_nothing(job: Job) -> None:
+    first = messages(20)
+    run = job.start(1, first)
+    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded)
+    data = [to_batch([p]) for p in run.for_task(0) if p.kind == 0]
+    late = half_client(job.homes[0].address, job.call(run, 0), data)
+    wait_until(lambda: len((job.folder / "init-0").read_text()) == 2, "the late attempt began")
+    job.end(1, outcome.tokens)
+    second = messages(20, 20)
+    job.run_batch(2, second)
+    late.kill()
+    late.wait(30)
+    assert stored(job, job.commit()) == oracle(first, second)
+
+
+def test_ends_reply_is_lost(job: Job) -> None:
+    first = messages(30)
+    outcome = job.run_batch(1, first)
+    job.end(1, outcome.tokens)
+    other = {task: {STAGE: "0" * 16} for task in outcome.tokens}
+    with pytest.raises(ContainerLostError, match="last ended batch is 1"):
+        job.end(1, other)
+    second = messages(30, 30)
+    job.run_batch(2, second)
+    with pytest.raises(ContainerLostError, match="told to end batch 1"):
+        job.end(1, outcome.tokens)
+    assert stored(job, job.commit()) == oracle(first, second)
+
+
+def test_end_with_a_token_nobody_has_changes_nothing(job: Job) -> None:
+    first = messages(30)
+    run = job.start(1, first)
+    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded)
+    for task in range(2):
+        wrong = {**outcome.tokens, task: {STAGE: "f" * 16}}
+        with pytest.raises(ContainerLostError, match="no finished attempt"):
+            job.end_in(job.homes[task].client, 1, wrong)
+    with pytest.raises(ContainerLostError, match="End names tasks"):
+        job.homes[0].client.end(EndCall(job.homes[0].client.identity(job.epoch), 1, {}), 30)
+    job.end(1, outcome.tokens)
+    assert stored(job, job.commit()) == oracle(first)
+
+
+def test_end_reaches_two_of_three_containers(tmp_path: Path, containers: list[ContainerProcess]) -> None:
+    third = ContainerProcess(tmp_path)
+    try:
+        job = Job(tmp_path, [*containers, third], tasks=3)
+        job.open()
+        first, second = messages(60), messages(60, 60)
+        job.run_batch(1, first)
+        markers = job.commit()
+        run = job.start(2, second)
+        results = [packet for t in range(3) for packet in job.attempt(run, t)[0]]
+        outcome = job.outcome(run, results)
+        assert isinstance(outcome, Succeeded)
+        for container in containers:
+            job.end_in(container.client, 2, outcome.tokens)
+        third.kill()
+        with pytest.raises(ContainerLostError):
+            job.end_in(third.client, 2, outcome.tokens)
+        job.homes[2] = containers[0]
+        job.open(last_ended=1, markers=markers)
+        job.run_batch(2, second)
+        assert stored(job, job.commit(2)) == oracle(first, second)
+    finally:
+        third.kill()
+
+
+def test_a_container_is_replaced_silently_inside_an_epoch(tmp_path: Path) -> None:
+    """Another process answers under the old one's identity: every call is refused."""
+    old, new = ContainerProcess(tmp_path), ContainerProcess(tmp_path)
+    try:
+        job = Job(tmp_path, [old], tasks=1)
+        job.open()
+        first = messages(10)
+        job.run_batch(1, first)
+        markers = job.commit()
+        run = job.start(2, messages(10, 10))
+        call, identity = job.call(run, 0), old.client.identity(job.epoch)
+        old.kill()
+        for refused in calls_with(job, new, identity):
+            with pytest.raises(ContainerLostError, match=f"meant for incarnation {old.address.incarnation}"):
+                refused()
+        with pytest.raises(ContainerLostError, match="meant for incarnation"):
+            attempt(new.address, call, [to_batch(run.for_task(0))])
+        job.homes[0] = new
+        job.open(last_ended=1, markers=markers)
+        assert stored(job, job.commit(2)) == oracle(first)
+    finally:
+        old.kill()
+        new.kill()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"batch": 2, "last_ended": 1}, "batch 2 run 1 came during batch 1 run 1"),
+        ({"batch": 0, "last_ended": -1}, "batch 0 run 1 came during"),
+        ({"run": 2}, "batch 1 run 2 came during"),
+        ({"last_ended": 3}, "expects task 0 at batch 3; it is at batch 0"),
+        ({"task": 1}, "expects task 1 at batch 0; it is not here"),
+    ],
+)
+def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, int], said: str) -> None:
+    run = job.start(1, messages(10))
+    with pytest.raises(ContainerLostError, match=said):
+        attempt(job.homes[0].address, job.call(run, 0, **changed), [to_batch(run.for_task(0))])
+    job.run_batch(1, messages(10), run=2)
+
+
+def test_calls_of_an_older_epoch_are_refused(job: Job) -> None:
+    run = job.start(1, messages(10))
+    call, old, identity = job.call(run, 0), job.epoch, job.homes[0].client.identity(job.epoch)
+    job.open()
+    for refused in calls_with(job, job.homes[0], identity)[1:]:
+        with pytest.raises(ContainerLostError, match=f"of epoch {old}, this container is in {job.epoch}"):
+            refused()
+    with pytest.raises(ContainerLostError, match="of epoch"):
+        attempt(job.homes[0].address, call, [to_batch(run.for_task(0))])
+    client = job.homes[0].client
+    for epoch in (old, job.epoch):
+        with pytest.raises(ContainerLostError, match=f"epoch {epoch} is not newer than {job.epoch}"):
+            list(client.open(OpenCall(client.identity(epoch), 0, None, [], [0]), job.package, 30))
+    job.run_batch(1, messages(10))

@@ -1,0 +1,304 @@
+"""Real container processes, and batches run through them as a driver and its Spark workers would."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config.load import load_config
+from penstock.container.client import ContainerClient
+from penstock.container.container import JobPackage
+from penstock.container.exchange import exchange
+from penstock.container.launch import _await_address, _spawn
+from penstock.container.protocol import (
+    AttemptCall,
+    CommitCall,
+    ContainerAddress,
+    ContainerSpec,
+    EndCall,
+    Identity,
+    OpenCall,
+    StartRun,
+)
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.attempt import Report
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
+from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
+from penstock.runtime.sink import SinkAttempt
+from penstock.runtime.source import run_source
+from penstock.runtime.topology import plan_topology
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.changelog_files import ChangelogFilesRestore
+from penstock.state.engine import MemoryEngine
+from penstock.system.base import OffsetRange, WriterIdentity
+from penstock.system.memory import MemorySystem
+from tests.support.container_app import Message, totals_graph
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "the job's secret"
+DEADLINE_S = 30.0
+STAGE = 1
+"""The stage that runs in the containers."""
+_epochs = count(1)
+_names = count(1)
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S) -> None:
+    """Wait for a condition; fails, saying for what, once the deadline has passed."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
+        time.sleep(0.01)
+
+
+class ContainerProcess:
+    """A container, child of this process, and a client of it."""
+
+    def __init__(self, folder: Path, parent: int | None = None) -> None:
+        if str(ROOT) not in sys.path:  # the container unpickles what tests define
+            sys.path.append(str(ROOT))
+        spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder))
+        self.process = _spawn(spec, f"c{next(_names)}", parent or os.getpid())
+        self.address: ContainerAddress = _await_address(self.process, time.monotonic() + DEADLINE_S)
+        self.client = ContainerClient(self.address, SECRET)
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        return Path(self.address.log_path).read_text(encoding="utf-8")
+
+    def ended(self, timeout_s: float = DEADLINE_S) -> int:
+        """Wait for its end; the exit status."""
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End it, if it still lives."""
+        with suppress(Exception):
+            self.client.disconnect()
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+
+@dataclass
+class Run:
+    """One run of a batch: the packets for the containers, what came back."""
+
+    batch: int
+    run: int
+    packets: list[Packet]
+    """What the sources sent, reports included."""
+    results: list[Packet] = field(default_factory=list)
+
+    def for_task(self, task: int) -> list[Packet]:
+        """The packets of a task."""
+        return [p for p in self.packets if p.stage == STAGE and p.dest == task]
+
+
+class Job:
+    """The totals application on some containers: task t lives in container t modulo their number."""
+
+    def __init__(
+        self,
+        folder: Path,
+        containers: Sequence[ContainerProcess],
+        *,
+        tasks: int = 2,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.tasks = tasks
+        self.homes = {task: containers[task % len(containers)] for task in range(tasks)}
+        self.root = folder / "root"
+        base = {"job.root": str(self.root), "job.logged.store.base.dir": str(folder / "local")}
+        self.config = load_config(overrides={**base, **(config or {})}, default_job_name="totals", environ={})
+        self.topology = plan_topology(totals_graph(folder))
+        self.settings = RuntimeSettings("totals", tasks, {"local.totals": tasks})
+        self.system = MemorySystem("local")
+        for stream in ("events", "totals"):
+            self.system.admin().create_stream(stream, tasks)
+        self.objects = open_store(self.config.job.root)
+        self.objects.put_if_absent("probe", b"")
+        self.package = pickle.dumps(JobPackage(self.topology, self.settings, self.config, "uid", "probe"))
+        self.epoch = 0
+
+    @property
+    def clients(self) -> list[ContainerClient]:
+        """The containers in use."""
+        used = {home.address.container: home.client for home in self.homes.values()}
+        return list(used.values())
+
+    def tasks_of(self, client: ContainerClient) -> list[int]:
+        """The tasks that live in a container."""
+        return [task for task, home in self.homes.items() if home.client is client]
+
+    def open(self, last_ended: int = 0, markers: Mapping[str, dict[str, dict[str, str]]] | None = None) -> None:
+        """Enter a new epoch everywhere."""
+        self.epoch = next(_epochs)
+        covered = [] if markers is None else ["totals"]
+        for client in self.clients:
+            tasks = self.tasks_of(client)
+            own = None if markers is None else {str(t): markers[str(t)] for t in tasks}
+            call = OpenCall(client.identity(self.epoch), last_ended, own, covered, tasks)
+            list(client.open(call, self.package, DEADLINE_S))
+
+    def start(self, batch: int, messages: Sequence[Message], run: int = 1) -> Run:
+        """Append the messages, tell the containers that a run begins, and run the sources over exactly them."""
+        ranges: dict[int, list[tuple[int, OffsetRange]]] = {}
+        for task in range(self.tasks):
+            ssp = SystemStreamPartition("local", "events", task)
+            value = self.topology.graph.inputs[0].value_serde.to_bytes
+            mine = [(0, None, value(m)) for m in messages[task :: self.tasks]]
+            if mine:
+                first = self.system.writer(None).append(ssp, mine)
+                ranges[task] = [(0, OffsetRange(ssp, first, first + len(mine)))]
+        self.start_run(batch, run)
+        sent = (
+            run_source(self.topology, self.settings, t, ranges.get(t, ()), self._systems) for t in range(self.tasks)
+        )
+        return Run(batch, run, [packet for packets in sent for packet in packets])
+
+    def start_run(self, batch: int, run: int) -> None:
+        """A run of a batch begins."""
+        for client in self.clients:
+            client.start_run(StartRun(client.identity(self.epoch), batch, run), DEADLINE_S)
+
+    def call(self, run: Run, task: int, **changed: object) -> AttemptCall:
+        """An attempt's call."""
+        identity = Identity(self.homes[task].address.incarnation, self.epoch)
+        fields = {"identity": identity, "batch": run.batch, "run": run.run, "stage": STAGE, "task": task}
+        return AttemptCall(**{**fields, "last_ended": run.batch - 1, **changed})  # type: ignore[arg-type]
+
+    def attempt(self, run: Run, task: int, packets: Sequence[Packet] | None = None) -> tuple[list[Packet], Report]:
+        """Run an attempt to its end: all it sent, and its report."""
+        mine = run.for_task(task) if packets is None else packets
+        found = attempt(self.homes[task].address, self.call(run, task), [to_batch([packet]) for packet in mine])
+        return found, Report.from_payload(bytes(found[-1].payload or b""))
+
+    def outcome(self, run: Run, results: Sequence[Packet]) -> Outcome:
+        """Write the outputs; what came of the run."""
+        reports = [p for p in (*run.packets, *results) if p.stage == REPORT_STAGE]
+        for task in range(self.tasks):
+            sink = SinkAttempt(self.topology, self.settings, task, self._systems, WriterIdentity("totals", self.epoch))
+            for packet in results:
+                if packet.stage == self.topology.sink and packet.dest == task:
+                    sink.accept(packet)
+            reports += sink.finish()
+        found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
+        return decide_outcome(found, self.topology, self.tasks)
+
+    def run_batch(self, batch: int, messages: Sequence[Message], run: int = 1) -> Succeeded:
+        """A whole batch that goes well, End included."""
+        started = self.start(batch, messages, run)
+        results = [packet for task in range(self.tasks) for packet in self.attempt(started, task)[0]]
+        outcome = self.outcome(started, results)
+        assert isinstance(outcome, Succeeded), outcome
+        self.end(batch, outcome.tokens)
+        return outcome
+
+    def end(self, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
+        """End the batch everywhere."""
+        for client in self.clients:
+            self.end_in(client, batch, tokens)
+
+    def end_in(self, client: ContainerClient, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
+        """End the batch in one container."""
+        own = {str(t): {str(s): token for s, token in tokens[t].items()} for t in self.tasks_of(client)}
+        client.end(EndCall(client.identity(self.epoch), batch, own), DEADLINE_S)
+
+    def commit(self, number: int = 1) -> dict[str, dict[str, dict[str, str]]]:
+        """Snapshot and upload everywhere; the markers."""
+        markers: dict[str, dict[str, dict[str, str]]] = {}
+        for client in self.clients:
+            call = CommitCall(client.identity(self.epoch), f"{number}-0")
+            client.snapshot(call, DEADLINE_S)
+            markers |= client.upload(call, DEADLINE_S)
+        return markers
+
+    def emitted(self, results: Sequence[Packet]) -> int:
+        """Messages that results hold for the sinks."""
+        return sum(p.messages for p in results if p.stage == self.topology.sink and p.kind == 0)
+
+    @property
+    def _systems(self) -> dict[str, MemorySystem]:
+        return {"local": self.system}
+
+
+def everything(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """All packets are this attempt's."""
+    return batch, batch.slice(0, 0)
+
+
+def attempt(
+    address: ContainerAddress, call: AttemptCall, batches: Sequence[pa.RecordBatch] | Iterator[pa.RecordBatch]
+) -> list[Packet]:
+    """Run an attempt to its end."""
+    return [p for b in exchange(address, SECRET, call, iter(batches), everything) for p in from_batch(b)]
+
+
+def half_client(address: ContainerAddress, call: AttemptCall, batches: list[pa.RecordBatch]) -> subprocess.Popen[bytes]:
+    """A process that sends these batches to the container and then waits for ever, in the middle of its attempt."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    client = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.half_client"], stdin=subprocess.PIPE, env=environment
+    )
+    assert client.stdin is not None
+    client.stdin.write(pickle.dumps((address, SECRET, call, batches)))
+    client.stdin.flush()
+    return client
+
+
+def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> list[Callable[[], object]]:
+    """Every call of a driver that changes something, under an identity. The first one is `open`."""
+    client, timeout = container.client, DEADLINE_S
+    commit = CommitCall(identity, "1-0")
+    return [
+        lambda: list(
+            client.open(OpenCall(Identity(identity.incarnation, 10**6), 0, None, [], [0]), job.package, timeout)
+        ),
+        lambda: client.start_run(StartRun(identity, 2, 1), timeout),
+        lambda: client.end(EndCall(identity, 1, {}), timeout),
+        lambda: client.snapshot(commit, timeout),
+        lambda: client.upload(commit, timeout),
+    ]
+
+
+def messages(number: int, start: int = 0) -> list[Message]:
+    """Messages of seven keys."""
+    return [{"key": f"k{n % 7}", "n": n} for n in range(start, start + number)]
+
+
+def oracle(*batches: Sequence[Message]) -> dict[bytes, bytes]:
+    """The state as a plain loop makes it."""
+    totals: dict[str, list[int]] = {}
+    for message in (m for batch in batches for m in batch):
+        total = totals.setdefault(message["key"], [0, 0])
+        total[0] += message["n"]
+        total[1] += 1
+    return {k.encode(): b'{"sum":%d,"messages":%d}' % (s, m) for k, (s, m) in totals.items()}
+
+
+def stored(job: Job, markers: dict[str, dict[str, dict[str, str]]]) -> dict[bytes, bytes]:
+    """What a restore from the job root finds."""
+    found: dict[bytes, bytes] = {}
+    for task in range(job.tasks):
+        engine = MemoryEngine()
+        context = BackendContext(job.objects, JobPaths("totals", "1"), task, ("totals",), job.epoch)
+        marker = markers[str(task)]["changelog-files"]["totals"]
+        progress = RestoreProgress(threading.Event(), lambda _: None)
+        ChangelogFilesRestore(context).restore(marker, "totals", engine, progress)
+        found |= dict(engine.scan(None, None))
+    return found
