@@ -207,6 +207,7 @@ def test_a_container_is_replaced_silently_inside_an_epoch(tmp_path: Path) -> Non
         ({"run": 2}, "batch 1 run 2 came during"),
         ({"last_ended": 3}, "expects task 0 at batch 3; it is at batch 0"),
         ({"task": 1}, "expects task 1 at batch 0; it is not here"),
+        ({"stage": 7}, "stage 7"),
     ],
 )
 def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, int], said: str) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -87,8 +86,6 @@ class ContainerProcess:
 
     def kill(self) -> None:
         """End it, if it still lives."""
-        with suppress(Exception):
-            self.client.disconnect()
         self.process.kill()
         self.process.wait(DEADLINE_S)
 
@@ -176,11 +173,11 @@ class Job:
         for client in self.clients:
             client.start_run(StartRun(client.identity(self.epoch), batch, run), DEADLINE_S)
 
-    def call(self, run: Run, task: int, **changed: object) -> AttemptCall:
-        """An attempt's call."""
-        identity = Identity(self.homes[task].address.incarnation, self.epoch)
-        fields = {"identity": identity, "batch": run.batch, "run": run.run, "stage": STAGE, "task": task}
-        return AttemptCall(**{**fields, "last_ended": run.batch - 1, **changed})  # type: ignore[arg-type]
+    def call(self, started: Run, number: int, **changed: object) -> AttemptCall:
+        """The call of an attempt of a task of the run."""
+        identity = Identity(self.homes[number].address.incarnation, self.epoch)
+        fields = {"identity": identity, "batch": started.batch, "run": started.run, "stage": STAGE, "task": number}
+        return AttemptCall(**{**fields, "last_ended": started.batch - 1, **changed})  # type: ignore[arg-type]
 
     def attempt(self, run: Run, task: int, packets: Sequence[Packet] | None = None) -> tuple[list[Packet], Report]:
         """Run an attempt to its end: all it sent, and its report."""

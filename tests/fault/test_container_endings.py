@@ -1,0 +1,308 @@
+"""How containers end, refuse, and get out of what is stuck, with real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from penstock.container.auth import call_options
+from penstock.container.client import ContainerClient
+from penstock.container.exchange import exchange
+from penstock.container.protocol import OpenCall, PlainCall, dump
+from penstock.errors import ConfigError, ContainerLostError, NotFoundError
+from penstock.runtime.packet import to_batch
+from tests.support.containers import (
+    DEADLINE_S,
+    SECRET,
+    ContainerProcess,
+    Job,
+    attempt,
+    everything,
+    half_client,
+    messages,
+    wait_until,
+)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[ContainerProcess]:
+    container = ContainerProcess(tmp_path)
+    yield container
+    container.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path, container: ContainerProcess) -> Job:
+    job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 1000})
+    job.open()
+    return job
+
+
+def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
+    _, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"garbage"), options)
+    reader.read_chunk()
+
+
+def test_calls_without_the_right_secret_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
+    address = container.address
+    nothing = flight.FlightCallOptions(timeout=DEADLINE_S)
+    twice = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SECRET}".encode())] * 2)
+    for uri in (address.socket_uri, address.tcp_uri):
+        client = flight.connect(uri)
+        for options in (nothing, call_options("wrong"), call_options(""), call_options(SECRET + "x"), twice):
+            with pytest.raises(flight.FlightUnauthenticatedError, match="does not carry the job's secret"):
+                list(client.do_action(flight.Action("close", dump(PlainCall(container.client.identity(1)))), options))
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                list(client.list_flights(options=options))
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                _read_one(client, options)
+        client.close()
+    with pytest.raises(ContainerLostError, match="secret"):
+        list(ContainerClient(address, "wrong").open(OpenCall(container.client.identity(1), 0, None, [], [0]), b"", 5))
+    job.run_batch(1, messages(10))
+    assert container.log.count("without the job's secret") == 1
+    assert SECRET not in container.log
+    assert SECRET not in " ".join(psutil.Process(address.pid).cmdline())
+
+
+def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> None:
+    port = urlsplit(container.address.tcp_uri).port
+    assert port is not None
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(4096),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
+        b"",
+    ):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
+            connection.settimeout(DEADLINE_S)
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            try:
+                while connection.recv(4096):
+                    pass
+            except ConnectionError:
+                pass
+    job.run_batch(1, messages(10))
+
+
+def test_malformed_calls_are_errors_and_the_container_goes_on(container: ContainerProcess, job: Job) -> None:
+    client, options = flight.connect(container.address.tcp_uri), call_options(SECRET, DEADLINE_S)
+    for action, body in (("open", b""), ("end", b"{"), ("end", b"{}"), ("snapshot", b"[]"), ("no-such", b"")):
+        with pytest.raises(flight.FlightError):
+            list(client.do_action(flight.Action(action, body), options))
+    with pytest.raises((flight.FlightError, pa.ArrowException)):
+        _read_one(client, options)
+    client.close()
+    job.run_batch(1, messages(10))
+
+
+PARENT = """
+import subprocess, sys
+from pathlib import Path
+from tests.support.containers import ContainerProcess
+container = ContainerProcess(Path(sys.argv[1]))
+print(container.address.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_container_ends_when_its_parent_process_dies(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+    )
+    assert parent.stdout is not None
+    container = psutil.Process(int(parent.stdout.readline()))
+    assert container.is_running()
+    parent.kill()
+    parent.wait(DEADLINE_S)
+    assert not psutil.wait_procs([container], timeout=DEADLINE_S)[1]
+
+
+def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerProcess, job: Job) -> None:
+    lost: list[ContainerClient] = []
+    container.client.listen(lost.append)
+    wait_until(lambda: container.client.last_beat is not None, "a beat")
+    beat = container.client.last_beat
+    assert beat is not None
+    assert (beat.incarnation, beat.stalled_ms) == (container.address.incarnation, 0)
+    assert beat.resident_bytes > 1 << 20
+    run = job.start(1, messages(10))
+    container.kill()
+    wait_until(lambda: lost, "the loss is noticed", 5)
+    assert lost == [container.client]
+    assert "beats" in str(container.client.lost)
+    with pytest.raises(ContainerLostError):
+        job.start_run(1, 2)
+    with pytest.raises(ContainerLostError):
+        job.attempt(run, 0)
+
+
+def test_a_container_killed_inside_an_exchange_is_a_lost_container(container: ContainerProcess, job: Job) -> None:
+    """Whatever the writing meets when the process goes away: never another kind of error, and it does not hang."""
+    run = job.start(1, messages(10))
+    data = to_batch([p._replace(payload=b"x" * 1_000_000) for p in run.for_task(0) if p.kind == 0])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield to_batch([])
+        container.kill()
+        for _ in range(100):
+            yield data
+
+    with pytest.raises(ContainerLostError):
+        attempt(container.address, job.call(run, 0), batches())
+
+
+def test_close_ends_the_process_while_beats_are_listened_to(container: ContainerProcess, job: Job) -> None:
+    container.client.listen(lambda _: None)
+    job.run_batch(1, messages(10))
+    container.client.close(job.epoch, DEADLINE_S)
+    assert container.ended(10) == 0
+    assert (job.folder / "close-0").read_text() == "x"
+    assert not Path(urlsplit(container.address.socket_uri).path).exists()
+
+
+def test_a_new_epoch_cancels_an_attempt_that_waits_for_input(container: ContainerProcess, job: Job) -> None:
+    """The worker of the cancelled attempt is told so as soon as it goes on; it must not hang."""
+    run = job.start(1, messages(10))
+    call, data = job.call(run, 0), [to_batch([p]) for p in run.for_task(0)]
+    opened, sent = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield data[0]
+        sent.set()
+        assert opened.wait(DEADLINE_S)
+        yield from data[1:]
+
+    with ThreadPoolExecutor(1) as pool:
+        attempting = pool.submit(attempt, container.address, call, batches())
+        assert sent.wait(DEADLINE_S)
+        wait_until((job.folder / "init-0").exists, "the attempt began")
+        job.open()
+        opened.set()
+        try:
+            with pytest.raises(ContainerLostError):
+                attempting.result(10)
+        finally:
+            job.run_batch(1, messages(10))
+            container.kill()
+
+
+def test_user_code_that_never_returns_ends_the_process_when_an_epoch_opens(
+    container: ContainerProcess, job: Job
+) -> None:
+    run = job.start(1, [{"key": "a", "n": 1, "touch": "stuck", "wait": "never"}])
+    client = half_client(container.address, job.call(run, 0), [to_batch(run.for_task(0))])
+    try:
+        wait_until((job.folder / "stuck").exists, "user code runs")
+        begun = time.monotonic()
+        with pytest.raises(ContainerLostError):
+            job.open()
+        assert container.ended(10) == 70
+        assert time.monotonic() - begun < 5, "task.shutdown.ms is 1000"
+        assert "did not end within 1 s (task.shutdown.ms)" in container.log
+    finally:
+        client.kill()
+        client.wait(DEADLINE_S)
+
+
+def test_beats_say_how_long_user_code_is_stuck_also_when_a_retry_waits_for_it(
+    container: ContainerProcess, job: Job
+) -> None:
+    container.client.listen(lambda _: None)
+    run = job.start(1, [{"key": "a", "n": 1, "touch": "stuck", "wait": "go"}])
+    clients = []
+    try:
+        for _ in range(2):
+            clients.append(half_client(container.address, job.call(run, 0), [to_batch(run.for_task(0))]))
+            wait_until((job.folder / "stuck").exists, "user code runs")
+        clients[0].kill()
+        before = time.monotonic()
+        beat = container.client
+        wait_until(lambda: beat.last_beat_at > before + 1.5, "more beats")
+        assert beat.last_beat is not None
+        assert beat.last_beat.stalled_ms > 1000
+    finally:
+        (job.folder / "go").touch()
+        for client in clients:
+            client.kill()
+            client.wait(DEADLINE_S)
+
+
+def test_an_input_that_fails_takes_its_attempt_with_it(container: ContainerProcess, job: Job) -> None:
+    """A shuffle fetch fails in a worker that lives on: the container does not wait for the rest for ever."""
+    run = job.start(1, messages(10))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield to_batch(run.for_task(0)[:1])
+        wait_until((job.folder / "init-0").exists, "the attempt began")
+        raise OSError("fetch failed")
+
+    with pytest.raises(OSError, match="fetch failed"):
+        list(exchange(container.address, SECRET, job.call(run, 0), batches(), everything))
+    wait_until((job.folder / "close-0").exists, "the attempt is discarded, with its task", 5)
+
+
+def test_fifty_megabytes_each_way_do_not_deadlock(container: ContainerProcess, job: Job) -> None:
+    count, padding = 100, "x" * 500_000
+    outcome_messages = [{"key": f"k{n}", "n": n, "padding": padding} for n in range(count)]
+    run = job.start(1, outcome_messages)
+    with ThreadPoolExecutor(1) as pool:
+        found, report = pool.submit(job.attempt, run, 0).result(60)
+    assert report.messages == job.emitted(found) == count
+    assert sum(len(p.payload or b"") for p in run.for_task(0)) > 50_000_000
+    assert sum(len(p.payload or b"") for p in found) > 50_000_000
+
+
+def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
+    container: ContainerProcess, tmp_path: Path
+) -> None:
+    """Task 0 has much to restore and is cancelled when task 1 fails: the failure counts, not the cancellation."""
+    job = Job(tmp_path, [container])
+    job.open()
+    for batch in range(1, 31):
+        job.run_batch(batch, [{"key": f"k{n}", "n": n} for n in range(200)])
+        markers = job.commit(batch)
+    (missing,) = job.root.rglob("1/7.*.delta")
+    missing.unlink()
+    with pytest.raises(NotFoundError, match=r"state/totals/1/7\.\d+\.delta` is missing.*version 30 of store `totals`"):
+        job.open(last_ended=30, markers=markers)
+    with pytest.raises(ContainerLostError, match="this container is in"):
+        job.start_run(31, 1)
+
+
+def test_what_is_wrong_with_the_job_root_keeps_its_kind(container: ContainerProcess, tmp_path: Path) -> None:
+    job = Job(tmp_path, [container])
+    job.objects.delete("probe")
+    with pytest.raises(NotFoundError, match="a job root must be shared by all hosts"):
+        job.open()
+    shutil.rmtree(job.root)
+    job.root.touch()
+    with pytest.raises(ConfigError):
+        job.open()
+
+
+def test_the_application_fails_in_a_container(container: ContainerProcess, job: Job) -> None:
+    run = job.start(1, [{"key": "a", "n": 1}, {"key": "b", "n": 2, "raise": "no such flight"}])
+    _, report = job.attempt(run, 0)
+    assert report.failed is not None
+    assert (report.failed.offset, report.failed.key, report.failed.operator) == (1, "b", "add")
+    assert report.failed.reason == "ValueError: no such flight"
+    assert "penstock/runtime" not in report.failed.traceback
+    job.run_batch(1, messages(10), run=2)
+    assert (job.folder / "close-0").exists()

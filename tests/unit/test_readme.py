@@ -1,0 +1,18 @@
+"""The README's example runs as written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_example_and_its_test_run_as_written() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    example, test = blocks[0], blocks[1]
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(example + test, "README.md", "exec"), namespace)
+    assert namespace["runner"].store("aircraft") == {"N14228": {"flights": 1, "miles": 1400}}
+    assert [m.key for m in namespace["runner"].output("local.utilisation")] == ["N14228"]
