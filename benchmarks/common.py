@@ -154,14 +154,17 @@ def _machine_busy_seconds() -> float:
 
 
 def _kind(process: psutil.Process, session: int) -> str | None:
-    """What sort of process it is; None for one that is not to be counted."""
+    """What sort of process it is; None for one that is not to be counted, or is about to end."""
     if process.pid == session:
         return "driver"
+    command = process.cmdline()
+    if not command:
+        return None
     if _is_java(process):
         # A JVM that starts a command is for a moment two processes with one memory.
         parent = process.parent()
         return None if parent is not None and _is_java(parent) else "jvm"
-    return "containers" if "penstock.container" in process.cmdline() else "spark workers"
+    return "containers" if "penstock.container" in command else "spark workers"
 
 
 def _is_java(process: psutil.Process) -> bool:

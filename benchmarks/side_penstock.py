@@ -111,6 +111,7 @@ def follow(job: Job) -> list[dict[str, Any]]:
                     "duration_ms": dict(last.duration_ms),
                     "interval_ms": round((now - before) * 1000),
                     "ended": time.time(),
+                    "container_bytes": last.container_bytes,
                 }
                 before = now
             if not active:

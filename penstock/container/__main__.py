@@ -6,6 +6,7 @@ executor it was started by.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -61,6 +62,10 @@ def main() -> None:
     _redirect(log_path)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
+    # The cached values of big stores are many objects that all live on: look through them rarely.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     stop.wait()
     for server in servers:
         server.shutdown()

@@ -140,11 +140,11 @@ class Container:
         for instance in tasks:
             instance.drop_attempts()
 
-    def start_attempt(self, call: AttemptCall) -> RunningAttempt:
-        """Begin an attempt; an older one of the same stage and task is cancelled first, and joined."""
-        place = (call.stage, call.task)
+    def start_attempt(self, call: AttemptCall, number: int) -> RunningAttempt:
+        """Begin the attempt of one of the tasks; an older one of this stage and task is cancelled first, and joined."""
+        place = (call.stage, number)
         with self._lock:
-            task = self._check_attempt(call)
+            task = self._check_attempt(call, number)
             older = self._running.get(place)
         if older is not None:
             with older.lock:  # it stays listed until then, so that a beat tells how long this takes
@@ -152,9 +152,9 @@ class Container:
         running = RunningAttempt(task.start_attempt(call.stage, new_token()))
         with self._lock:
             try:
-                self._check_attempt(call)
+                self._check_attempt(call, number)
                 if self._running.get(place) is not older:
-                    raise ContainerLostError(f"two attempts of stage {call.stage} task {call.task} began at once")
+                    raise ContainerLostError(f"two attempts of stage {call.stage} task {number} began at once")
             except ContainerLostError:
                 task.discard_attempt(running.attempt)
                 raise
@@ -261,17 +261,17 @@ class Container:
         if identity.epoch != self._epoch or self._storage is None:
             raise ContainerLostError(f"the call is of epoch {identity.epoch}, this container is in {self._epoch}")
 
-    def _check_attempt(self, call: AttemptCall) -> TaskInstance:
+    def _check_attempt(self, call: AttemptCall, number: int) -> TaskInstance:
         self._check(call.identity)
         if (call.batch, call.run) != self._batch:
             raise ContainerLostError(
                 f"an attempt of batch {call.batch} run {call.run} came during batch {self._batch[0]} "
                 f"run {self._batch[1]}"
             )
-        task = self._tasks.get(call.task)
+        task = self._tasks.get(number)
         if task is None or task.last_ended != call.last_ended or call.batch != call.last_ended + 1:
             known = "not here" if task is None else f"at batch {task.last_ended}"
-            raise ContainerLostError(f"an attempt expects task {call.task} at batch {call.last_ended}; it is {known}")
+            raise ContainerLostError(f"an attempt expects task {number} at batch {call.last_ended}; it is {known}")
         return task
 
 

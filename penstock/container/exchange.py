@@ -1,4 +1,4 @@
-"""The Spark worker's side of an attempt: streams packets to the task's container and back at the same time."""
+"""The Spark worker's side of attempts: streams packets to the tasks' container and back at the same time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
@@ -27,14 +28,14 @@ def exchange(
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Run an attempt in its container.
+    """Run attempts in their container.
 
-    `select_mine` splits a batch of packets into those for this attempt and the others, which pass through. The
+    `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. The
     results are read by a thread of their own, whatever the writing does: a client that wrote everything first would
     stop for ever once the buffers in between are full.
 
     Raises:
-        ContainerLostError: the container refused the attempt or broke off before its report.
+        ContainerLostError: the container refused an attempt or broke off before its reports.
     """
     client = _client(address.uri_from(machine_id()))
     descriptor = flight.FlightDescriptor.for_command(dump(call))
@@ -51,13 +52,13 @@ def exchange(
             yield from results.ready()
         writer.done_writing()
         yield from results.rest()
-        results.check_report()
+        results.check_reports(len(call.tasks))
         writer.close()
     except flight.FlightError as error:
         _forget(address.uri_from(machine_id()))
         raise ContainerLostError(
-            f"container {address.container} (process {address.pid}) did not finish stage {call.stage} task "
-            f"{call.task} of batch {call.batch}: {error}. Its log: {address.log_path}"
+            f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
+            f"batch {call.batch} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
         ) from error
 
 
@@ -67,7 +68,7 @@ class _Results:
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._queue: SimpleQueue[pa.RecordBatch | BaseException | None] = SimpleQueue()
-        self._last_kind = -1
+        self._reports = 0
         threading.Thread(target=self._run, name="exchange-reader", daemon=True).start()
 
     def ready(self) -> Iterator[pa.RecordBatch]:
@@ -87,15 +88,15 @@ class _Results:
         while (item := self._queue.get()) is not None:
             yield self._check(item)
 
-    def check_report(self) -> None:
-        """An attempt's last packet is its report; a stream that ends without it was cut off."""
-        if self._last_kind != Kind.REPORT:
-            raise ContainerLostError("the container's stream ended before its report")
+    def check_reports(self, expected: int) -> None:
+        """Each attempt ends with its report; a stream that ends with fewer was cut off."""
+        if self._reports != expected:
+            raise ContainerLostError(f"the container's stream ended after {self._reports} of {expected} reports")
 
     def _check(self, item: pa.RecordBatch | BaseException) -> pa.RecordBatch:
         if isinstance(item, BaseException):
             raise item
-        self._last_kind = item.column("kind")[item.num_rows - 1].as_py()
+        self._reports += pc.sum(pc.equal(item.column("kind"), int(Kind.REPORT))).as_py() or 0
         return item
 
     def _run(self) -> None:

@@ -52,14 +52,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCall:
-    """An execution of (batch, stage, task). `run` counts the executions of the batch; `last_ended` is the task's last
-    ended batch as the driver knows it."""
+    """An execution of (batch, stage) for some tasks of one container, an attempt each. `run` counts the executions of
+    the batch; `last_ended` is the tasks' last ended batch as the driver knows it."""
 
     identity: Identity
     batch: int
     run: int
     stage: int
-    task: int
+    tasks: list[int]
     last_ended: int
 
 

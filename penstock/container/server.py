@@ -16,7 +16,7 @@ import psutil
 import pyarrow.flight as flight
 
 from penstock.container.auth import SecretCheck
-from penstock.container.container import Container, JobPackage
+from penstock.container.container import Container, JobPackage, RunningAttempt
 from penstock.container.protocol import AttemptCall, CommitCall, EndCall, OpenCall, PlainCall, StartRun, dump, load
 from penstock.errors import PenstockError
 from penstock.runtime.attempt import new_token
@@ -40,28 +40,36 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._process = psutil.Process()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """An attempt: packets in, packets out, at the same time."""
+        """Attempts of some tasks: packets in, packets out, at the same time."""
         call = load(AttemptCall, descriptor.command)
         writer.begin(PACKET_SCHEMA)
+        running: dict[int, RunningAttempt] = {}
         try:
-            running = self._container.start_attempt(call)
-        except OperatorFailedError as error:
-            for _ in reader:  # a client whose stream ends early takes the container for lost
-                pass
-            _send(writer, self._failed_attempt(call, error))
-            return
-        except PenstockError as error:
-            raise flight.FlightServerError(str(error)) from error
-        try:
+            failed = self._start_attempts(call, running)
             for chunk in reader:
-                _send(writer, self._container.process(running, from_batch(chunk.data)))
-            _send(writer, self._container.finish(running))
+                for task, packets in _by_task(chunk.data).items():
+                    if task in running:
+                        _send(writer, self._container.process(running[task], iter(packets)))
+            _send(writer, failed)
+            for task in list(running):
+                _send(writer, self._container.finish(running[task]))
+                del running[task]
         except PenstockError as error:
-            self._container.abandon(running)
             raise flight.FlightServerError(str(error)) from error
-        except BaseException:
-            self._container.abandon(running)
-            raise
+        finally:
+            for attempt in running.values():
+                self._container.abandon(attempt)
+
+    def _start_attempts(self, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
+        """Begin an attempt for each task. Packets of those whose `init` failed come back: they run no further."""
+        failed: list[Packet] = []
+        for task in call.tasks:
+            try:
+                running[task] = self._container.start_attempt(call, task)
+            except OperatorFailedError as error:
+                topology, settings = self._container.job()
+                failed.extend(failed_attempt(topology, settings, call.stage, task, new_token(), error))
+        return failed
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """The driver's calls. Errors come back as their text, with the kind in front."""
@@ -131,9 +139,12 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         yield orjson.dumps(os.getpid())
         self._stop()
 
-    def _failed_attempt(self, call: AttemptCall, error: BaseException) -> list[Packet]:
-        topology, settings = self._container.job()
-        return list(failed_attempt(topology, settings, call.stage, call.task, new_token(), error))
+
+def _by_task(batch: Any) -> dict[int, list[Packet]]:
+    packets: dict[int, list[Packet]] = {}
+    for packet in from_batch(batch):
+        packets.setdefault(packet.dest, []).append(packet)
+    return packets
 
 
 def _send(writer: Any, packets: list[Packet]) -> None:

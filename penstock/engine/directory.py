@@ -26,6 +26,7 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
+from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 
 logger = logging.getLogger(__name__)
@@ -146,10 +147,10 @@ class ContainerDirectory:
                 self._homes[task] = name
                 load[name] += 1
 
-    @property
-    def addresses(self) -> dict[int, ContainerAddress]:
-        """Task -> where it is."""
-        return {task: self._clients[name].address for task, name in self._homes.items()}
+    def lanes(self) -> tuple[Lane, ...]:
+        """Every container with the tasks that are in it."""
+        found = (Lane(client.address, tuple(self._tasks_of(client))) for client in self._clients.values())
+        return tuple(lane for lane in found if lane.tasks)
 
     @property
     def containers(self) -> tuple[ContainerClient, ...]:

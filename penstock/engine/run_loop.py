@@ -25,7 +25,7 @@ from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.offsets import BatchRanges, advance, plan_ranges
 from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
-from penstock.engine.worker import ContainerStage, SinkStage, SourceStage
+from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
 from penstock.errors import (
     ContainerLostError,
     FencedError,
@@ -249,10 +249,9 @@ class RunLoop:
                 return None
             self._run += 1
             self._directory.start_run(self._claim.epoch, batch, self._run)
+            lanes = self._directory.lanes()
             try:
-                reports = run_batch(
-                    self._spark, self._job.topology, self._job.settings.tasks, self._plan(batch, planned)
-                )
+                reports = run_batch(self._spark, self._job.topology, lanes, self._plan(lanes, batch, planned))
             except (Py4JJavaError, CapturedException) as error:
                 self._job_failed(error)
                 continue
@@ -285,16 +284,15 @@ class RunLoop:
         self.cancel()
         self._await_quiet_spark()
 
-    def _plan(self, batch: int, planned: BatchRanges) -> BatchPlan:
+    def _plan(self, lanes: tuple[Lane, ...], batch: int, planned: BatchRanges) -> BatchPlan:
         job = self._job
-        addresses = self._directory.addresses
         return BatchPlan(
-            SourceStage(job.worker_package, planned.by_task),
+            SourceStage(job.worker_package, lanes, planned.by_task),
             tuple(
-                ContainerStage(stage.number, addresses, job.secret, self._claim.epoch, batch, self._run)
+                ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, self._run)
                 for stage in job.topology.container_stages
             ),
-            None if job.topology.sink is None else SinkStage(job.worker_package, job.writer(self._claim.epoch)),
+            None if job.topology.sink is None else SinkStage(job.worker_package, lanes, job.writer(self._claim.epoch)),
         )
 
     # Commits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,40 +46,66 @@ class PackedPackage:
 
 
 _packages: dict[str, WorkerPackage] = {}
+_settled = False
+
+
+def _settle() -> None:
+    """Once per worker process: take what is loaded by now out of the garbage collector's sight.
+
+    PySpark's worker collects garbage after every task. With Arrow and pandas loaded that takes 30 ms, as long as all
+    the rest of a small task.
+    """
+    global _settled
+    if not _settled:
+        gc.collect()
+        gc.freeze()
+        _settled = True
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The tasks one Spark task serves: those of one container, so that a batch costs one Spark task per slot and
+    stage, however many tasks the job has."""
+
+    address: ContainerAddress
+    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """Stage 0: reads ranges. Gets one row per task, the task's number."""
+    """Stage 0: reads ranges. Gets one row per lane, the lane's number."""
 
     package: PackedPackage
+    lanes: tuple[Lane, ...]
     ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
+        _settle()
         for batch in batches:
-            for task in batch.column(0).to_pylist():
-                ranges = self.ranges.get(task, ())
-                yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems))
+            for lane in batch.column(0).to_pylist():
+                for task in self.lanes[lane].tasks:
+                    ranges = self.ranges.get(task, ())
+                    yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems))
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStage:
-    """A stage with state: streams its packets through the task's container, passes all others on."""
+    """A stage with state: streams its packets through the lane's container, passes all others on."""
 
     stage: int
-    addresses: Mapping[int, ContainerAddress]
+    lanes: tuple[Lane, ...]
     secret: str = field(repr=False)
     epoch: int
     batch: int
     run: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _partition()
-        address = self.addresses[task]
-        identity = Identity(address.incarnation, self.epoch)
-        call = AttemptCall(identity, self.batch, self.run, self.stage, task, self.batch - 1)
-        return exchange(address, self.secret, call, batches, lambda batch: _split(batch, self.stage))
+        _settle()
+        lane = self.lanes[_partition()]
+        identity = Identity(lane.address.incarnation, self.epoch)
+        call = AttemptCall(identity, self.batch, self.run, self.stage, list(lane.tasks), self.batch - 1)
+        return exchange(lane.address, self.secret, call, batches, lambda batch: _split(batch, self.stage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +113,32 @@ class SinkStage:
     """The last stage: writes the outputs, passes reports on."""
 
     package: PackedPackage
+    lanes: tuple[Lane, ...]
     identity: WriterIdentity
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
+        _settle()
         topology = package.topology
         if topology.sink is None:
             raise ValueError("a job without outputs has no sink stage")
-        attempt = SinkAttempt(topology, package.settings, _partition(), package.systems, self.identity)
+        attempts = {
+            task: SinkAttempt(topology, package.settings, task, package.systems, self.identity)
+            for task in self.lanes[_partition()].tasks
+        }
         for batch in batches:
             mine, others = _split(batch, topology.sink)
             for packet in from_batch(mine):
-                attempt.accept(packet)
+                attempts[packet.dest].accept(packet)
             if others.num_rows:
                 yield others
-        yield from _batches(attempt.finish())
+        for attempt in attempts.values():
+            yield from _batches(attempt.finish())
+
+
+def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
+    """The number of each task's lane, by task."""
+    return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
 
 
 def _partition() -> int:

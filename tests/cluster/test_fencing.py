@@ -1,0 +1,194 @@
+"""Two drivers of one job, drivers that are told to end, and a disk that is full."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from tests.support.jobs import DriverProcess, Home, kill, wait_until
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 3000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path, job_lease_ms=2000)
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    """Whatever is put into it is cleaned up."""
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.clean_up()
+
+
+def outputs(home: Home) -> dict[str, list[tuple[int, int, str, object]]]:
+    return {stream: list(home.messages(stream)) for stream in ("totals", "regions")}
+
+
+def test_a_stopped_driver_wakes_after_another_took_over(home: Home, drivers: list[DriverProcess]) -> None:
+    first = home.driver()
+    drivers.append(first)
+    assert first.await_output(400)
+    first.signal(signal.SIGSTOP)
+    second = home.driver()
+    drivers.append(second)
+    second.succeeded()
+    home.verify()
+    files, streams = home.job_files(), outputs(home)
+    first.signal(signal.SIGCONT)
+    ended = first.ended()
+    assert (ended.status, ended.error) == (1, "FencedError"), ended.log[-4000:]
+    assert home.job_files() == files, "the driver that was fenced has changed the log, the lease, metadata or state"
+    assert outputs(home) == streams, "the driver that was fenced has written output"
+    home.verify()
+
+
+@pytest.mark.slow
+def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[DriverProcess]) -> None:
+    first = home.driver()
+    drivers.append(first)
+    assert first.await_output(400)
+    first.signal(signal.SIGSTOP)
+    second = home.driver()
+    drivers.append(second)
+    wait_until(lambda: len(home.log.claims) == 2 or not second.running, "the second driver's claim")
+    first.signal(signal.SIGCONT)
+    assert first.ended().error == "FencedError"
+    second.succeeded()
+    home.verify()
+    assert_linear(home)
+
+
+def test_a_stopped_driver_that_wakes_to_a_lost_container_claims_nothing(
+    home: Home, drivers: list[DriverProcess]
+) -> None:
+    first = home.driver()
+    drivers.append(first)
+    assert first.await_output(400)
+    first.signal(signal.SIGSTOP)
+    for container in first.containers():
+        kill(container)
+    second = home.driver()
+    drivers.append(second)
+    wait_until(lambda: len(home.log.claims) == 2 or not second.running, "the second driver's claim")
+    first.signal(signal.SIGCONT)
+    ended = first.ended()
+    assert ended.error == "FencedError", ended.log[-4000:]
+    second.succeeded()
+    assert len(home.log.claims) == 2, "the driver that was fenced has taken the job back"
+    home.verify()
+
+
+def assert_linear(home: Home) -> None:
+    """After a claim every checkpoint is by its owner."""
+    owner: Claim | None = None
+    for record in home.log.records.values():
+        if isinstance(record, CheckpointRecord):
+            assert owner is not None
+            assert (record.epoch, record.writer) == (owner.epoch, owner.writer)
+        else:
+            assert owner is None or record.epoch > owner.epoch
+            owner = record
+
+
+def test_sigterm_ends_after_the_batch_and_a_second_one_at_once(home: Home, drivers: list[DriverProcess]) -> None:
+    graceful = home.driver(until=None)
+    drivers.append(graceful)
+    assert graceful.await_output(300)
+    graceful.await_started()
+    graceful.signal(signal.SIGTERM)
+    graceful.succeeded()
+    assert home.checkpoints[-1].ended == "stopped"
+    read = sum(n for own in home.checkpoints[-1].next_offsets.values() for n in own.values())
+    assert home.length("totals") == read, "nothing was processed after the last commit"
+    home.verify_checkpoint(home.checkpoints[-1])
+
+    at_once = home.driver(until=None)
+    drivers.append(at_once)
+    assert at_once.await_output(read + 300)
+    at_once.await_started()
+    at_once.signal(signal.SIGTERM)
+    at_once.signal(signal.SIGTERM)
+    at_once.succeeded()
+    last = home.driver()
+    drivers.append(last)
+    last.succeeded()
+    home.verify()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if (found := subprocess.run(command, capture_output=True, text=True)).returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {found.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def fill(folder: Path) -> Path:
+    """Use up what is free."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return ballast
+
+
+def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
+    home: Home, drivers: list[DriverProcess], small_disk: Path
+) -> None:
+    home.config |= {"job.root": str(small_disk / "jobs"), "task.commit.timeout.ms": 3000}
+    driver = home.driver()
+    drivers.append(driver)
+    assert driver.await_output(600)
+    ballast = fill(small_disk)
+    ended = driver.ended()
+    assert ended.status == 1
+    assert ended.error in {"PenstockTimeoutError", "PenstockError"}
+    assert "No space left on device" in ended.text
+    assert str(small_disk) in ended.text
+    assert "job.root" in ended.text
+    ballast.unlink()
+    home.verify_checkpoint(home.checkpoints[-1])
+    again = home.driver()
+    drivers.append(again)
+    again.succeeded()
+    home.verify()
+
+
+@pytest.mark.slow
+def test_a_lease_that_cannot_be_renewed_ends_the_run(
+    home: Home, drivers: list[DriverProcess], small_disk: Path
+) -> None:
+    """The disk is full while no commit is due: only the lease notices."""
+    home.config |= {"job.root": str(small_disk / "jobs"), "task.commit.ms": 600_000}
+    driver = home.driver(until=None)
+    drivers.append(driver)
+    driver.await_started()
+    assert driver.await_output(300)
+    ballast = fill(small_disk)
+    ended = driver.ended(120)
+    assert ended.status == 1
+    assert "No space left on device" in ended.text
+    ballast.unlink()
+    again = home.driver(task_commit_ms=300)
+    drivers.append(again)
+    again.succeeded()
+    home.verify()

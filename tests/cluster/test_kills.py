@@ -1,0 +1,186 @@
+"""`kill -9` of the driver, of containers and of PySpark workers while a job runs: every total is right all the same."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos import chaos
+from tests.support.jobs import DriverProcess, Home, kill, wait_until
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 4000
+SEEDS = [pytest.param(1), pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_driver_is_killed(home: Home, seed: int) -> None:
+    kills = 3
+    with chaos(home, seed) as attack:
+        for moment in attack.moments(kills, MESSAGES):
+            driver = attack.start()
+            attack.await_moment(moment)
+            attack.told.append(f"kill the driver {driver.pid} after {home.length('totals')} messages of output")
+            driver.kill()
+            old_containers = driver.containers
+            wait_until(lambda: not old_containers(), "the containers of the killed driver to end")  # noqa: B023
+        attack.start()
+        attack.finish()
+    assert len(home.log.claims) >= 2
+    assert len({record.run_id for record in home.checkpoints}) == 1, "restarts keep the id of a run that has not ended"
+
+
+@pytest.mark.slow
+def test_the_driver_is_killed_while_it_starts(home: Home) -> None:
+    with chaos(home, 11) as attack:
+        for _ in range(3):
+            driver = attack.start()
+            driver.await_containers()
+            attack.await_moment(0)
+            driver.kill()
+        attack.start()
+        attack.finish()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_containers_are_killed(home: Home, seed: int) -> None:
+    with chaos(home, seed) as attack:
+        attack.start()
+        struck = 0
+        for moment in attack.moments(3, MESSAGES):
+            struck += attack.await_moment(moment) and attack.strike(DriverProcess.containers, "container")
+        attack.finish()
+        assert struck == 3
+    assert len(home.log.claims) >= 2, "a lost container means a new epoch"
+
+
+@pytest.mark.slow
+def test_the_driver_and_containers_are_killed_in_turn(home: Home) -> None:
+    with chaos(home, 5) as attack:
+        attack.start()
+        for number, moment in enumerate(attack.moments(5, MESSAGES)):
+            attack.await_moment(moment)
+            if number % 2:
+                attack.strike(DriverProcess.containers, "container")
+            elif attack.driver is not None:
+                attack.driver.kill()
+                attack.start()
+        attack.finish()
+
+
+def test_all_containers_are_killed_and_one_more_while_they_are_replaced(home: Home) -> None:
+    with chaos(home, 6) as attack:
+        driver = attack.start()
+        assert attack.await_moment(500)
+        old = {p.pid for p in driver.containers()}
+        for container in driver.containers():
+            kill(container)
+        wait_until(lambda: {p.pid for p in driver.containers()} - old or not driver.running, "a new container")
+        for container in driver.containers():
+            kill(container)
+        attack.finish()
+
+
+@pytest.mark.slow
+def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
+    with chaos(home, 12, **{"job.retry.max": 20}) as attack:
+        driver = attack.start()
+        for moment in attack.moments(4, MESSAGES):
+            if not attack.await_moment(moment):
+                break
+            first, *others = driver.containers()
+            kill(first)
+            attack.await_moment(0)
+            for other in others:
+                kill(other)
+        attack.finish()
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local[2,4]", pytest.param("local[2]", marks=pytest.mark.slow)],
+)
+def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
+    """With `local[2,4]` Spark runs the task again, beside what the first attempt left; with `local[2]` the job fails
+    and the batch is run again."""
+    with chaos(home, 4, **{"spark.master": master, "job.retry.max": 20}) as attack:
+        attack.start()
+        struck = 0
+        for moment in attack.moments(6, MESSAGES):
+            struck += attack.await_moment(moment) and attack.strike(DriverProcess.workers, "PySpark worker")
+        attack.finish()
+        assert struck >= 4
+
+
+def test_a_container_that_stood_still_is_lost(home: Home) -> None:
+    with chaos(home, 8, **{"container.lost.ms": 2000}) as attack:
+        driver = attack.start()
+        assert attack.await_moment(800)
+        stopped = driver.containers()[0]
+        stopped.suspend()
+        began = time.monotonic()
+        wait_until(lambda: "silent for" in driver.log or not driver.running, "the loss of the container that stands")
+        assert time.monotonic() - began >= 1.5
+        if stopped.is_running():
+            stopped.send_signal(signal.SIGCONT)
+        attack.finish()
+    assert len(home.log.claims) == 2
+
+
+@pytest.mark.slow
+def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -> None:
+    with chaos(home, 9, **{"container.lost.ms": 30_000}) as attack:
+        driver = attack.start()
+        for moment in attack.moments(3, MESSAGES):
+            if not attack.await_moment(moment):
+                break
+            stopped = driver.containers()[0]
+            stopped.suspend()
+            attack.await_moment(0)
+            stopped.send_signal(signal.SIGCONT)
+        attack.finish()
+    assert len(home.log.claims) == 1
+
+
+def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.publish(300, seed=1)
+    home.append(0, [{"key": "k1", "n": 1, "do": "block", "gate": str(tmp_path / "gate")}])
+    home.publish(300, seed=2)
+    with chaos(home, 1, **{"container.attempt.timeout.ms": 2000}) as attack:
+        driver = attack.start()
+        attack.finish()
+        assert "container.attempt.timeout.ms is 2000" in driver.log
+
+
+@pytest.mark.slow
+def test_code_that_never_returns_ends_the_run_in_the_end(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.publish(200, seed=1)
+    home.append(0, [{"key": "k1", "n": 1, "do": "block", "gate": str(tmp_path / "gate"), "times": 1000}])
+    with chaos(home, 1, **{"container.attempt.timeout.ms": 1000, "job.retry.max": 1}) as attack:
+        ended = attack.start().ended()
+    assert (ended.status, ended.error) == (1, "PenstockError")
+    assert "container.attempt.timeout.ms" in ended.text
+    home.verify_checkpoint(home.checkpoints[-1])
+
+
+@pytest.mark.slow
+def test_code_in_a_spark_worker_that_never_returns_is_given_up_and_run_again(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.publish(200, seed=1)
+    home.append(0, [{"key": "k1", "n": 1, "source gate": str(tmp_path / "gate")}])
+    with chaos(home, 1, **{"container.attempt.timeout.ms": 2000}) as attack:
+        attack.driver = home.driver(app="blocking source", **attack.config)
+        attack.finish()

@@ -1,0 +1,94 @@
+"""On a cluster of two executors, each a JVM of its own: executors and workers are killed, totals stay right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos import Chaos, chaos
+from tests.support.jobs import DriverProcess, Home, kill, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+MASTER = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "1g",
+    "spark.ui.enabled": "false",
+    "job.retry.max": 20,
+}
+MESSAGES = 4000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+def test_a_job_on_two_executors(home: Home) -> None:
+    with chaos(home, 1, **MASTER) as attack:
+        driver = attack.start()
+        driver.await_output(200)
+        containers = driver.containers()
+        assert len(driver.executors()) == 2
+        assert len({p.cmdline()[-1] for p in containers}) == 2, "containers on both executors"
+        attack.finish()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_executors_are_killed(home: Home, seed: int) -> None:
+    with chaos(home, seed, **MASTER) as attack:
+        attack.start()
+        struck = 0
+        for moment in attack.moments(2, MESSAGES):
+            struck += attack.await_moment(moment) and attack.strike(DriverProcess.executors, "executor")
+        attack.finish()
+        assert struck == 2
+    assert len(home.log.claims) >= 2
+
+
+def test_both_executors_are_killed_at_once(home: Home) -> None:
+    with chaos(home, 3, **MASTER) as attack:
+        driver = attack.start()
+        assert attack.await_moment(600)
+        for executor in driver.executors():
+            kill(executor)
+        attack.finish()
+
+
+def test_pyspark_workers_of_executors_are_killed(home: Home) -> None:
+    with chaos(home, 4, **MASTER) as attack:
+        attack.start()
+        for moment in attack.moments(5, MESSAGES):
+            if attack.await_moment(moment):
+                attack.strike(DriverProcess.workers, "PySpark worker")
+        attack.finish()
+
+
+def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Path) -> None:
+    """An executor dies while the second stage's user code stands still: its map output is gone, Spark runs the stage
+    before again. Whoever had read the old rows must not count beside those who read the new ones."""
+    home = Home(tmp_path, job_batch_max_messages=400)
+    for number in range(3):
+        home.publish(300, seed=number)
+        gate = str(tmp_path / f"gate-{number}")
+        home.append(number % 2, [{"key": "k1", "n": 1, "do": "slow", "gate": gate}])
+    home.publish(300, seed=9)
+    with chaos(home, 5, **MASTER) as attack:
+        driver = attack.start()
+        for number in range(3):
+            await_gate(attack, tmp_path / f"gate-{number}")
+            executors = sorted(driver.executors(), key=lambda p: p.pid)
+            if executors:
+                kill(executors[number % len(executors)])
+                attack.told.append(f"killed executor {number % len(executors)} while a stage was half done")
+        attack.finish()
+
+
+def await_gate(attack: Chaos, gate: Path) -> None:
+    """Wait until an event's process has reached its gate, in the middle of a stage."""
+    driver = attack.driver
+    assert driver is not None
+    wait_until(lambda: gate.exists() or not driver.running, f"{gate.name} to be reached")

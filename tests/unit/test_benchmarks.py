@@ -1,0 +1,155 @@
+"""The benchmarks' own parts: what they make, how they count, and the processes they start and watch."""
+
+import os
+import time
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.common import MemoryPeak, SideFailedError, SideRun, Usage, UsageSampler, run_side, write_json
+from benchmarks.keyed_fold import Outcome, Side, arguments, chosen_sides, cpu_per_row, rate, ratios
+from benchmarks.workload import STREAM, Workload, compare, write_inputs
+from penstock.system.local import LocalSystem
+
+SMALL = Workload(events=400, batches=4, keys=20)
+
+
+def echo(parameters):
+    """A side that says what it got and which process it was."""
+    return {**parameters, "pid": os.getpid()}
+
+
+def fail(parameters):
+    raise ValueError(f"no {parameters['what']}")
+
+
+def hold(parameters):
+    """A side that holds memory and burns time long enough to be seen."""
+    block = bytearray(os.urandom(1 << 20) * parameters["megabytes"])
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        sum(range(1000))
+    return {"bytes": len(block)}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def outcome(kind, form, rows_per_second, *, equal=True):
+    duration = {"triggerExecution": 1000}
+    batches = [{"rows": rows_per_second, "duration_ms": duration} for _ in range(5)]
+    one = {"batches": batches, "verified": {"equal": equal}, "peak": {"total_bytes": 1}, "cpu_us_per_row": {"jvm": 2.0}}
+    return Outcome(Side(kind, form), [one])
+
+
+class TestWorkload:
+    def test_is_the_same_for_the_same_seed(self):
+        assert SMALL.totals() == Workload(400, 4, 20).totals()
+        assert SMALL.totals() != Workload(400, 4, 20, seed=1).totals()
+
+    def test_totals_are_those_of_its_records(self):
+        totals = {}
+        for keys, amounts in SMALL.records():
+            assert len(keys) == SMALL.batch_events
+            for key, amount in zip(keys, amounts, strict=True):
+                count, total = totals.get(key, (0, 0.0))
+                totals[key] = (count + 1, total + amount)
+        assert totals == SMALL.totals()
+
+    def test_every_form_holds_the_same_events(self, tmp_path):
+        inputs = write_inputs(SMALL, tmp_path, 2)
+        expected = [pair for keys, amounts in SMALL.records() for pair in zip(keys, amounts, strict=True)]
+        lines = [orjson.loads(x) for f in sorted(inputs.files("json").iterdir()) for x in f.read_bytes().splitlines()]
+        assert [(line["key"], line["amount"]) for line in lines] == expected
+        tables = [pq.read_table(path).to_pylist() for path in sorted(inputs.files("parquet").iterdir())]
+        assert [(row["key"], row["amount"]) for table in tables for row in table] == expected
+        system = LocalSystem("local", str(inputs.streams))
+        admin = system.admin()
+        assert [ends.upcoming for ends in admin.offsets(STREAM).values()] == [200, 200]
+        admin.close()
+
+    def test_files_are_ordered_by_time(self, tmp_path):
+        files = sorted(write_inputs(SMALL, tmp_path, 2).files("json").iterdir())
+        times = [path.stat().st_mtime for path in files]
+        assert times == sorted(set(times))
+
+    def test_compare_names_what_differs(self):
+        expected = SMALL.totals()
+        assert compare(expected, expected)["equal"]
+        wrong = {**expected, "key-000003": (0, 0.0)}
+        found = compare(wrong, expected)
+        assert not found["equal"]
+        assert found["wrong_keys"] == 1
+        assert "key-000003" in found["examples"][0]
+
+
+class TestCounting:
+    def test_a_batch_counts_with_the_longer_of_its_times(self):
+        assert rate({"rows": 100, "duration_ms": {"triggerExecution": 100}}) == 1000
+        assert rate({"rows": 100, "duration_ms": {"triggerExecution": 100}, "interval_ms": 200}) == 500
+
+    def test_the_warm_up_does_not_count(self):
+        own = outcome("penstock", "stream", 1000)
+        own.rounds[0]["batches"][0] = {"rows": 1, "duration_ms": {"triggerExecution": 1000}}
+        assert own.rates() == [1000.0] * 3
+
+    def test_of_sparks_inputs_the_faster_one_counts(self):
+        outcomes = [
+            outcome("penstock", "stream", 3000),
+            outcome("aggregation", "json", 1000),
+            outcome("aggregation", "parquet", 2000),
+        ]
+        assert ratios(outcomes) == {"aggregation": 1.5}
+
+    def test_one_wrong_round_is_not_verified(self):
+        assert outcome("penstock", "stream", 1).verified
+        assert not outcome("penstock", "stream", 1, equal=False).verified
+
+    def test_sides(self):
+        names = [side.name for side in chosen_sides(["penstock", "aggregation", "transformWithState"], "both")]
+        assert names == ["penstock", "aggregation, json", "aggregation, parquet", "transformWithState, parquet"]
+        assert [s.name for s in chosen_sides(["transformWithState"], "json")] == ["transformWithState, json"]
+
+    def test_unequal_batches_are_refused(self, capsys):
+        with pytest.raises(SystemExit):
+            arguments(["--events", "1001"])
+        assert "multiple" in capsys.readouterr().err
+
+    def test_processor_time_is_that_after_the_warm_up(self):
+        series = ((0.0, {"jvm": 1.0}), (10.0, {"jvm": 5.0}), (20.0, {"jvm": 8.0, "containers": 1.0}))
+        run = SideRun({}, Usage(MemoryPeak(), {}, 0.0, series), 20.0)
+        batches = [
+            {"rows": 10, "ended": ended, "duration_ms": {"triggerExecution": 1000}} for ended in (5, 10.1, 15, 20.1)
+        ]
+        assert cpu_per_row(run, batches) == {"jvm": 150_000.0, "containers": 50_000.0}
+
+
+class TestSides:
+    def test_runs_in_a_process_of_its_own(self, tmp_path):
+        run = run_side("test_benchmarks:echo", {"x": 1}, tmp_path)
+        assert run.result["x"] == 1
+        assert run.result["pid"] != os.getpid()
+
+    def test_a_failure_shows_the_end_of_the_log(self, tmp_path):
+        with pytest.raises(SideFailedError, match="no luck"):
+            run_side("test_benchmarks:fail", {"what": "luck"}, tmp_path)
+
+    def test_memory_and_processor_time_are_seen(self, tmp_path):
+        run = run_side("test_benchmarks:hold", {"megabytes": 50}, tmp_path)
+        assert run.usage.peak.by_kind["driver"] > 50 << 20
+        assert run.usage.cpu_seconds["driver"] > 0.2
+
+    def test_a_sampler_without_processes_says_nothing(self):
+        usage = UsageSampler(2**22 + 1).close()
+        assert usage.peak.total_bytes == 0
+        assert usage.cpu_between(0, time.time()) == {}
+
+    def test_json_is_written_whole(self, tmp_path):
+        path = tmp_path / "results" / "x.json"
+        write_json(path, {"a": 1})
+        assert orjson.loads(path.read_bytes()) == {"a": 1}
+        assert [p.name for p in path.parent.iterdir()] == ["x.json"]
