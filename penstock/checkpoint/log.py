@@ -71,6 +71,8 @@ class CheckpointLog:
         self._lock = threading.RLock()
         self._known: dict[int, Record] = {}
         self._claim: Claim | None = None
+        self._writers: set[str] = set()
+        """The tokens of this object's claims, those whose reply was lost included."""
         self._next_slot = 0
         self._fenced: str | None = None
 
@@ -99,18 +101,28 @@ class CheckpointLog:
         """Append a claim with the next epoch; from then on this object may append checkpoints, and no older owner.
 
         Made at a driver's start, at every rewind and by every command that changes the log, before anything is
-        chosen to be restored. If somebody else claims at the same time, this claim comes after that one.
+        chosen to be restored. A first claim comes after whoever claims at the same time. A later claim of the same
+        object, at a rewind, is made only if the log is still its own: a driver that slept must not take back a job
+        that another one holds by now.
 
         Raises:
-            FencedError: this object was fenced before; a fenced driver writes nothing more.
+            FencedError: this object was fenced before, or another owner has claimed since its last claim; a fenced
+                driver writes nothing more.
             CorruptError, IncompatibleError: as `read`.
             RetryableError: the store failed; the claim may or may not be there, call again for another one.
         """
         with self._lock:
             self._refuse_if_fenced()
             writer = secrets.token_hex(16)
+            self._writers.add(writer)
             while True:
                 view = self.read()
+                if self._claim is not None and view.owner is not None and view.owner.writer not in self._writers:
+                    self._fenced = (
+                        f"run `{run_id}` cannot claim the job again: {decide.fenced_by(view.owner)} came after its "
+                        "last claim. This run must stop; nothing it does after its last checkpoint counts"
+                    )
+                    self._refuse_if_fenced()
                 slot = 0 if view.last_slot is None else view.last_slot + 1
                 claim = Claim(decide.next_epoch(tuple(view.records.values())), run_id, writer)
                 found = self._create(slot, claim)

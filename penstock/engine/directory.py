@@ -6,8 +6,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutEr
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _CALL_SECONDS = 60
+_CLOSE_SECONDS = 15
 _MONITOR_SECONDS = 0.25
 _BACKOFF_SECONDS = 0.2
 Markers = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -43,7 +45,11 @@ class ContainerDirectory:
     Task assignment is sticky: a task stays in its container as long as that lives.
     """
 
-    def __init__(self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int) -> None:
+    def __init__(
+        self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
+    ) -> None:
+        """`abort`: nothing more is waited for once it is set."""
+        self._abort = abort
         self._context = context
         self._config = config
         self._spec = spec
@@ -117,7 +123,7 @@ class ContainerDirectory:
             return []
         try:
             return self._launch(executors, timeout_s)
-        except PenstockError as error:
+        except ContainerLostError as error:
             if last_try or _is_local(executors):
                 raise
             logger.warning("trying again: %s", error)
@@ -128,10 +134,12 @@ class ContainerDirectory:
         spec, slots = self._spec, max(executor.slots for executor in executors)
         condemned = frozenset(self._condemned)
         rdd = _placed(self._context, executors)
+        launch = rdd.mapPartitions(lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned)))
         try:
-            found = rdd.mapPartitions(lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned))).collect()
+            with _own_job_group(self._context):
+                found = launch.collect()
         except Exception as error:
-            raise PenstockError(f"the containers could not be started: {_first_lines(error)}") from error
+            raise ContainerLostError(f"the containers could not be started: {_first_lines(error)}") from error
         return list({address.container: address for address in found}.values())
 
     def _assign(self) -> None:
@@ -231,12 +239,13 @@ class ContainerDirectory:
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._stopping.set()
-        for client in self._clients.values():
-            client.lost = client.lost or "the run has ended"
-        try:
-            self._all(lambda c: c.close(epoch, 15))
-        except PenstockError as error:
-            logger.info("a container did not close by itself: %s", error)
+        alive = [client for client in self._clients.values() if client.lost is None]
+        futures = [self._calls.submit(client.close, epoch, _CLOSE_SECONDS) for client in alive]
+        for future in futures:
+            try:
+                future.result()
+            except PenstockError as error:
+                logger.info("a container did not close by itself: %s", error)
         for client in self._clients.values():
             client.disconnect()
         self._calls.shutdown(wait=False, cancel_futures=True)
@@ -297,7 +306,7 @@ class ContainerDirectory:
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
         for client in busy:
-            error = _wait(client, futures[client.address.container])
+            error = _wait(client, futures[client.address.container], self._abort)
             if error is not None:
                 errors.append(error)
         for error in sorted(errors, key=lambda e: not isinstance(e, ContainerLostError)):
@@ -305,7 +314,7 @@ class ContainerDirectory:
         return [future.result() for future in futures.values()]
 
 
-def _wait(client: ContainerClient, future: Future[T]) -> BaseException | None:
+def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
     """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
     while True:
         try:
@@ -313,6 +322,8 @@ def _wait(client: ContainerClient, future: Future[T]) -> BaseException | None:
         except TimeoutError:
             if client.lost is not None:
                 return ContainerLostError(f"container {client.address.container}: {client.lost}")
+            if abort.is_set():
+                return ContainerLostError("the run is told to end at once")
 
 
 def _plain(markers: Markers, tasks: Iterable[int]) -> dict[str, dict[str, dict[str, str]]]:
@@ -338,6 +349,19 @@ def _executors(context: SparkContext) -> list[Executor]:
         for e in found
         if e.totalCores()
     ]
+
+
+@contextmanager
+def _own_job_group(context: SparkContext) -> Iterator[None]:
+    """What runs inside is not cancelled when the job's batch is."""
+    names = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+    before = {name: context.getLocalProperty(name) for name in names}
+    context.setJobGroup("penstock-launch", "Starting Penstock containers")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
 
 
 def _is_local(executors: list[Executor]) -> bool:

@@ -23,7 +23,7 @@ from penstock.engine.job import Job
 from penstock.engine.prepare import JobStreams, PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
-from penstock.engine.session import check_session, create_session
+from penstock.engine.session import create_session, prepare_session
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.object_store import ObjectStore
@@ -80,10 +80,10 @@ def run_application(
             until_latest=until == "latest",
         )
         session = spark or create_session(paths.root, settings.spark)
-        check_session(session)
         if spark is None:
             undo.callback(session.stop)
-        return _start(session, job, log, lease, undo.pop_all())
+        prepare_session(session, settings.container.attempt_timeout_ms)
+        return _start(session, job, log, keeper, undo.pop_all())
 
 
 def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path | None) -> JobConfig:
@@ -118,7 +118,7 @@ def _leave(lease: Lease, keeper: LeaseKeeper) -> None:
         logger.warning("the lease was not released and runs out by itself: %s", error)
 
 
-def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, lease: Lease, undo: ExitStack) -> Job:
+def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:
     board, stop = ProgressBoard(), StopRequest()
     spec = ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
@@ -126,8 +126,8 @@ def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, lease: L
         host=_container_host(session),
         log_directory=str(Path(job.config.job.logged_store_base_dir) / "logs" / job.paths.root),
     )
-    directory = ContainerDirectory(session.sparkContext, job.config, spec, job.settings.tasks)
-    loop = RunLoop(session, job, log, lease, directory, board, stop)
+    directory = ContainerDirectory(session.sparkContext, job.config, spec, job.settings.tasks, stop.immediate)
+    loop = RunLoop(session, job, log, keeper, directory, board, stop)
     handle = Job(job.paths.root, job.claim.run_id, board, stop)
 
     def body() -> None:

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -18,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim, Ended
+from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.engine.commit import CommitCoordinator, all_markers
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.lineage import BatchPlan, run_batch
@@ -35,7 +34,7 @@ from penstock.errors import (
     RetryableError,
     UserCodeError,
 )
-from penstock.metadata.lease import Lease
+from penstock.metadata.lease import LeaseKeeper
 from penstock.runtime.attempt import Report
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 
@@ -66,7 +65,7 @@ class RunLoop:
         spark: SparkSession,
         job: PreparedJob,
         log: CheckpointLog,
-        lease: Lease,
+        keeper: LeaseKeeper,
         directory: ContainerDirectory,
         board: ProgressBoard,
         stop: StopRequest,
@@ -74,7 +73,7 @@ class RunLoop:
         self._spark = spark
         self._job = job
         self._log = log
-        self._lease = lease
+        self._keeper = keeper
         self._directory = directory
         self._board = board
         self._stop = stop
@@ -127,41 +126,42 @@ class RunLoop:
     # The start, and a new epoch.
 
     def _start(self) -> None:
+        """Open the first epoch and write the start checkpoint."""
         self._board.update(phase="restoring" if self._job.restore_from else "starting")
         self._commits.last = self._job.restore_from
-        while True:
+        failure: RetryableError | None = None
+        while not self._stop.immediate.is_set():
             try:
+                if failure is not None:
+                    self._count_failure(failure)
+                    self._claim = self._log.claim(self._claim.run_id)
                 self._open_epoch(self._job.restore_from)
-                record = self._commits.commit(
-                    self._claim, self._positions, self._batch, self._batch_time_ms, detail="start"
-                )
+                self._commit(detail="start")
                 break
-            except ContainerLostError as error:
-                self._count_failure(error)
-                self._claim = self._log.claim(self._claim.run_id)
-        self._committed(record)
+            except RetryableError as error:
+                failure = error
         self._board.update(phase="running")
 
-    def _rewind(self, cause: Exception) -> None:
+    def _rewind(self, cause: RetryableError) -> None:
         """A container is lost or refused End: everything goes back to the last checkpoint, in a new epoch."""
         logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
-        while True:
-            self._count_failure(cause)
-            self._board.update(phase="restoring")
-            self._claim = self._log.claim(self._claim.run_id)
-            record = self._log.latest_before(self._claim)
-            if record is None:
-                raise PenstockError("the log has no checkpoint although this run wrote one") from cause
-            self._commits.last = record
-            self._positions = {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
-            self._batch, self._batch_time_ms, self._run = record.batch, record.batch_time_ms, 0
+        self._board.update(phase="restoring")
+        failure = cause
+        while not self._stop.immediate.is_set():
+            self._count_failure(failure)
             try:
+                self._claim = self._log.claim(self._claim.run_id)
+                record = self._log.latest_before(self._claim)
+                if record is None:
+                    raise PenstockError("the log has no checkpoint although this run wrote one")
+                self._commits.last = record
+                self._positions = {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
+                self._batch, self._batch_time_ms, self._run = record.batch, record.batch_time_ms, 0
                 self._open_epoch(record)
-            except ContainerLostError as error:
-                cause = error
-                continue
-            self._board.update(phase="running")
-            return
+                break
+            except RetryableError as error:
+                failure = error
+        self._board.update(phase="running")
 
     def _open_epoch(self, record: CheckpointRecord | None) -> None:
         """Fence the outputs, wait until nothing of the old epoch runs in Spark, and restore every task."""
@@ -181,13 +181,22 @@ class RunLoop:
         self._job.remove_probe(self._claim.epoch)
 
     def _await_quiet_spark(self) -> None:
-        """No task of an old job may run beside an epoch's first batch."""
+        """No task of an old job of this run may run beside an epoch's first batch."""
         deadline = time.monotonic() + _QUIET_SECONDS
-        status: Any = self._spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
-        while sum(info.numRunningTasks() for info in status.getExecutorInfos()):
+        while active := self._active_tasks():
             if time.monotonic() > deadline:
-                raise PenstockTimeoutError(f"Spark still runs tasks {_QUIET_SECONDS} s after their job was cancelled")
+                raise PenstockTimeoutError(
+                    f"Spark still runs {active} tasks {_QUIET_SECONDS} s after their job was cancelled"
+                )
             self._stop.immediate.wait(0.02)
+
+    def _active_tasks(self) -> int:
+        """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
+        status = self._spark.sparkContext.statusTracker()
+        jobs = sorted(status.getJobIdsForGroup(self._group))[-1:]
+        infos = [status.getJobInfo(job) for job in jobs]
+        stages = [status.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage)
 
     # One step.
 
@@ -210,7 +219,8 @@ class RunLoop:
             return False
 
     def _step(self) -> bool:
-        self._check_lease()
+        if not self._await_lease():
+            return True
         ends = self._job.ends()
         ranges = plan_ranges(self._positions, ends, self._job.config.job.batch_max_messages, self._until)
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
@@ -306,9 +316,11 @@ class RunLoop:
             self._commit()
             watch.lap("walCommit")
 
-    def _commit(self, ended: Ended | None = None) -> None:
+    def _commit(self, *, detail: Detail = "commit", ended: Ended | None = None) -> None:
         """A commit, awaited."""
-        record = self._commits.commit(self._claim, self._positions, self._batch, self._batch_time_ms, ended=ended)
+        record = self._commits.commit(
+            self._claim, self._positions, self._batch, self._batch_time_ms, detail=detail, ended=ended
+        )
         self._committed(record)
 
     def _committed(self, record: CheckpointRecord) -> None:
@@ -322,16 +334,26 @@ class RunLoop:
 
     # Small things.
 
-    def _check_lease(self) -> None:
-        """A holder whose last renewal is too long ago starts no batch: it waits, or it has lost the job."""
-        while not self._lease.may_start_batch():
-            if self._lease.lost is not None:
+    def _await_lease(self) -> bool:
+        """A holder whose last renewal is too long ago starts no batch: it waits until it is renewed. False if the run
+        is told to stop meanwhile."""
+        lease = self._keeper.lease
+        lease_s = self._job.config.job.lease_ms / 1000
+        deadline = time.monotonic() + 3 * lease_s + 10
+        while not lease.may_start_batch():
+            if lease.lost is not None:
                 raise FencedError(
-                    f"another driver took this job over: {self._lease.lost}. This run stops; it has written nothing "
-                    "since"
+                    f"another driver took this job over: {lease.lost}. This run stops; what it did since its last "
+                    "checkpoint does not count"
                 )
-            if self._stop.immediate.wait(0.05):
-                return
+            if time.monotonic() > deadline:
+                raise PenstockTimeoutError(
+                    f"the lease of the job could not be renewed for {3 * lease_s + 10:.0f} s (job.lease.ms is "
+                    f"{self._job.config.job.lease_ms}), so no batch may start. The last failure: {self._keeper.failure}"
+                )
+            if self._stop.graceful.wait(0.05):
+                return False
+        return True
 
     def _count_failure(self, error: Exception) -> None:
         self._failures += 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError
@@ -51,8 +53,14 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
     """A session of these `spark.*` keys, on loopback where the master is local.
 
     Raises:
-        ConfigError: a key is set that Penstock cannot run with, or a session with other settings runs already.
+        ConfigError: a key is set that Penstock cannot run with, or this process has a Spark session already.
     """
+    _refuse(spark_conf)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
+        raise ConfigError(
+            "this process has a Spark session already, and the `spark.*` keys would not change it: pass it with "
+            "`app.run(..., spark=session)`, or stop it first"
+        )
     find_java()
     master = spark_conf["spark.master"]
     defaults = dict(_DEFAULTS)
@@ -67,14 +75,24 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
-    check_session(session)
     return session
 
 
-def check_session(session: SparkSession) -> None:
-    """Raise ConfigError if the session has a setting under which state could be lost or doubled."""
+def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> None:
+    """Set what every batch needs. A Python worker in which nothing moves for `container.attempt.timeout.ms` is killed.
+
+    Raises:
+        ConfigError: the session has a setting under which state could be lost or doubled.
+    """
     conf = session.sparkContext.getConf()
-    for key, reason in _REFUSED.items():
-        if conf.get(key, "false") == "true":
-            raise ConfigError(f"`{key}` is true: {reason}. Set it to false")
+    _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
     session.conf.set("spark.sql.adaptive.enabled", "false")
+    idle_seconds = max(1, -(-attempt_timeout_ms // 1000))
+    session.conf.set("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", str(idle_seconds))
+    session.conf.set("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true")
+
+
+def _refuse(conf: Mapping[str, str]) -> None:
+    for key, reason in _REFUSED.items():
+        if conf.get(key, "false").lower() == "true":
+            raise ConfigError(f"`{key}` is true: {reason}. Set it to false")

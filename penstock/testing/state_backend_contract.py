@@ -3,7 +3,6 @@
 A test class inherits `StateBackendContract` and defines the pytest fixture `factory`: the backend. All tests use one
 object store in memory and engines in memory; the backend sees what a container would show it.
 """
-# ruff: noqa: S101 - these are tests
 
 from __future__ import annotations
 

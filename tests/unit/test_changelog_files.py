@@ -135,7 +135,7 @@ def test_the_same_upload_twice_is_one(harness: BackendHarness, objects: ObjectSt
 def test_the_same_name_with_other_content_is_refused(harness: BackendHarness, objects: ObjectStore) -> None:
     commits(harness, 1, {}, range(1, 2))
     before = objects.get(f"{FOLDER}/1.1.delta")
-    with pytest.raises(PenstockError, match="1.1.delta` exists with other content: two containers write as epoch 1"):
+    with pytest.raises(PenstockError, match=r"1\.1\.delta` exists with other content: two containers write as epoch 1"):
         harness.commit(harness.backup(1), first={b"another": b"value"})
     assert objects.get(f"{FOLDER}/1.1.delta") == before
 
@@ -155,7 +155,7 @@ def test_a_delta_under_another_ones_name_is_corrupt(harness: BackendHarness, obj
     markers = commits(harness, 1, {}, range(1, 3))
     objects.delete(f"{FOLDER}/2.1.delta")
     objects.put_if_absent(f"{FOLDER}/2.1.delta", encode_delta(DeltaHeader(2, 7, ((7, 1, 2),)), {b"x": b"1"}))
-    with pytest.raises(CorruptError, match="2.1.delta` holds version 2 of epoch 7"):
+    with pytest.raises(CorruptError, match=r"2\.1\.delta` holds version 2 of epoch 7"):
         harness.restore(markers["first"])
 
 

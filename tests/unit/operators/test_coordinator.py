@@ -1,0 +1,59 @@
+"""coordinator: commit and shutdown requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import penstock as ps
+from penstock.runtime.in_process import run_batch_in_process
+from penstock.runtime.outcome import Succeeded, decide_outcome
+from penstock.system.base import WriterIdentity
+from penstock.testing import TestRunner
+
+
+class Asks(ps.StreamTask):
+    """Asks for what the value says."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: ps.TaskCoordinator) -> None:
+        if envelope.value in ("commit", "shutdown"):
+            getattr(coordinator, envelope.value)()
+        if envelope.value == "shutdown, fail":
+            coordinator.shutdown()
+            raise ValueError("failed")
+
+
+def runner_of(*, dead_letter: str | None = None) -> TestRunner:
+    app = ps.StreamApplication("a")
+    app.input("m.in").process(Asks)
+    return TestRunner(app, partitions=2, dead_letter=dead_letter)
+
+
+def outcome_of(runner: TestRunner) -> Succeeded:
+    ranges = runner._plan(None)
+    reports = run_batch_in_process(
+        runner._topology, runner._settings, runner._instances, ranges, runner._systems, WriterIdentity("t", 1)
+    )
+    outcome = decide_outcome(reports, runner._topology, 2)
+    assert isinstance(outcome, Succeeded)
+    runner._end(outcome, ranges)
+    return outcome
+
+
+def test_requests_of_any_task_reach_the_driver_once() -> None:
+    runner = runner_of()
+    for value, expected in (("x", (False, False)), ("commit", (True, False)), ("shutdown", (False, True))):
+        outcome = outcome_of(runner.input("m.in", [value], partition=1))
+        assert (outcome.commit, outcome.shutdown) == expected
+    outcome = outcome_of(runner.input("m.in", ["x"], partition=0))
+    assert (outcome.commit, outcome.shutdown) == (False, False)
+
+
+def test_the_job_stops_after_the_batch() -> None:
+    runner = runner_of().input("m.in", ["x", "x", "shutdown", "x", "x", "x"], partition=0).run(batch_messages=2)
+    assert sum(o.end - o.start for ranges in runner._plan(None).values() for _, o in ranges) == 2
+
+
+def test_a_request_of_a_message_that_became_a_dead_letter_is_undone() -> None:
+    runner = runner_of(dead_letter="m.dead")
+    outcome = outcome_of(runner.input("m.in", ["shutdown, fail"]))
+    assert (outcome.dead_letters, outcome.shutdown) == (1, False)

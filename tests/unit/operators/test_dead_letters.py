@@ -1,0 +1,164 @@
+"""Failing messages: with a dead-letter stream everything of theirs is undone; without one the run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+import penstock as ps
+from penstock.api.serdes import Serde
+from penstock.testing import TestRunner
+
+
+class Ledger(ps.StreamTask):
+    """Writes to two stores, one value in place, deletes and sends; then fails if told so."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.sums, self.last = context.store("sums"), context.store("last")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        key, n, fail = envelope.value
+        total = self.sums.get(key) or {"n": 0, "seen": []}
+        total["n"] += n
+        total["seen"].append(n)
+        if fail == "before put":
+            raise ValueError("before put")
+        self.sums.put(key, total)
+        self.last.delete(key)
+        self.last.put(key, n)
+        collector.emit(key=key, value=n)
+        collector.send("side", value=n)
+        if fail == "late":
+            self.last.delete(key)
+            raise ValueError("late")
+        if fail == "emit":
+            collector.emit(key=key, value=object())
+
+
+def runner_of(*, dead_letter: str | None = "m.dead") -> TestRunner:
+    app = ps.StreamApplication("a")
+    app.store("sums")
+    app.store("last")
+    app.output("m.side")
+    stream = app.input("m.in").partition_by(lambda v: v[0])
+    stream.process(Ledger, stores=["sums", "last"], id="ledger").send_to(app.output("m.out"))
+    return TestRunner(app, partitions=3, dead_letter=dead_letter)
+
+
+def oracle(messages: list[list[Any]]) -> dict[str, dict[str, Any]]:
+    totals: dict[str, dict[str, Any]] = {}
+    for key, n, fail in messages:
+        if not fail:
+            total = totals.setdefault(key, {"n": 0, "seen": []})
+            total["n"] += n
+            total["seen"].append(n)
+    return totals
+
+
+@pytest.mark.parametrize("batch", [1, 3, None])
+@pytest.mark.parametrize("fail", ["before put", "late", "emit"])
+def test_nothing_of_a_failed_message_stays(fail: str, batch: int | None) -> None:
+    """Hot keys, new keys, several failures in a row, before and after good ones, over several batches."""
+    messages = [[f"k{n % 4}", n, fail if n % 5 in (0, 3) else ""] for n in range(60)]
+    runner = runner_of().input("m.in", messages, partition=0).run(batch_messages=batch)
+    good = [n for _, n, f in messages if not f]
+    assert runner.store("sums") == oracle(messages)
+    assert runner.store("last") == {k: v["seen"][-1] for k, v in oracle(messages).items()}
+    assert sorted(m.value for m in runner.output("m.out")) == good
+    assert sorted(m.value for m in runner.output("m.side")) == good
+    assert runner.dead_letters == len(runner.output("m.dead")) == 60 - len(good)
+
+
+def test_a_key_that_only_failed_messages_touched_is_not_there() -> None:
+    runner = runner_of().input("m.in", [["a", 1, "late"], ["a", 2, "before put"]]).run()
+    assert (runner.store("sums"), runner.store("last"), runner.output("m.out")) == ({}, {}, [])
+
+
+def test_what_a_dead_letter_says() -> None:
+    runner = runner_of().input("m.in", [["a", 1, "late"]], partition=2).run()
+    (letter,) = runner.output("m.dead")
+    said = orjson.loads(letter.value)
+    assert said["stream"] == "m.in"
+    assert (said["partition"], said["offset"], said["operator"]) == (2, 0, "ledger")
+    assert said["reason"] == "ValueError: late"
+    assert "penstock/" not in said["traceback"]
+    assert letter.key == b"a"
+    assert bytes.fromhex(said["key"]) == b"a"
+    assert orjson.loads(bytes.fromhex(said["value"])) == ["a", 1, "late"]
+
+
+def test_without_a_dead_letter_stream_the_batch_is_not_applied() -> None:
+    runner = runner_of(dead_letter=None).input("m.in", [["a", 1, ""], ["b", 2, "late"], ["c", 3, ""]])
+    with pytest.raises(ps.UserCodeError, match="ValueError: late") as caught:
+        runner.run()
+    assert (caught.value.failed.operator, caught.value.failed.key) == ("ledger", "b")
+    assert (runner.store("sums"), runner.output("m.out")) == ({}, [])
+
+
+class Odd(Serde[int]):
+    """Decodes with `next`, as a careless author would."""
+
+    def to_bytes(self, obj: int) -> bytes:
+        return b"%d" % obj
+
+    def from_bytes(self, data: bytes) -> int:
+        return next(n for n in [int(data)] if n >= 0)
+
+
+@pytest.mark.parametrize(("value", "bad", "good"), [(Odd(), -1, 1), (ps.Json(), b"{", 1), (ps.Integer(), b"123", 1)])
+def test_a_value_that_does_not_decode(value: Serde[Any], bad: Any, good: Any) -> None:
+    def messages() -> Iterator[Any]:
+        app = ps.StreamApplication("a")
+        app.input("m.in", value=value).send_to(app.output("m.out"))
+        for dead_letter in (None, "m.dead"):
+            runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [good, good])
+            data = bad if isinstance(bad, bytes) else value.to_bytes(bad)
+            runner._systems["m"].writer(None).append(ps.SystemStreamPartition("m", "in", 0), [(0, b"key", data)])
+            yield runner.input("m.in", [good])
+
+    strict, lenient = messages()
+    with pytest.raises(ps.UserCodeError) as caught:
+        strict.run()
+    failed = caught.value.failed
+    assert (failed.stream, failed.partition, failed.offset, failed.key) == ("m.in", 0, 2, "key")
+    assert failed.operator == "input-1"
+    assert "During handling" not in failed.traceback
+    assert "penstock/runtime" not in failed.traceback
+    assert [m.value for m in lenient.run().output("m.out")] == [good] * 3
+    assert lenient.dead_letters == 1
+
+
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_an_error_whose_text_is_not_utf8(dead_letter: str | None) -> None:
+    def fail(value: Any) -> None:
+        raise ValueError("file name \udcff")
+
+    app = ps.StreamApplication("a")
+    app.input("m.in").map(fail)
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [1])
+    if dead_letter:
+        assert runner.run().dead_letters == 1
+    else:
+        with pytest.raises(ps.UserCodeError, match="ValueError: file name"):
+            runner.run()
+
+
+def test_exiting_is_a_failure_of_the_application() -> None:
+    def leave(value: Any) -> None:
+        raise SystemExit(3)
+
+    app = ps.StreamApplication("a")
+    app.input("m.in").map(leave)
+    with pytest.raises(ps.UserCodeError, match="SystemExit"):
+        TestRunner(app, partitions=1).input("m.in", [1]).run()
+
+
+def test_an_operator_may_be_called_dead_letter() -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").map(lambda v: 1 // v).send_to(app.output("m.out"), id="dead-letter")
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead").input("m.in", [1, 0]).run()
+    assert [m.value for m in runner.output("m.out")] == [1]
+    assert len(runner.output("m.dead")) == 1

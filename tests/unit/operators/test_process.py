@@ -1,0 +1,183 @@
+"""process: a StreamTask with stores."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+import penstock as ps
+from penstock.testing import TestRunner, UnwrittenChangeError
+
+
+class Scripted(ps.StreamTask):
+    """Runs a function given to it; remembers its life."""
+
+    life: ClassVar[list[str]] = []
+    contexts: ClassVar[list[ps.TaskContext]] = []
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        Scripted.life.append("made")
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context = context
+        Scripted.contexts.append(context)
+        Scripted.life.append(f"init {context.partition}")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.function(self.context, envelope, collector, coordinator)
+
+    def close(self) -> None:
+        Scripted.life.append(f"close {self.context.partition}")
+
+
+def runner_of(function: Any, *, partitions: int = 1, stores: tuple[str, ...] = ("s",)) -> TestRunner:
+    Scripted.life.clear()
+    Scripted.contexts.clear()
+    app = ps.StreamApplication("job")
+    for store in stores:
+        app.store(store)
+    out = app.output("m.out")
+    app.output("other.side")
+    app.input("m.in", key=ps.String()).process(lambda: Scripted(function), stores=stores, id="task").send_to(out)
+    return TestRunner(app, partitions=partitions)
+
+
+def test_emit_goes_on_and_send_goes_to_any_output() -> None:
+    def both(_: Any, envelope: Any, collector: Any, __: Any) -> None:
+        collector.emit(key="e", value=envelope.value)
+        collector.send("side", key="s", value=envelope.value)
+        collector.send("other.side", value=envelope.value)
+        collector.send("m.out", value="direct")
+
+    runner = runner_of(both).input("m.in", [1]).run()
+    assert {(m.key, m.value) for m in runner.output("m.out")} == {("e", 1), (None, "direct")}
+    assert [(m.key, m.value) for m in runner.output("other.side")] == [("s", 1), (None, 1)]
+
+
+def test_without_a_key_send_uses_the_tasks_own_partition() -> None:
+    runner = runner_of(lambda _, e, collector, __: collector.send("side", value=e.value), partitions=3)
+    runner.input("m.in", [10, 11, 12]).run()
+    assert [(m.partition, m.value) for m in runner.output("other.side")] == [(0, 10), (1, 11), (2, 12)]
+
+
+def test_an_undeclared_output_names_the_declared_ones() -> None:
+    with pytest.raises(ps.UserCodeError, match="sends to `nowhere`, which is not a declared output; declared: .*m.out"):
+        runner_of(lambda _, __, c, ___: c.send("nowhere", value=1)).input("m.in", [1]).run()
+
+
+def test_the_context_and_the_envelope() -> None:
+    seen: list[Any] = []
+    runner = runner_of(lambda c, e, *_: seen.append((c.task_name, c.partition, c.job_name, e)), partitions=2)
+    runner.input("m.in", [("k", {"a": 1})], partition=1, timestamp=99).run()
+    task_name, partition, job, envelope = seen[0]
+    assert (task_name, partition, job) == ("Partition 1", 1, "job")
+    assert (envelope.key, envelope.value, envelope.offset, envelope.timestamp) == ("k", {"a": 1}, 0, 99)
+    assert envelope.ssp == ps.SystemStreamPartition("m", "in", 1)
+    assert repr(envelope).startswith("IncomingMessageEnvelope(ssp=m.in.1, offset=0, key='k', value={'a': 1}")
+    with pytest.raises(ps.ConfigError, match="asks for store `t` but was given: `s`"):
+        Scripted.contexts[0].store("t")
+
+
+def test_one_instance_per_task_for_many_batches() -> None:
+    runner = runner_of(lambda *_: None, partitions=2).input("m.in", range(10)).run(batch_messages=1)
+    assert Scripted.life == ["made", "init 0", "made", "init 1"]
+    runner.close()
+    assert Scripted.life[4:] == ["close 0", "close 1"]
+
+
+def test_after_a_failed_batch_the_task_is_closed_and_made_anew() -> None:
+    def fail_once(context: Any, envelope: Any, *_: Any) -> None:
+        context.store("s").put("k", envelope.value)
+        if envelope.value == 2 and Scripted.life.count("made") == 1:
+            raise ValueError("no")
+
+    runner = runner_of(fail_once).input("m.in", [1, 2])
+    with pytest.raises(ps.UserCodeError):
+        runner.run()
+    assert runner.store("s") == {}
+    assert Scripted.life == ["made", "init 0", "close 0"]
+    runner.run()
+    assert runner.store("s") == {"k": 2}
+
+
+def test_stores_are_each_tasks_own() -> None:
+    runner = runner_of(lambda c, e, *_: c.store("s").put(f"{c.partition}", e.value), partitions=3)
+    assert runner.input("m.in", [0, 1, 2]).run().store("s") == {"0": 0, "1": 1, "2": 2}
+
+
+def test_what_init_writes_is_written() -> None:
+    class Initial(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.store = context.store("s")
+            if self.store.get("count") is None:
+                self.store.put("count", 100)
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            if envelope.value:
+                self.store.put("count", self.store.get("count") + envelope.value)
+
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("m.in").process(Initial, stores=["s"])
+    runner = TestRunner(app, partitions=1)
+    assert runner.input("m.in", [0]).run().store("s") == {"count": 100}
+    assert runner.input("m.in", [5]).run().store("s") == {"count": 105}
+
+
+def test_two_processes_share_a_store_of_their_stage() -> None:
+    class Add(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.store = context.store("s")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.store.put("n", (self.store.get("n") or 0) + envelope.value)
+            collector.emit(value=envelope.value)
+
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("m.in").process(Add, stores=["s"]).process(Add, stores=["s"])
+    assert TestRunner(app, partitions=1).input("m.in", [1, 2, 3]).run().store("s") == {"n": 12}
+
+
+def test_init_that_raises() -> None:
+    class Bad(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            raise RuntimeError("no database")
+
+        def process(self, *_: Any) -> None: ...
+
+    app = ps.StreamApplication("a")
+    app.input("m.in").process(Bad, id="bad")
+    with pytest.raises(ps.UserCodeError, match="RuntimeError: no database") as caught:
+        TestRunner(app).input("m.in", [1]).run()
+    assert caught.value.failed.operator == "bad"
+    assert "penstock/" not in caught.value.failed.traceback
+
+
+def test_a_failure_after_emit_is_the_next_operators_whatever_the_task_catches() -> None:
+    def swallow(_: Any, envelope: Any, collector: Any, __: Any) -> None:
+        try:
+            collector.emit(value=object())
+        except Exception:  # the task's author means errors of their own
+            pass
+
+    with pytest.raises(ps.UserCodeError) as caught:
+        runner_of(swallow).input("m.in", [1]).run()
+    assert "not JSON serializable" in caught.value.failed.reason
+
+
+def test_a_change_without_a_put_is_caught() -> None:
+    def change(context: Any, envelope: Any, *_: Any) -> None:
+        value = context.store("s").get("k")
+        if value is None:
+            context.store("s").put("k", {"n": 0})
+        else:
+            value["n"] += 1
+
+    runner = runner_of(change).input("m.in", [1]).run()
+    with pytest.raises(ps.UserCodeError, match="value of key 'k' was changed after get or put without a put") as caught:
+        runner.input("m.in", [1]).run()
+    assert UnwrittenChangeError.__name__ in caught.value.failed.reason
+    assert runner.store("s") == {"k": {"n": 0}}
