@@ -20,6 +20,15 @@ from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.errors import PenstockTimeoutError, RetryableError
 
 
+_ALLOCATOR = {
+    # Give what a batch needed back after it: few arenas for gRPC's many threads, large buffers mapped and unmapped.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+
+
 def ensure_containers(
     spec: ContainerSpec, count: int, timeout_s: float, condemned: frozenset[str]
 ) -> list[ContainerAddress]:
@@ -67,6 +76,8 @@ def _is_alive(address: ContainerAddress) -> bool:
 def _spawn(spec: ContainerSpec, name: str, parent: int) -> subprocess.Popen[bytes]:
     """A child in the executor's process group, so that it ends with the executor's Python daemon as well."""
     environment = dict(os.environ)
+    for name, value in _ALLOCATOR.items():
+        environment.setdefault(name, value)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, "-m", "penstock.container", name, str(parent)],

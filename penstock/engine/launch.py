@@ -82,7 +82,7 @@ def run_application(
         session = spark or create_session(paths.root, settings.spark)
         if spark is None:
             undo.callback(session.stop)
-        prepare_session(session, settings.container.attempt_timeout_ms)
+        session = prepare_session(session, settings.container.attempt_timeout_ms)
         return _start(session, job, log, keeper, undo.pop_all())
 
 

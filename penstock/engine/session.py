@@ -18,13 +18,17 @@ _REFUSED = {
     "spark.dynamicAllocation.enabled": "containers, and the state in them, live and die with executors",
 }
 _DEFAULTS = {
-    "spark.sql.adaptive.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
     "spark.locality.wait": "0s",
     "spark.cleaner.periodicGC.interval": "5min",
+}
+_BATCH_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    # A row is a packet of up to some megabytes, so it is bytes that bound what is in memory at once.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
 }
 _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -78,18 +82,22 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
     return session
 
 
-def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> None:
-    """Set what every batch needs. A Python worker in which nothing moves for `container.attempt.timeout.ms` is killed.
+def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> SparkSession:
+    """A session on the same Spark context, with the settings of its own that every batch needs.
+
+    A Python worker in which nothing moves for `container.attempt.timeout.ms` is killed.
 
     Raises:
         ConfigError: the session has a setting under which state could be lost or doubled.
     """
     conf = session.sparkContext.getConf()
     _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
-    session.conf.set("spark.sql.adaptive.enabled", "false")
+    own = session.newSession()
     idle_seconds = max(1, -(-attempt_timeout_ms // 1000))
-    session.conf.set("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", str(idle_seconds))
-    session.conf.set("spark.sql.execution.pyspark.udf.killOnIdleTimeout", "true")
+    own.conf.set("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", str(idle_seconds))
+    for key, value in _BATCH_SETTINGS.items():
+        own.conf.set(key, value)
+    return own
 
 
 def _refuse(conf: Mapping[str, str]) -> None:

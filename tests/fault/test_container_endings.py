@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,7 +22,16 @@ from penstock.container.auth import call_options
 from penstock.container.client import ContainerClient
 from penstock.container.exchange import exchange
 from penstock.container.protocol import OpenCall, PlainCall, dump
-from penstock.errors import ConfigError, ContainerLostError, NotFoundError
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockTimeoutError,
+    RetryableError,
+)
 from penstock.runtime.packet import to_batch
 from tests.support.containers import (
     DEADLINE_S,
@@ -286,15 +294,15 @@ def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
         job.start_run(31, 1)
 
 
-def test_what_is_wrong_with_the_job_root_keeps_its_kind(container: ContainerProcess, tmp_path: Path) -> None:
+def test_what_goes_wrong_inside_keeps_its_kind(container: ContainerProcess, tmp_path: Path) -> None:
     job = Job(tmp_path, [container])
+    with pytest.raises(CorruptError, match="no marker for store `totals` of task 0 from changelog-files"):
+        job.open(markers={"0": {}, "1": {}})
     job.objects.delete("probe")
     with pytest.raises(NotFoundError, match="a job root must be shared by all hosts"):
         job.open()
-    shutil.rmtree(job.root)
-    job.root.touch()
-    with pytest.raises(ConfigError):
-        job.open()
+    for kind in (ConfigError, IncompatibleError, FencedError, RetryableError, PenstockTimeoutError):
+        assert type(container.client._error("upload", f"{kind.__name__}: why")) is kind
 
 
 def test_the_application_fails_in_a_container(container: ContainerProcess, job: Job) -> None:

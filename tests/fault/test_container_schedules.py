@@ -206,11 +206,11 @@ def test_a_container_is_replaced_silently_inside_an_epoch(tmp_path: Path) -> Non
         ({"batch": 0, "last_ended": -1}, "batch 0 run 1 came during"),
         ({"run": 2}, "batch 1 run 2 came during"),
         ({"last_ended": 3}, "expects task 0 at batch 3; it is at batch 0"),
-        ({"task": 1}, "expects task 1 at batch 0; it is not here"),
+        ({"tasks": [1]}, "expects task 1 at batch 0; it is not here"),
         ({"stage": 7}, "stage 7"),
     ],
 )
-def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, int], said: str) -> None:
+def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, object], said: str) -> None:
     run = job.start(1, messages(10))
     with pytest.raises(ContainerLostError, match=said):
         attempt(job.homes[0].address, job.call(run, 0, **changed), [to_batch(run.for_task(0))])

@@ -48,7 +48,7 @@ from penstock.system.memory import MemorySystem
 from tests.support.container_app import Message, totals_graph
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRET = "the job's secret"
+SECRET = "5f0c3a9e77d14b12"
 DEADLINE_S = 30.0
 STAGE = 1
 """The stage that runs in the containers."""
@@ -71,8 +71,10 @@ class ContainerProcess:
         if str(ROOT) not in sys.path:  # the container unpickles what tests define
             sys.path.append(str(ROOT))
         spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder))
-        self.process = _spawn(spec, f"c{next(_names)}", parent or os.getpid())
+        name = f"c{next(_names)}"
+        self.process = _spawn(spec, name, parent or os.getpid())
         self.address: ContainerAddress = _await_address(self.process, time.monotonic() + DEADLINE_S)
+        assert (self.address.container, self.address.pid) == (name, self.process.pid)
         self.client = ContainerClient(self.address, SECRET)
 
     @property
@@ -176,7 +178,7 @@ class Job:
     def call(self, started: Run, number: int, **changed: object) -> AttemptCall:
         """The call of an attempt of a task of the run."""
         identity = Identity(self.homes[number].address.incarnation, self.epoch)
-        fields = {"identity": identity, "batch": started.batch, "run": started.run, "stage": STAGE, "task": number}
+        fields = {"identity": identity, "batch": started.batch, "run": started.run, "stage": STAGE, "tasks": [number]}
         return AttemptCall(**{**fields, "last_ended": started.batch - 1, **changed})  # type: ignore[arg-type]
 
     def attempt(self, run: Run, task: int, packets: Sequence[Packet] | None = None) -> tuple[list[Packet], Report]:

@@ -14,8 +14,7 @@ def application() -> ps.StreamApplication:
     app = ps.StreamApplication("a")
 
     def count(value: int) -> Iterator[int]:
-        for n in range(abs(value)):
-            yield n
+        yield from range(abs(value))
         if value < 0:
             raise ValueError("half-way")
 

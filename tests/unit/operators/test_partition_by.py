@@ -93,6 +93,7 @@ def test_a_key_function_that_raises_and_a_key_that_does_not_serialise() -> None:
 
 
 def test_equal_json_keys_are_one_key() -> None:
-    found = tasks_of([[["a", 1], ["b", 2]], [["b", 2], ["a", 1]]], dict, ps.Json())
-    assert len({task for _, task, _, _ in found}) == 1
-    assert ps.Json().to_bytes({"a": 1, "b": 2}) == ps.Json().to_bytes({"b": 2, "a": 1})
+    """However the dicts were made: partitioning and state look at bytes only."""
+    for n in range(10):
+        found = tasks_of([[["a", n], ["b", 2]], [["b", 2], ["a", n]]], dict, ps.Json())
+        assert len({task for _, task, _, _ in found}) == 1

@@ -1,0 +1,59 @@
+"""What `import penstock` offers is what `__all__` says, and all of it is documented."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import penstock
+import penstock.errors
+import penstock.testing
+
+SUBMODULES = {
+    "api", "checkpoint", "cli", "config", "container", "engine", "errors", "metadata", "runtime", "state", "system",
+    "testing",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [penstock, penstock.testing])
+def test_all_is_the_whole_surface(module: ModuleType) -> None:
+    public = {
+        name for name, thing in vars(module).items() if not name.startswith("_") and not isinstance(thing, ModuleType)
+    }
+    assert public - {"annotations"} == set(module.__all__)
+    assert list(module.__all__) == sorted(module.__all__)
+
+
+def test_no_other_modules_show() -> None:
+    modules = {name for name, thing in vars(penstock).items() if isinstance(thing, ModuleType)}
+    assert modules <= SUBMODULES
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_everything_public_is_documented(name: str) -> None:
+    thing = getattr(penstock, name)
+    assert inspect.getdoc(thing)
+    for member, value in vars(thing).items():
+        inherited = any(getattr(base, member, None) for base in thing.__mro__[1:])
+        if not member.startswith("_") and callable(value) and not inherited:
+            assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_every_error_is_exported_and_of_one_tree() -> None:
+    errors = {
+        name for name, thing in vars(penstock.errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)
+    }
+    assert errors <= set(penstock.__all__)
+    assert all(issubclass(getattr(penstock, name), penstock.PenstockError) for name in errors)
+    assert all(name in (penstock.errors.__doc__ or "") for name in errors)
+
+
+def test_the_import_needs_neither_spark_nor_flight() -> None:
+    heavy = ("pyspark", "py4j", "pyarrow.flight", "rocksdict")
+    code = f"import sys, penstock; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
