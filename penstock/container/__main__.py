@@ -26,6 +26,8 @@ from penstock.container.machine import executor_host, machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
 
+_LAST_REPLIES_SECONDS = 0.3
+
 
 def main() -> None:
     """Serve until closed, or until the executor ends."""
@@ -67,8 +69,10 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     stop.wait()
+    # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
     for server in servers:
-        server.shutdown()
+        threading.Thread(target=server.shutdown, daemon=True).start()
+    threading.Event().wait(_LAST_REPLIES_SECONDS)
     _vanish(folder)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
@@ -115,7 +116,7 @@ class ContainerClient:
                     self.last_beat = load(Beat, result.body.to_pybytes())
                     self.last_beat_at = time.monotonic()
                 reason = "its beats ended"
-            except (flight.FlightError, OSError, ValueError) as error:
+            except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
                 reason = f"its beats broke off: {str(error).splitlines()[0]}"
             if self.lost is None:
                 self.lost = reason
@@ -133,7 +134,7 @@ class ContainerClient:
                 yield orjson.loads(result.body.to_pybytes())
         except flight.FlightServerError as error:
             raise self._error(action, str(error)) from error
-        except flight.FlightError as error:
+        except (flight.FlightError, pa.ArrowException) as error:
             raise ContainerLostError(f"{self._name()} did not answer `{action}`: {error}") from error
 
     def _error(self, action: str, text: str) -> PenstockError:

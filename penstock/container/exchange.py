@@ -37,29 +37,44 @@ def exchange(
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.
     """
-    client = _client(address.uri_from(machine_id()))
+    uri = address.uri_from(machine_id())
     descriptor = flight.FlightDescriptor.for_command(dump(call))
     try:
-        writer, reader = client.do_exchange(descriptor, call_options(secret))
-        results = _Results(reader)
-        writer.begin(PACKET_SCHEMA)
-        for batch in batches:
-            mine, others = select_mine(batch)
-            if mine.num_rows:
-                writer.write_batch(mine)
-            if others.num_rows:
-                yield others
-            yield from results.ready()
-        writer.done_writing()
-        yield from results.rest()
-        results.check_reports(len(call.tasks))
-        writer.close()
-    except flight.FlightError as error:
-        _forget(address.uri_from(machine_id()))
+        writer, reader = _client(uri).do_exchange(descriptor, call_options(secret))
+        try:
+            yield from _pump(writer, _Results(reader), batches, select_mine, len(call.tasks))
+        except BaseException:
+            # Also when the input fails or nobody wants the output any more: without it, the container waits for the
+            # rest of the input and this process for the container.
+            reader.cancel()
+            raise
+    except (flight.FlightError, pa.ArrowException) as error:
+        _forget(uri)
         raise ContainerLostError(
             f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
             f"batch {call.batch} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
         ) from error
+
+
+def _pump(
+    writer: Any,
+    results: _Results,
+    batches: Iterator[pa.RecordBatch],
+    select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
+    reports: int,
+) -> Iterator[pa.RecordBatch]:
+    writer.begin(PACKET_SCHEMA)
+    for batch in batches:
+        mine, others = select_mine(batch)
+        if mine.num_rows:
+            writer.write_batch(mine)
+        if others.num_rows:
+            yield others
+        yield from results.ready()
+    writer.done_writing()
+    yield from results.rest()
+    results.check_reports(reports)
+    writer.close()
 
 
 class _Results:

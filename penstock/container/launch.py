@@ -19,7 +19,6 @@ from penstock.container.machine import executor_pid
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.errors import PenstockTimeoutError, RetryableError
 
-
 _ALLOCATOR = {
     # Give what a batch needed back after it: few arenas for gRPC's many threads, large buffers mapped and unmapped.
     "MALLOC_ARENA_MAX": "2",

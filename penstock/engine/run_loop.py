@@ -318,6 +318,8 @@ class RunLoop:
 
     def _commit(self, *, detail: Detail = "commit", ended: Ended | None = None) -> None:
         """A commit, awaited."""
+        if self._keeper.lease.lost is not None:
+            raise FencedError(f"another driver took this job over: {self._keeper.lease.lost}. This run stops")
         record = self._commits.commit(
             self._claim, self._positions, self._batch, self._batch_time_ms, detail=detail, ended=ended
         )

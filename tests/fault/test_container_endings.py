@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 import threading
@@ -15,24 +13,16 @@ from urllib.parse import urlsplit
 
 import psutil
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
-from penstock.container.auth import call_options
 from penstock.container.client import ContainerClient
 from penstock.container.exchange import exchange
-from penstock.container.protocol import OpenCall, PlainCall, dump
 from penstock.errors import (
-    ConfigError,
     ContainerLostError,
-    CorruptError,
-    FencedError,
-    IncompatibleError,
     NotFoundError,
-    PenstockTimeoutError,
-    RetryableError,
 )
 from penstock.runtime.packet import to_batch
+from tests.support.container_app import messages
 from tests.support.containers import (
     DEADLINE_S,
     SECRET,
@@ -41,7 +31,6 @@ from tests.support.containers import (
     attempt,
     everything,
     half_client,
-    messages,
     wait_until,
 )
 
@@ -58,65 +47,6 @@ def job(tmp_path: Path, container: ContainerProcess) -> Job:
     job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 1000})
     job.open()
     return job
-
-
-def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-    _, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"garbage"), options)
-    reader.read_chunk()
-
-
-def test_calls_without_the_right_secret_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
-    address = container.address
-    nothing = flight.FlightCallOptions(timeout=DEADLINE_S)
-    twice = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SECRET}".encode())] * 2)
-    for uri in (address.socket_uri, address.tcp_uri):
-        client = flight.connect(uri)
-        for options in (nothing, call_options("wrong"), call_options(""), call_options(SECRET + "x"), twice):
-            with pytest.raises(flight.FlightUnauthenticatedError, match="does not carry the job's secret"):
-                list(client.do_action(flight.Action("close", dump(PlainCall(container.client.identity(1)))), options))
-            with pytest.raises(flight.FlightUnauthenticatedError):
-                list(client.list_flights(options=options))
-            with pytest.raises(flight.FlightUnauthenticatedError):
-                _read_one(client, options)
-        client.close()
-    with pytest.raises(ContainerLostError, match="secret"):
-        list(ContainerClient(address, "wrong").open(OpenCall(container.client.identity(1), 0, None, [], [0]), b"", 5))
-    job.run_batch(1, messages(10))
-    assert container.log.count("without the job's secret") == 1
-    assert SECRET not in container.log
-    assert SECRET not in " ".join(psutil.Process(address.pid).cmdline())
-
-
-def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> None:
-    port = urlsplit(container.address.tcp_uri).port
-    assert port is not None
-    for garbage in (
-        b"GET / HTTP/1.1\r\n\r\n",
-        os.urandom(4096),
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
-        b"",
-    ):
-        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
-            connection.settimeout(DEADLINE_S)
-            connection.sendall(garbage)
-            connection.shutdown(socket.SHUT_WR)
-            try:
-                while connection.recv(4096):
-                    pass
-            except ConnectionError:
-                pass
-    job.run_batch(1, messages(10))
-
-
-def test_malformed_calls_are_errors_and_the_container_goes_on(container: ContainerProcess, job: Job) -> None:
-    client, options = flight.connect(container.address.tcp_uri), call_options(SECRET, DEADLINE_S)
-    for action, body in (("open", b""), ("end", b"{"), ("end", b"{}"), ("snapshot", b"[]"), ("no-such", b"")):
-        with pytest.raises(flight.FlightError):
-            list(client.do_action(flight.Action(action, body), options))
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        _read_one(client, options)
-    client.close()
-    job.run_batch(1, messages(10))
 
 
 PARENT = """
@@ -292,25 +222,3 @@ def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
         job.open(last_ended=30, markers=markers)
     with pytest.raises(ContainerLostError, match="this container is in"):
         job.start_run(31, 1)
-
-
-def test_what_goes_wrong_inside_keeps_its_kind(container: ContainerProcess, tmp_path: Path) -> None:
-    job = Job(tmp_path, [container])
-    with pytest.raises(CorruptError, match="no marker for store `totals` of task 0 from changelog-files"):
-        job.open(markers={"0": {}, "1": {}})
-    job.objects.delete("probe")
-    with pytest.raises(NotFoundError, match="a job root must be shared by all hosts"):
-        job.open()
-    for kind in (ConfigError, IncompatibleError, FencedError, RetryableError, PenstockTimeoutError):
-        assert type(container.client._error("upload", f"{kind.__name__}: why")) is kind
-
-
-def test_the_application_fails_in_a_container(container: ContainerProcess, job: Job) -> None:
-    run = job.start(1, [{"key": "a", "n": 1}, {"key": "b", "n": 2, "raise": "no such flight"}])
-    _, report = job.attempt(run, 0)
-    assert report.failed is not None
-    assert (report.failed.offset, report.failed.key, report.failed.operator) == (1, "b", "add")
-    assert report.failed.reason == "ValueError: no such flight"
-    assert "penstock/runtime" not in report.failed.traceback
-    job.run_batch(1, messages(10), run=2)
-    assert (job.folder / "close-0").exists()

@@ -13,6 +13,7 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.outcome import Inconsistent, Succeeded
 from penstock.runtime.packet import to_batch
 from penstock.system.partitioner import partition_of
+from tests.support.container_app import messages, oracle
 from tests.support.containers import (
     STAGE,
     ContainerProcess,
@@ -20,8 +21,6 @@ from tests.support.containers import (
     attempt,
     calls_with,
     half_client,
-    messages,
-    oracle,
     stored,
     wait_until,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,18 @@ def totals_graph(folder: Path) -> ApplicationGraph:
         .send_to(app.output("local.totals"))
     )
     return app.graph()
+
+
+def messages(number: int, start: int = 0) -> list[Message]:
+    """Messages of seven keys."""
+    return [{"key": f"k{n % 7}", "n": n} for n in range(start, start + number)]
+
+
+def oracle(*batches: Sequence[Message]) -> dict[bytes, bytes]:
+    """The state as a plain loop makes it."""
+    totals: dict[str, list[int]] = {}
+    for message in (m for batch in batches for m in batch):
+        total = totals.setdefault(message["key"], [0, 0])
+        total[0] += message["n"]
+        total[1] += 1
+    return {k.encode(): b'{"sum":%d,"messages":%d}' % (s, m) for k, (s, m) in totals.items()}

@@ -275,21 +275,6 @@ def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> lis
     ]
 
 
-def messages(number: int, start: int = 0) -> list[Message]:
-    """Messages of seven keys."""
-    return [{"key": f"k{n % 7}", "n": n} for n in range(start, start + number)]
-
-
-def oracle(*batches: Sequence[Message]) -> dict[bytes, bytes]:
-    """The state as a plain loop makes it."""
-    totals: dict[str, list[int]] = {}
-    for message in (m for batch in batches for m in batch):
-        total = totals.setdefault(message["key"], [0, 0])
-        total[0] += message["n"]
-        total[1] += 1
-    return {k.encode(): b'{"sum":%d,"messages":%d}' % (s, m) for k, (s, m) in totals.items()}
-
-
 def stored(job: Job, markers: dict[str, dict[str, dict[str, str]]]) -> dict[bytes, bytes]:
     """What a restore from the job root finds."""
     found: dict[bytes, bytes] = {}
