@@ -75,8 +75,7 @@ def _is_alive(address: ContainerAddress) -> bool:
 def _spawn(spec: ContainerSpec, name: str, parent: int) -> subprocess.Popen[bytes]:
     """A child in the executor's process group, so that it ends with the executor's Python daemon as well."""
     environment = dict(os.environ)
-    for name, value in _ALLOCATOR.items():
-        environment.setdefault(name, value)
+    environment = {**_ALLOCATOR, **environment}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
         [sys.executable, "-m", "penstock.container", name, str(parent)],

@@ -39,7 +39,7 @@ def container(tmp_path: Path) -> Iterator[ContainerProcess]:
 
 @pytest.fixture
 def job(tmp_path: Path, container: ContainerProcess) -> Job:
-    job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 1000})
+    job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 3000})
     job.open()
     return job
 
