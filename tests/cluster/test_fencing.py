@@ -112,6 +112,7 @@ def assert_linear(home: Home) -> None:
             owner = record
 
 
+@pytest.mark.slow
 def test_sigterm_ends_after_the_batch_and_a_second_one_at_once(home: Home, drivers: list[DriverProcess]) -> None:
     graceful = home.driver(until=None)
     drivers.append(graceful)
