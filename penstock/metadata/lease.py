@@ -181,6 +181,8 @@ class Lease:
             self.lost = str(current.holder)
             return False
         self.tag = self_tag
+        if found != data and failure is not None:
+            raise failure
         return found == data
 
 
