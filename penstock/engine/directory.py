@@ -210,6 +210,7 @@ class ContainerDirectory:
     def commit(self, epoch: int, checkpoint_id: str) -> dict[str, dict[str, dict[str, str]]]:
         """Snapshot everywhere, then upload everywhere; task -> factory -> store -> marker."""
         timeout = self._config.task.commit_timeout_ms / 1000
+        # Once a snapshot is taken, its changes are in no later one: from here on a commit succeeds, or its epoch ends.
         self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id), _CALL_SECONDS))
         merged: dict[str, dict[str, dict[str, str]]] = {}
         deadline = time.monotonic() + timeout
