@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DRIVER_MEMORY = "2g"
 """The JVM's heap limit, the same on every side."""
-_SAMPLE_SECONDS = 0.25
+CONTENTION_SHARE = 0.1
+_SAMPLE_SECONDS = 0.5
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
 console = Console(width=None if sys.stdout.isatty() else 130)
@@ -271,6 +272,24 @@ def run_facts(run: SideRun) -> dict[str, Any]:
         "cpu_seconds": _rounded(usage.cpu_seconds),
         "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
     }
+
+
+def contention(runs: Mapping[str, Sequence[Mapping[str, Any]]], cores: int) -> list[str]:
+    """What to say of runs during which other programs took more than CONTENTION_SHARE of the machine; by side."""
+    found = []
+    for name, own in runs.items():
+        shares = [run["others_cpu_seconds"] / (run["seconds"] * cores) for run in own]
+        if max(shares) > CONTENTION_SHARE:
+            found.append(f"{name}: {', '.join(f'{share:.0%}' for share in shares)}")
+    return found
+
+
+def warn_of_contention(found: Sequence[str]) -> None:
+    """Print it."""
+    if found:
+        console.print("Not to be quoted: other programs took this share of the machine, round by round")
+        for line in found:
+            console.print(f"  {line}")
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

@@ -31,12 +31,14 @@ from benchmarks.common import (
     RESULTS,
     SideRun,
     console,
+    contention,
     describe_machine,
     machine,
     megabytes,
     print_table,
     run_facts,
     run_side,
+    warn_of_contention,
     write_json,
 )
 from benchmarks.workload import Inputs, Workload, write_inputs
@@ -287,6 +289,8 @@ def main(given: Sequence[str] | None = None) -> int:
             with console.status("batch floor"):
                 floor = batch_floor(work / "floor", options.threads)
     report(outcomes, floor, workload)
+    contended = contention({outcome.side.name: outcome.rounds for outcome in outcomes}, facts["cores"])
+    warn_of_contention(contended)
     result = {
         "benchmark": "keyed_fold",
         "machine": facts,
@@ -300,6 +304,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "sides": {outcome.side.name: outcome.summary() for outcome in outcomes},
         "ratios": ratios(outcomes),
         "batch_floor": floor,
+        "contention": contended,
     }
     write_json(options.json, result)
     return 0 if all(outcome.verified for outcome in outcomes) else 1

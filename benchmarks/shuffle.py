@@ -23,18 +23,20 @@ from benchmarks.common import (
     DRIVER_MEMORY,
     RESULTS,
     console,
+    contention,
     describe_machine,
     machine,
     megabytes,
     print_table,
     run_facts,
     run_side,
+    warn_of_contention,
     write_json,
 )
 
 FORMS = ("row-wise", "packed")
 MESSAGE_BYTES = 60
-WARM_UP = 2
+WARM_UP = 3
 
 
 def measure(form: str, tasks: int, options: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -113,6 +115,8 @@ def main(given: Sequence[str] | None = None) -> int:
         for tasks in options.tasks
     }
     report(sides, ratios, options.messages)
+    contended = contention({name: side["runs"] for name, side in sides.items()}, facts["cores"])
+    warn_of_contention(contended)
     parameters = {
         "messages": options.messages,
         "message_bytes": MESSAGE_BYTES,
@@ -122,10 +126,15 @@ def main(given: Sequence[str] | None = None) -> int:
         "threads": options.threads,
         "driver_memory": DRIVER_MEMORY,
     }
-    write_json(
-        options.json,
-        {"benchmark": "shuffle", "machine": facts, "parameters": parameters, "sides": sides, "ratios": ratios},
-    )
+    result = {
+        "benchmark": "shuffle",
+        "machine": facts,
+        "parameters": parameters,
+        "sides": sides,
+        "ratios": ratios,
+        "contention": contended,
+    }
+    write_json(options.json, result)
     return 0
 
 

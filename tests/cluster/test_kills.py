@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -125,6 +126,28 @@ def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
         assert struck >= 4
 
 
+@pytest.mark.slow
+def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Path) -> None:
+    """Four containers, two Spark tasks at a time. While the first two stand in user code, the map output is removed:
+    the other two cannot fetch it, and Spark runs the stage before again, under new tokens."""
+    home = Home(tmp_path, partitions=4)
+    gate = tmp_path / "gate"
+    home.publish(400, seed=1)
+    for key in range(40):
+        home.append(key % 4, [{"key": f"k{key}", "n": 1, "do": "slow", "gate": str(gate)}])
+    home.publish(400, seed=2)
+    spark = {"spark.master": "local[4,4]", "spark.task.cpus": 2, "spark.local.dir": str(tmp_path / "spark")}
+    with chaos(home, 1, **spark, **{"job.batch.max.messages": 300}) as attack:
+        driver = attack.start()
+        wait_until(lambda: gate.exists() or not driver.running, "user code that stands still")
+        removed = [file for file in (tmp_path / "spark").rglob("shuffle_*.data") if not file.unlink()]
+        attack.told.append(f"removed {len(removed)} files of map output")
+        assert removed
+        attack.finish()
+        assert re.search("read another attempt of|reported twice|did not read exactly", driver.log)
+    assert len(home.log.claims) == 1, "no container was lost"
+
+
 def test_a_container_that_stood_still_is_lost(home: Home) -> None:
     with chaos(home, 8, **{"container.lost.ms": 2000}) as attack:
         driver = attack.start()
@@ -164,6 +187,18 @@ def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) 
         driver = attack.start()
         attack.finish()
         assert "container.attempt.timeout.ms is 2000" in driver.log
+
+
+@pytest.mark.slow
+def test_slow_code_that_makes_progress_is_left_alone(tmp_path: Path) -> None:
+    """The limit is for an attempt without progress: here a packet takes longer than it, but no message does."""
+    home = Home(tmp_path)
+    home.append(0, [{"key": "k1", "n": n, "do": "linger"} for n in range(60)])
+    with chaos(home, 1, **{"container.attempt.timeout.ms": 3000}) as attack:
+        driver = attack.start()
+        attack.finish()
+        assert "failure 1 of" not in driver.log
+    assert len(home.log.claims) == 1
 
 
 @pytest.mark.slow

@@ -67,9 +67,8 @@ def test_pyspark_workers_of_executors_are_killed(home: Home) -> None:
         attack.finish()
 
 
-def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Path) -> None:
-    """An executor dies while the second stage's user code stands still: its map output is gone, Spark runs the stage
-    before again. Whoever had read the old rows must not count beside those who read the new ones."""
+def test_an_executor_dies_while_a_stage_is_half_done(tmp_path: Path) -> None:
+    """Its map output is gone with its container, while the other executor's container stands in user code."""
     home = Home(tmp_path, job_batch_max_messages=400)
     for number in range(3):
         home.publish(300, seed=number)

@@ -65,6 +65,8 @@ class KeyTotals(ps.StreamTask):
                 coordinator.shutdown()
             case "block":
                 block_once(Path(event["gate"]), event.get("times", 1))
+            case "linger":
+                time.sleep(0.15)  # this is the user's code that is slow, message by message
             case "slow":
                 slow_once(Path(event["gate"]))
 

@@ -8,7 +8,16 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.common import MemoryPeak, SideFailedError, SideRun, Usage, UsageSampler, run_side, write_json
+from benchmarks.common import (
+    MemoryPeak,
+    SideFailedError,
+    SideRun,
+    Usage,
+    UsageSampler,
+    contention,
+    run_side,
+    write_json,
+)
 from benchmarks.keyed_fold import Outcome, Side, arguments, chosen_sides, cpu_per_row, rate, ratios
 from benchmarks.workload import STREAM, Workload, compare, write_inputs
 from penstock.system.local import LocalSystem
@@ -126,6 +135,11 @@ class TestCounting:
             {"rows": 10, "ended": ended, "duration_ms": {"triggerExecution": 1000}} for ended in (5, 10.1, 15, 20.1)
         ]
         assert cpu_per_row(run, batches) == {"jvm": 150_000.0, "containers": 50_000.0}
+
+    def test_contention_is_told(self):
+        quiet = {"seconds": 10.0, "others_cpu_seconds": 1.0}
+        busy = {"seconds": 10.0, "others_cpu_seconds": 10.0}
+        assert contention({"a": [quiet], "b": [quiet, busy]}, 2) == ["b: 5%, 50%"]
 
 
 class TestSides:
