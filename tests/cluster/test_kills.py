@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from pathlib import Path
@@ -124,28 +123,6 @@ def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
             struck += attack.await_moment(moment) and attack.strike(DriverProcess.workers, "PySpark worker")
         attack.finish()
         assert struck >= 4
-
-
-@pytest.mark.slow
-def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Path) -> None:
-    """Four containers, two Spark tasks at a time. While the first two stand in user code, the map output is removed:
-    the other two cannot fetch it, and Spark runs the stage before again, under new tokens."""
-    home = Home(tmp_path, partitions=4)
-    gate = tmp_path / "gate"
-    home.publish(400, seed=1)
-    for key in range(40):
-        home.append(key % 4, [{"key": f"k{key}", "n": 1, "do": "slow", "gate": str(gate)}])
-    home.publish(400, seed=2)
-    spark = {"spark.master": "local[4,4]", "spark.task.cpus": 2, "spark.local.dir": str(tmp_path / "spark")}
-    with chaos(home, 1, **spark, **{"job.batch.max.messages": 300}) as attack:
-        driver = attack.start()
-        wait_until(lambda: gate.exists() or not driver.running, "user code that stands still")
-        removed = [file for file in (tmp_path / "spark").rglob("shuffle_*.data") if not file.unlink()]
-        attack.told.append(f"removed {len(removed)} files of map output")
-        assert removed
-        attack.finish()
-        assert re.search("read another attempt of|reported twice|did not read exactly", driver.log)
-    assert len(home.log.claims) == 1, "no container was lost"
 
 
 def test_a_container_that_stood_still_is_lost(home: Home) -> None:

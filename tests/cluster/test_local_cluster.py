@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,32 @@ def test_pyspark_workers_of_executors_are_killed(home: Home) -> None:
             if attack.await_moment(moment):
                 attack.strike(DriverProcess.workers, "PySpark worker")
         attack.finish()
+
+
+def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Path) -> None:
+    """Two containers on each executor, one Spark task at a time. While the first two stand in user code, having read
+    everything, the map output of one executor is removed: the other two cannot fetch it, and Spark runs a part of the
+    stage before again, under new tokens."""
+    home = Home(tmp_path, partitions=4, job_batch_max_messages=300)
+    gate = tmp_path / "gate"
+    home.publish(400, seed=1)
+    for key in range(40):
+        home.append(key % 4, [{"key": f"k{key}", "n": 1, "do": "slow", "gate": str(gate)}])
+    home.publish(400, seed=2)
+    cluster = {"spark.master": "local-cluster[2,2,1024]", "spark.task.cpus": 2, "spark.local.dir": str(tmp_path / "s"), "spark.log.level": "INFO"}
+    with chaos(home, 1, **{**MASTER, **cluster}) as attack:
+        driver = attack.start()
+        wait_until(lambda: gate.exists() or not driver.running, "user code that stands still")
+        files = sorted((tmp_path / "s").rglob("shuffle_*.data"))
+        folder = next(part for part in files[0].parents if part.name.startswith("blockmgr-"))
+        lost = [file for file in files if folder in file.parents]
+        assert 0 < len(lost) < len(files)
+        for file in lost:
+            file.unlink()
+        attack.told.append(f"removed {len(lost)} of {len(files)} files of map output")
+        attack.finish()
+        assert re.search("read another attempt of|reported twice|did not read exactly", driver.log)
+    assert len(home.log.claims) == 1, "no container was lost"
 
 
 def test_an_executor_dies_while_a_stage_is_half_done(tmp_path: Path) -> None:
