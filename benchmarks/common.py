@@ -201,6 +201,11 @@ def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: 
     return SideRun(orjson.loads(result.read_bytes()), usage, time.monotonic() - started)
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as Ctrl-C does: the side that runs is killed and its folder removed."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 def _end_session(process: subprocess.Popen[bytes]) -> None:
     """Kill what the side left running, itself included."""
     for left in session_processes(process.pid):

@@ -33,6 +33,7 @@ from benchmarks.common import (
     console,
     contention,
     describe_machine,
+    end_on_sigterm,
     machine,
     megabytes,
     print_table,
@@ -273,6 +274,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = arguments(given)
     workload = Workload(options.events, options.batches, options.keys, options.seed)
     outcomes = [Outcome(side) for side in chosen_sides(options.sides, options.spark_input)]
+    end_on_sigterm()
     facts = machine()
     console.print(describe_machine(facts))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:

@@ -25,6 +25,7 @@ from benchmarks.common import (
     console,
     contention,
     describe_machine,
+    end_on_sigterm,
     machine,
     megabytes,
     print_table,
@@ -96,6 +97,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Run it all, print the table, write the JSON. Returns the exit status."""
     options = arguments(given)
+    end_on_sigterm()
     facts = machine()
     console.print(describe_machine(facts))
     runs: dict[tuple[int, str], list[dict[str, Any]]] = {(t, form): [] for t in options.tasks for form in FORMS}

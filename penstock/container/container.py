@@ -43,7 +43,9 @@ class RunningAttempt:
         self.attempt = attempt
         self.lock = threading.Lock()
         self.cancelled = False
-        self.busy_since: float | None = None
+        self._busy_since: float | None = None
+        self._seen: tuple[int, int] = (0, 0)
+        """The page and row that were being processed when somebody last looked."""
 
     @contextmanager
     def touch(self) -> Iterator[Attempt]:
@@ -51,11 +53,27 @@ class RunningAttempt:
         with self.lock:
             if self.cancelled:
                 raise DiscardedAttemptError("the attempt was cancelled: a newer one of its task has begun")
-            self.busy_since = time.monotonic()
+            self._busy_since = time.monotonic()
             try:
                 yield self.attempt
             finally:
-                self.busy_since = None
+                self._busy_since = None
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the attempt has been processing one message, as far as calls of this from time to time tell.
+
+        Without the lock: whoever holds it may be stuck.
+        """
+        since = self._busy_since
+        if since is None:
+            return 0.0
+        position = self.attempt.instance.position
+        seen = (id(position.page), position.row)
+        if seen != self._seen:
+            self._seen = seen
+            self._busy_since = now
+            return 0.0
+        return now - since
 
 
 class Container:
@@ -230,8 +248,8 @@ class Container:
         """A sign of life."""
         now = time.monotonic()
         with self._lock:
-            since = [running.busy_since for running in self._running.values()]
-        stalled = max((now - start for start in since if start is not None), default=0.0)
+            running = list(self._running.values())
+        stalled = max((attempt.stalled_seconds(now) for attempt in running), default=0.0)
         return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000))
 
     def job(self) -> tuple[Topology, RuntimeSettings]:

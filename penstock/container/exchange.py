@@ -18,6 +18,8 @@ from penstock.container.protocol import AttemptCall, ContainerAddress, dump
 from penstock.errors import ContainerLostError
 from penstock.runtime.packet import PACKET_SCHEMA, Kind
 
+_KEEP_ALIVE_SECONDS = 1.0
+_NOTHING = pa.RecordBatch.from_pylist([], schema=PACKET_SCHEMA)
 _clients: dict[tuple[int, str], flight.FlightClient] = {}
 
 
@@ -99,8 +101,18 @@ class _Results:
             yield self._check(item)
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Everything up to the end of the stream."""
-        while (item := self._queue.get()) is not None:
+        """Everything up to the end of the stream; while nothing comes, an empty batch from time to time.
+
+        How long a container may take, its beats decide. Spark would kill a worker in which nothing moves.
+        """
+        while True:
+            try:
+                item = self._queue.get(timeout=_KEEP_ALIVE_SECONDS)
+            except Empty:
+                yield _NOTHING
+                continue
+            if item is None:
+                return
             yield self._check(item)
 
     def check_reports(self, expected: int) -> None:

@@ -111,7 +111,7 @@ class PlainCall:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. `stalled_ms` is how long the slowest attempt has been inside one packet's processing."""
+    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message."""
 
     container: str
     incarnation: str

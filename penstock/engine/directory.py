@@ -293,7 +293,7 @@ class ContainerDirectory:
         beat = client.last_beat
         if beat is not None and beat.stalled_ms > self._config.container.attempt_timeout_ms:
             return (
-                f"the application has been inside one packet for {beat.stalled_ms} ms, "
+                f"the application has been processing one message for {beat.stalled_ms} ms, "
                 f"container.attempt.timeout.ms is {self._config.container.attempt_timeout_ms}"
             )
         return None

@@ -85,7 +85,7 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
 def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> SparkSession:
     """A session on the same Spark context, with the settings of its own that every batch needs.
 
-    A Python worker in which nothing moves for `container.attempt.timeout.ms` is killed.
+    A Python worker that sends nothing for twice `container.attempt.timeout.ms` is killed.
 
     Raises:
         ConfigError: the session has a setting under which state could be lost or doubled.
@@ -93,7 +93,8 @@ def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> SparkSess
     conf = session.sparkContext.getConf()
     _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
     own = session.newSession()
-    idle_seconds = max(1, -(-attempt_timeout_ms // 1000))
+    # Longer than a container takes to be called lost for the same reason, because that says what happened where.
+    idle_seconds = 2 * attempt_timeout_ms // 1000 + 5
     own.conf.set("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", str(idle_seconds))
     for key, value in _BATCH_SETTINGS.items():
         own.conf.set(key, value)

@@ -6,6 +6,7 @@ that a single lost, doubled or reordered message shows as `disorder` in the key'
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -117,10 +118,12 @@ def block_once(gate: Path, times: int) -> None:
 
 
 def slow_once(gate: Path) -> None:
-    """The first time this is reached, say so and take three seconds."""
-    if not gate.exists():
+    """The first time this container reaches it, say so and take four seconds."""
+    mine = gate / str(os.getpid())
+    if not mine.exists():
         gate.mkdir(exist_ok=True)
-        time.sleep(3)  # this is the user's code that is slow
+        mine.touch()
+        time.sleep(4)  # this is the user's code that is slow
 
 
 def declare(app: ps.Application, *, regions: bool = True, value: ps.Serde[Any] | None = None) -> None:
