@@ -36,6 +36,8 @@ _LOCAL_DEFAULTS = {
     # The JVM only moves packed rows, so its optimising compiler costs more than it gives: on two cores it takes a
     # whole one for the first minute.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Shuffled rows only go through this machine's page cache.
+    "spark.shuffle.compress": "false",
 }
 
 

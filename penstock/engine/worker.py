@@ -59,6 +59,7 @@ def _settle() -> None:
     if not _settled:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(100_000, 20, 50)  # pages of decoded messages are many objects, and no garbage yet
         _settled = True
 
 

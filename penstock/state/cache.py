@@ -10,12 +10,13 @@ from penstock.state.overlay import MISSING
 class ObjectCache:
     """A bounded map from key bytes to decoded values, absent keys included (as None).
 
-    Two generations instead of a list of uses: a hit costs one dict lookup. When the young one has half of the
-    entries it becomes the old one, and what was in the old one and not used since is forgotten.
+    Two generations instead of a list of uses: a hit costs one dict lookup. When the young one is full it becomes the
+    old one, and what was in the old one and not used since is forgotten. So the last `entries` keys used are always
+    there, and at most twice as many.
     """
 
     def __init__(self, entries: int) -> None:
-        self._half = max(1, entries // 2)
+        self._entries = max(1, entries)
         self.young: dict[bytes, Any] = {}
         """The young generation; a store looks here first, before it calls `get`."""
         self._old: dict[bytes, Any] = {}
@@ -33,7 +34,7 @@ class ObjectCache:
         """Remember the value."""
         young = self.young
         young[key] = value
-        if len(young) > self._half:
+        if len(young) >= self._entries:
             self._old = young
             self.young = {}
 
