@@ -105,7 +105,7 @@ def test_malformed_calls_are_errors_and_the_container_goes_on(container: Contain
 
 def test_what_goes_wrong_inside_keeps_its_kind(container: ContainerProcess, tmp_path: Path) -> None:
     job = Job(tmp_path, [container])
-    with pytest.raises(CorruptError, match="no marker for store `totals` of task [01] from changelog-files"):
+    with pytest.raises(CorruptError, match=r"no marker for store `totals` of task [01] from changelog-files"):
         job.open(markers={"0": {}, "1": {}})
     job.objects.delete("probe")
     with pytest.raises(NotFoundError, match="a job root must be shared by all hosts"):
