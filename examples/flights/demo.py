@@ -68,12 +68,14 @@ def crash(kills: int, seed: int) -> None:
     chance = random.Random(seed)
     command = [*RUN, "-c", "job.batch.max.messages=1500", "-c", "task.commit.ms=500", "-c", "job.lease.ms=3000"]
     driver = start(command)
-    for number in range(kills):
+    kinds = (["driver", "container"] * kills)[:kills]
+    chance.shuffle(kinds)
+    for number, kind in enumerate(kinds):
         wait_until_running(driver)
         time.sleep(chance.uniform(0.2, 3.0))
-        victim = driver.pid if chance.random() < 0.5 else chance.choice(containers(driver.pid) or [driver.pid])
-        name = "driver" if victim == driver.pid else "container"
-        print(f"kill {number + 1}: kill -9 {victim} ({name})", flush=True)
+        found = [driver.pid] if kind == "driver" else containers(driver.pid)
+        victim = chance.choice(found or [driver.pid])
+        print(f"kill {number + 1}: kill -9 {victim} ({kind if found else 'driver'})", flush=True)
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
