@@ -93,12 +93,17 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def containers(driver: int) -> list[int]:
-    """The pids of the driver's containers."""
+    """The pids of the driver's containers. The last word of a container's command line is its executor's pid."""
     try:
-        children = psutil.Process(driver).children(recursive=True)
-        return [child.pid for child in children if "penstock.container" in child.cmdline()]
+        executors = {str(child.pid) for child in psutil.Process(driver).children(recursive=True)}
     except psutil.NoSuchProcess:
         return []
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "penstock.container" in command and command[-1] in executors:
+            found.append(process.pid)
+    return found
 
 
 def wait_until_running(driver: subprocess.Popen[bytes]) -> None:
