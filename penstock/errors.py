@@ -14,6 +14,7 @@ PenstockError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -86,3 +87,20 @@ class UserCodeError(PenstockError):
     def __init__(self, failed: FailedMessage) -> None:
         self.failed = failed
         super().__init__(f"{failed.traceback.rstrip()}\n\nThe application failed: {failed}")
+
+
+KINDS: Mapping[str, type[PenstockError]] = {
+    cls.__name__: cls
+    for cls in (
+        ConfigError,
+        ContainerLostError,
+        CorruptError,
+        FencedError,
+        IncompatibleError,
+        NotFoundError,
+        PenstockError,
+        PenstockTimeoutError,
+        RetryableError,
+    )
+}
+"""By name, the kinds that are made of a text alone: how an error keeps its kind on its way between processes."""

@@ -145,7 +145,7 @@ STORES_RESTORE = Key("stores.restore.factories", Listed(BACKENDS), None,
     "The state backends that every store is restored from, in order of preference.", "Samza",
     unset="the store's backup factories")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
-    "How many decoded entries of the store a task keeps in memory; 0 keeps none.", "Samza")
+    "Of how many last used entries a task keeps the decoded values; it holds at most twice as many.", "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
     "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,

@@ -26,33 +26,9 @@ from penstock.container.protocol import (
     dump,
     load,
 )
-from penstock.errors import (
-    ConfigError,
-    ContainerLostError,
-    CorruptError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-)
+from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
-_KINDS: dict[str, type[PenstockError]] = {
-    cls.__name__: cls
-    for cls in (
-        ConfigError,
-        ContainerLostError,
-        CorruptError,
-        FencedError,
-        IncompatibleError,
-        NotFoundError,
-        PenstockError,
-        PenstockTimeoutError,
-        RetryableError,
-    )
-}
 
 
 class ContainerClient:
@@ -141,8 +117,8 @@ class ContainerClient:
         """The container's own error, as the kind it was there."""
         message = text.split(". Detail:")[0]
         kind, colon, rest = message.partition(": ")
-        if colon and kind in _KINDS:
-            return _KINDS[kind](f"{rest}  (in {self._name()})")
+        if colon and kind in KINDS:
+            return KINDS[kind](f"{rest}  (in {self._name()})")
         return PenstockError(f"`{action}` failed in {self._name()}: {message}. Its log: {self.address.log_path}")
 
     def _name(self) -> str:

@@ -160,11 +160,6 @@ class ContainerDirectory:
         found = (Lane(client.address, tuple(self._tasks_of(client))) for client in self._clients.values())
         return tuple(lane for lane in found if lane.tasks)
 
-    @property
-    def containers(self) -> tuple[ContainerClient, ...]:
-        """The containers that are not known to be lost, or were not at the last `ensure`."""
-        return tuple(self._clients.values())
-
     def resident_bytes(self) -> int:
         """Memory of all containers, as of their last beats."""
         return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)

@@ -26,9 +26,9 @@ from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
 from penstock.errors import (
+    KINDS,
     ContainerLostError,
     FencedError,
-    NotFoundError,
     PenstockError,
     PenstockTimeoutError,
     RetryableError,
@@ -280,7 +280,7 @@ class RunLoop:
             case UserCodeFailed(failed):
                 raise UserCodeError(failed)
             case JobFailed(kind, text):
-                raise _ERRORS.get(kind, PenstockError)(text)
+                raise KINDS.get(kind, PenstockError)(text)
 
     def _job_failed(self, error: Exception) -> None:
         """The Spark job failed: a lost container means a new epoch, anything else another run of the batch."""
@@ -397,9 +397,6 @@ class RunLoop:
         if self._until is not None:
             remaining = sum(max(0, self._until[ssp] - offset) for ssp, offset in self._positions.items())
         self._board.update(last=progress, remaining=remaining)
-
-
-_ERRORS: dict[str, type[PenstockError]] = {cls.__name__: cls for cls in (FencedError, NotFoundError, PenstockError)}
 
 
 def _brief(error: BaseException) -> str:
