@@ -248,8 +248,9 @@ class MessageStream:
     ) -> MessageStream:
         """Give each message a new key, the function of its value, and send it to the task that owns the key.
 
-        The task is Kafka's murmur2 over the key's bytes; messages with the key None go to task 0. Default serdes:
-        String keys, and the values' serde as it was (Json after map and process).
+        The function must not change the value. The task is Kafka's murmur2 over the key's bytes; messages with the
+        key None go to task 0. Default serdes: String keys, and the values' serde as it was (Json after map and
+        process).
         """
         same = self._same()
         same["key_serde"] = (key or String()).for_keys()

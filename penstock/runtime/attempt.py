@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from penstock.api.serdes import Serde
 from penstock.errors import FailedMessage, RetryableError
-from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Page
+from penstock.runtime.columns import Way
+from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
-from penstock.runtime.operators import Entry, decode_column
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
 from penstock.system.base import RawMessage
 
@@ -163,9 +161,7 @@ class Attempt:
                 messages = decode_messages(ready.payload)
                 keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
                 origins = (messages.column(i).to_numpy().tolist() for i in range(2, 5))
-                self._run(
-                    self.instance.channel_entries[ready.channel], keys, values, Page(self.instance.ssps, *origins)
-                )
+                self._run(self.instance.channel_ways[ready.channel], keys, values, Page(self.instance.ssps, *origins))
                 yield from self.instance.router.take_ready()
 
     # Stage 0.
@@ -176,7 +172,7 @@ class Attempt:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             origins = [origin_code(input_index, partition)] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
-            self._run(self.instance.input_entries[input_index], keys, values, page)
+            self._run(self.instance.input_ways[input_index], keys, values, page)
             yield from self.instance.router.take_ready()
 
     def finish(self) -> Iterator[Packet]:
@@ -210,72 +206,43 @@ class Attempt:
             except Exception as error:
                 self._fail(OperatorFailedError(f"store {store.name}", error), None)
 
-    def _run(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page) -> None:
+    def _run(
+        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page
+    ) -> None:
         """Process a page of messages. A failed one ends the attempt's work, or goes to the dead-letter stream."""
         self.instance.position.page = page
         loop = self._undoable_loop if self._dead_letter_mode else self._plain_loop
-        loop(entry, keys, values)
+        loop(ways, keys, values)
         self.instance.router.end_page(page)
 
-    def _plain_loop(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+    def _plain_loop(self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         position = self.instance.position
         try:
-            for key_serde, value_serde, push in entry.ways:
-                decoded_keys, decoded_values = self._decode(entry, key_serde, keys, value_serde, values)
-                pairs = zip(decoded_keys, decoded_values, strict=True)
-                for position.row, (key, value) in enumerate(pairs):
-                    push(key, value)
+            for way in ways:
+                way.run(keys, values, 0, position)
         except OperatorFailedError as failure:
             self._fail(failure, keys[position.row])
         else:
             self._messages += len(keys)
 
-    def _decode(
-        self,
-        entry: Entry,
-        key_serde: Serde[Any],
-        keys: Sequence[bytes | None],
-        value_serde: Serde[Any],
-        values: Sequence[bytes | None],
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Both columns decoded. Raises OperatorFailedError with the position at the message that does not decode."""
-        with suppress(Exception):
-            return decode_column(key_serde, keys), decode_column(value_serde, values)
-        # One of them does not decode: find out which.
-        decoded = []
-        for self.instance.position.row, pair in enumerate(zip(keys, values, strict=True)):
-            decoded.append(_decode_one(entry, key_serde, pair[0], value_serde, pair[1]))
-        return [key for key, _ in decoded], [value for _, value in decoded]
-
-    def _undoable_loop(self, entry: Entry, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+    def _undoable_loop(self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         instance, position = self.instance, self.instance.position
-        for position.row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+            position.row = row
             mark = instance.mark()
             try:
-                for key_serde, value_serde, push in entry.ways:
-                    push(*_decode_one(entry, key_serde, key, value_serde, value))
+                for way in ways:
+                    way.run((key,), (value,), row, position)
             except OperatorFailedError as failure:
                 instance.undo(mark)
                 self._dead_letters += 1
-                failed = failure.describe(position.page.ssp(position.row), position.page.offsets[position.row], key)
+                failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
                 instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
         self._messages += len(keys)
 
     def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
         page, row = self.instance.position.page, self.instance.position.row
         self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
-
-
-def _decode_one(
-    entry: Entry, key_serde: Serde[Any], key: bytes | None, value_serde: Serde[Any], value: bytes | None
-) -> tuple[Any, Any]:
-    try:
-        return (
-            None if key is None else key_serde.from_bytes(key),
-            None if value is None else value_serde.from_bytes(value),
-        )
-    except USER_FAILURES as error:
-        raise OperatorFailedError(entry.source, error) from error
 
 
 def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:

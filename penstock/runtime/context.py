@@ -28,7 +28,9 @@ class OperatorFailedError(BaseException):
     def describe(self, ssp: SystemStreamPartition, offset: int, key: object) -> FailedMessage:
         """What is reported: the user's traceback, without the frames of the runtime around it."""
         error = self.cause
-        inner = error.__traceback__.tb_next if error.__traceback__ else None
+        inner = error.__traceback__
+        while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
+            inner = inner.tb_next
         text = "".join(traceback.format_exception(type(error), error, inner))
         return FailedMessage(
             stream=str(ssp.system_stream),
@@ -39,6 +41,9 @@ class OperatorFailedError(BaseException):
             reason=_encodable(f"{type(error).__name__}: {error}"),
             traceback=_encodable(text),
         )
+
+
+_RUNTIME = f"{__package__}."
 
 
 def _printable(key: object) -> str:

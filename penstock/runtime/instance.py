@@ -13,20 +13,19 @@ from typing import Any, TypeAlias
 from penstock.api.graph import InputSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde
 from penstock.api.store import StoreSpec
+from penstock.runtime.columns import Push, Step, Way, is_stateless, one_by_one, step_of
 from penstock.runtime.context import Page, Position, SspTable
 from penstock.runtime.operators import (
     Collector,
     Context,
-    Entry,
     ProcessNode,
-    Push,
     Requests,
     fan_out,
     sink_node,
     stateless_node,
 )
 from penstock.runtime.router import Outlet, Router
-from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Channel, Routing, Topology, has_collector
+from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Routing, Topology, has_collector
 from penstock.state.engine import Engine
 from penstock.state.overlay import Overlay
 from penstock.state.store import TaskStore, UndoableStore
@@ -67,10 +66,10 @@ class StageInstance:
         self.stores = {spec.name: self._make_store(spec, engines) for spec in topology.stages[stage].stores}
         self.overlays: dict[str, Overlay] = {}
         self._processes: list[ProcessNode] = []
-        self.channel_entries: dict[int, Entry] = {}
-        """Channel number -> where its messages go in."""
-        self.input_entries: dict[int, Entry] = {}
-        """Index of an input -> where its messages go in (stage 0)."""
+        self.channel_ways: dict[int, list[Way]] = {}
+        """Channel number -> the ways its messages take."""
+        self.input_ways: dict[int, list[Way]] = {}
+        """Index of an input -> the ways its messages take (stage 0)."""
         try:
             self._build()
         except BaseException:
@@ -131,26 +130,53 @@ class StageInstance:
                 self._build_input(op, nodes)
             else:
                 nodes[op.id] = self._build_node(op, nodes)
+        specs = {op.id: op for op in operators}
         for channel in self.topology.channels_to(self.stage):
-            targets = fan_out([nodes[target] for target in channel.targets])
-            self.channel_entries[channel.number] = Entry(
-                channel.source, ((channel.key_serde, channel.value_serde, targets),)
-            )
+            targets = [specs[target] for target in channel.targets]
+            self.channel_ways[channel.number] = [
+                self._way(channel.source, channel.key_serde, channel.value_serde, targets, [], nodes)
+            ]
 
-    def _downstream(self, op: OperatorSpec, nodes: Mapping[str, Push]) -> list[Push]:
+    def _following(self, op: OperatorSpec) -> tuple[list[OperatorSpec], list[Outlet]]:
         """What follows an operator: those of this stage that read it, and the channels that leave with it."""
-        following = [nodes[other.id] for other in self.topology.stages[self.stage].operators if _feeds(op, other)]
-        for number, channel in self._outgoing(op):
-            if not channel.raw and not (channel.routing is Routing.OUTPUT and has_collector(op)):
-                following.append(self.router.outlets[number].push)
-        return following
+        operators = [other for other in self.topology.stages[self.stage].operators if _feeds(op, other)]
+        outlets = [
+            outlet
+            for outlet in self._outgoing(op)
+            if not outlet.channel.raw and not (outlet.channel.routing is Routing.OUTPUT and has_collector(op))
+        ]
+        return operators, outlets
 
-    def _outgoing(self, op: OperatorSpec) -> list[tuple[int, Channel]]:
-        return [(n, o.channel) for n, o in self.router.outlets.items() if o.channel.source == op.id]
+    def _outgoing(self, op: OperatorSpec) -> list[Outlet]:
+        return [outlet for outlet in self.router.outlets.values() if outlet.channel.source == op.id]
+
+    def _way(
+        self,
+        source: str,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        operators: list[OperatorSpec],
+        outlets: list[Outlet],
+        nodes: Mapping[str, Push],
+    ) -> Way:
+        """Steps as long as a single stateless operator follows, then whatever takes the messages from there."""
+        steps: list[Step] = []
+        while len(operators) == 1 and not outlets and is_stateless(operators[0]):
+            step = step_of(operators[0])
+            if step is not None:
+                steps.append(step)
+            operators, outlets = self._following(operators[0])
+        if len(outlets) == 1 and not operators:
+            channel = outlets[0].channel
+            end = outlets[0].end(
+                same_keys=channel.key_serde is key_serde, same_values=channel.value_serde is value_serde
+            )
+        else:
+            end = one_by_one(_push_to(operators, outlets, nodes))
+        return Way(source, key_serde, value_serde, tuple(steps), end)
 
     def _build_node(self, op: OperatorSpec, nodes: Mapping[str, Push]) -> Push:
-        following = self._downstream(op, nodes)
-        downstream = fan_out(following) if following else _drop
+        downstream = _push_to(*self._following(op), nodes)
         if isinstance(op, ProcessSpec):
             stores = {name: self.stores[name] for name in op.stores}
             context = Context(self.settings.job_name, self.task, dict(stores), op.id)
@@ -163,28 +189,28 @@ class StageInstance:
         return stateless_node(op, downstream)
 
     def _build_input(self, op: InputSpec, nodes: Mapping[str, Push]) -> None:
-        ways: list[tuple[Serde[Any], Serde[Any], Push]] = [
-            (_AS_IT_IS, _AS_IT_IS, self.router.outlets[number].push_raw)
-            for number, channel in self._outgoing(op)
-            if channel.raw
+        ways = [
+            Way(op.id, _AS_IT_IS, _AS_IT_IS, (), outlet.end(same_keys=True, same_values=True))
+            for outlet in self._outgoing(op)
+            if outlet.channel.raw
         ]
-        following = self._downstream(op, nodes)
-        if following:
-            ways.append((op.key_serde, op.value_serde, fan_out(following)))
-        self.input_entries[self.topology.graph.inputs.index(op)] = Entry(op.id, tuple(ways))
+        operators, outlets = self._following(op)
+        if operators or outlets:
+            ways.append(self._way(op.id, op.key_serde, op.value_serde, operators, outlets, nodes))
+        self.input_ways[self.topology.graph.inputs.index(op)] = ways
 
     def _output_pushes(self, op: OperatorSpec) -> dict[str, Push]:
         """`system.stream`, and `stream` where it is clear, to the outlets of this operator."""
         pushes: dict[str, Push] = {}
         ambiguous: set[str] = set()
-        for number, channel in self._outgoing(op):
-            if channel.output is None:
+        for outlet in self._outgoing(op):
+            output = outlet.channel.output
+            if output is None:
                 continue
-            push = self.router.outlets[number].push
-            pushes[str(channel.output)] = push
-            if channel.output.stream in pushes:
-                ambiguous.add(channel.output.stream)
-            pushes.setdefault(channel.output.stream, push)
+            pushes[str(output)] = outlet.push
+            if output.stream in pushes:
+                ambiguous.add(output.stream)
+            pushes.setdefault(output.stream, outlet.push)
         return {name: push for name, push in pushes.items() if name not in ambiguous}
 
 
@@ -194,6 +220,11 @@ _AS_IT_IS = Bytes()
 def _feeds(op: OperatorSpec, other: OperatorSpec) -> bool:
     """Whether `other` reads `op` inside this stage; what a partition_by emits always leaves the stage."""
     return op.id in other.upstream and not isinstance(op, PartitionBySpec)
+
+
+def _push_to(operators: list[OperatorSpec], outlets: list[Outlet], nodes: Mapping[str, Push]) -> Push:
+    targets = [nodes[op.id] for op in operators] + [outlet.push for outlet in outlets]
+    return fan_out(targets) if targets else _drop
 
 
 def _drop(_key: object, _value: object) -> None:

@@ -5,9 +5,8 @@ A node wraps only the user's function, not the calls downstream, so that a failu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from penstock.api.graph import (
     FilterSpec,
@@ -18,13 +17,11 @@ from penstock.api.graph import (
     ProcessSpec,
     SinkSpec,
 )
-from penstock.api.serdes import Bytes, Serde
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
+from penstock.runtime.columns import Push
 from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Position
-
-Push: TypeAlias = Callable[[Any, Any], None]
 
 
 def fan_out(targets: Sequence[Push]) -> Push:
@@ -37,24 +34,6 @@ def fan_out(targets: Sequence[Push]) -> Push:
             target(key, value)
 
     return push_all
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where serialised messages enter a stage: for each way they take, the serdes and the first operator."""
-
-    source: str
-    """The operator the messages come from, named when one does not decode."""
-    ways: tuple[tuple[Serde[Any], Serde[Any], Push], ...]
-
-
-def decode_column(serde: Serde[Any], column: Sequence[bytes | None]) -> Sequence[Any]:
-    """Every message's key or value, decoded. Raises what the serde raises at the first that does not decode."""
-    if isinstance(serde, Bytes):
-        return column
-    decode = serde.from_bytes
-    # A comprehension, because list(map(...)) takes a StopIteration that a serde raises for the end of the column.
-    return [None if data is None else decode(data) for data in column]
 
 
 def map_node(op: MapSpec, downstream: Push) -> Push:

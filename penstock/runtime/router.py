@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.runtime.columns import Columns, End, Push, encode_column
 from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Page, Position
-from penstock.runtime.operators import Push
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.topology import Channel, Routing, Topology
 from penstock.system.partitioner import partitions_of
@@ -66,6 +66,23 @@ class Outlet:
             add_row(position.row)
 
         return push_raw
+
+    def end(self, *, same_keys: bool, same_values: bool) -> End:
+        """Add whole columns. `same_*` says that the bytes that were read, where they are still at hand, are what the
+        channel's serde would write."""
+        channel = self.channel
+
+        def end(columns: Columns, position: Position) -> None:
+            keys, values, rows, key_bytes, value_bytes = columns
+            if key_bytes is None or not same_keys:
+                key_bytes = encode_column(channel.key_serde, keys, rows, position, channel.source)
+            if value_bytes is None or not same_values:
+                value_bytes = encode_column(channel.value_serde, values, rows, position, channel.source)
+            self.keys.extend(key_bytes)
+            self.values.extend(value_bytes)
+            self._rows.extend(rows)
+
+        return end
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -16,7 +16,8 @@ class ObjectCache:
     """
 
     def __init__(self, entries: int) -> None:
-        self._entries = max(1, entries)
+        self.spare = max(1, entries) - 1
+        """A young generation smaller than this may be written without `put`."""
         self.young: dict[bytes, Any] = {}
         """The young generation; a store looks here first, before it calls `get`."""
         self._old: dict[bytes, Any] = {}
@@ -34,7 +35,7 @@ class ObjectCache:
         """Remember the value."""
         young = self.young
         young[key] = value
-        if len(young) >= self._entries:
+        if len(young) > self.spare:
             self._old = young
             self.young = {}
 

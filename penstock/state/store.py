@@ -58,7 +58,11 @@ class TaskStore(KeyValueStore):
     def put(self, key: Any, value: Any) -> None:
         key_bytes = self._encode_key(key)
         self._overlay.changes[key_bytes] = None if value is None else self._encode(value)
-        self._cache.put(key_bytes, value)
+        cache = self._cache
+        if len(cache.young) < cache.spare:  # the usual case of `cache.put`, without the call
+            cache.young[key_bytes] = value
+        else:
+            cache.put(key_bytes, value)
 
     def delete(self, key: Any) -> None:
         key_bytes = self._encode_key(key)

@@ -1,0 +1,106 @@
+"""Stateless operators one after the other: run column by column, with the results of one message after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.testing import TestRunner
+
+STEPS: dict[str, tuple[Any, Any]] = {
+    "map": (lambda stream: stream.map(lambda v: v * 3 + 1), lambda values: [v * 3 + 1 for v in values]),
+    "filter": (lambda stream: stream.filter(lambda v: v % 3), lambda values: [v for v in values if v % 3]),
+    "flat_map": (
+        lambda stream: stream.flat_map(lambda v: range(v % 4)),
+        lambda vs: [n for v in vs for n in range(v % 4)],
+    ),
+}
+
+
+class Seen(ps.StreamTask):
+    """Sends on what it sees, with the offset it is of."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(value=[envelope.value, envelope.offset])
+
+
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=5),
+    values=st.lists(st.integers(0, 50), max_size=30),
+    branches=st.booleans(),
+)
+def test_a_chain_is_the_functions_one_after_the_other(steps: list[str], values: list[int], branches: bool) -> None:
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in")
+    if branches:  # the same chain where several ways begin
+        stream.filter(lambda v: False).send_to(app.output("m.none"))
+    expected = [[[v], n] for n, v in enumerate(values)]
+    for step in steps:
+        add, compute = STEPS[step]
+        stream = add(stream)
+        expected = [[compute(some), n] for some, n in expected]
+    stream.process(Seen).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", values).run()
+    assert [m.value for m in runner.output("m.out")] == [[v, n] for some, n in expected for v in some]
+
+
+class Spaced(ps.Json):
+    """Writes what it is given with spaces around it, one more each time."""
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    def to_bytes(self, obj: Any) -> bytes:
+        self.written += 1
+        return b" " * self.written + super().to_bytes(obj)
+
+
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_a_value_no_operator_changed_goes_on_as_it_was_read(dead_letter: str | None) -> None:
+    app = ps.StreamApplication("a")
+    spaced = Spaced()
+    app.input("m.in", value=spaced).filter(lambda v: v["a"]).send_to(app.output("m.out", value=spaced))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter)
+    runner.input("m.in", [{"a": "x"}, {"a": ""}, {"a": "y"}]).run()
+    assert [m.value for m in runner.output("m.out")] == [{"a": "x"}, {"a": "y"}]
+    assert spaced.written == 3  # by the test's own input
+
+
+@pytest.mark.parametrize("failing", ["map", "filter", "flat_map", "key", "send"])
+def test_the_message_that_failed_is_named(failing: str) -> None:
+    """After a filter that dropped some and a flat_map that doubled the others, the offset is still the input's."""
+
+    def fail(at: str, result: Any) -> Any:
+        def function(value: Any) -> Any:
+            if at == failing and value == 14:
+                raise ValueError("fourteen")
+            return result(value)
+
+        return function
+
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in").filter(lambda v: v % 2 == 0).flat_map(lambda v: [v, v + 100])
+    stream = stream.map(fail("map", lambda v: v)).filter(fail("filter", lambda v: True))
+    stream = stream.flat_map(fail("flat_map", lambda v: [v])).map(
+        lambda v: object() if (failing, v) == ("send", 14) else v
+    )
+    stream.partition_by(fail("key", str)).process(Seen).send_to(app.output("m.out"))
+    with pytest.raises(ps.UserCodeError) as raised:
+        TestRunner(app, partitions=1).input("m.in", range(20)).run()
+    assert "offset 14" in str(raised.value)
+    assert "penstock/runtime" not in str(raised.value)
+
+
+def test_what_has_no_truth_fails_in_its_filter() -> None:
+    class Neither:
+        def __bool__(self) -> bool:
+            raise ValueError("neither true nor false")
+
+    app = ps.StreamApplication("a")
+    app.input("m.in").filter(lambda v: Neither(), id="odd-one").send_to(app.output("m.out"))
+    with pytest.raises(ps.UserCodeError, match=r"neither true nor false(.|\n)*`odd-one`"):
+        TestRunner(app, partitions=1).input("m.in", [1]).run()
