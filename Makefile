@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.flights.demo
+	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP))
 
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash
@@ -36,6 +36,9 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.keyed_fold
 	$(BIN)/python -m benchmarks.shuffle
+	$(BIN)/python -m benchmarks.snapshot
+	$(BIN)/python -m benchmarks.async_commit
+	$(BIN)/python -m benchmarks.restore_backends
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--crash", action="store_true", help="kill -9 the driver and containers while the job runs")
     parser.add_argument("--kills", type=int, default=4, help="how many processes --crash kills (default 4)")
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
+    parser.add_argument("--backup", help="the state backends, `blob,changelog-stream`; remembered for the next time")
     arguments = parser.parse_args()
     home = (HOME.parent / "demo-crash") if arguments.crash else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
@@ -35,7 +36,8 @@ def main() -> None:
     if arguments.crash:
         crash(arguments.kills, arguments.seed if arguments.seed is not None else random.randrange(1 << 30))
     else:
-        run([*RUN, "-c", "job.batch.max.messages=5000", "-c", "task.commit.ms=2000"])
+        backup = ["-c", f"stores.backup.factories={backends(home, arguments.backup)}"]
+        run([*RUN, "-c", "job.batch.max.messages=5000", "-c", "task.commit.ms=2000", *backup])
     run([sys.executable, "-m", "examples.flights.verify"])
 
 
@@ -53,6 +55,14 @@ def publish(home: Path) -> None:
     if source.wait() != 0:
         sys.exit("the flights could not be read")
     done.touch()
+
+
+def backends(home: Path, named: str | None) -> str:
+    """The state backends of the job: those named now or, without, the last time."""
+    remembered = home / "backends"
+    if named:
+        remembered.write_text(named, encoding="utf-8")
+    return remembered.read_text(encoding="utf-8") if remembered.exists() else "changelog-files"
 
 
 def run(command: list[str], stdin: subprocess.Popen[bytes] | None = None) -> None:

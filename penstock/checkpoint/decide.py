@@ -1,12 +1,21 @@
-"""What the checkpoint log decides, as pure functions over what was read (DESIGN section 4)."""
+"""What the checkpoint log decides, as pure functions over what was read (DESIGN section 4).
+
+Slots number the log's records. Records of claims stay for ever; those of checkpoints that are no longer retained are
+deleted, so a log has holes. Which are allowed is what the last list of retained checkpoints says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
-from penstock.errors import CorruptError
+
+TAIL = 16
+"""How many slots before the newest checkpoint are never freed. So the end of the log has no holes, and is found by
+probing even from a listing that misses the last few records."""
 
 
 class Occupied(Enum):
@@ -34,34 +43,119 @@ def fenced_by(found: Record) -> str:
     return f"{what} epoch {found.epoch} of run `{found.run_id}`"
 
 
-def next_epoch(records: Sequence[Record]) -> int:
-    """One more than the largest epoch; 1 in an empty log."""
-    return 1 + max((record.epoch for record in records), default=0)
+def next_epoch(records: Mapping[int, Record], end: int) -> int:
+    """An epoch larger than any in the log, whose next free slot is `end`; 1 in an empty log.
 
-
-def check_linear(records: Mapping[int, Record], key_of: Mapping[int, str]) -> None:
-    """Every claim opens a larger epoch; every checkpoint belongs to the last claim before it.
-
-    Raises:
-        CorruptError: naming the first record for which that is not so.
+    Each slot behind the last readable record may hold a claim that took one more.
     """
-    owner: Claim | None = None
-    for slot, record in sorted(records.items()):
+    return 1 + max((record.epoch for record in records.values()), default=0) + end - 1 - max(records, default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedList:
+    """What the last checkpoint that lists them keeps: `older` by slot. Checkpoints from slot `since` on are kept too.
+
+    Without any list `since` is -1: nothing was ever dropped.
+    """
+
+    since: int
+    older: Mapping[int, CheckpointId]
+
+
+def retained_list(records: Mapping[int, Record]) -> RetainedList:
+    """The list that counts. Later checkpoints that say nothing keep what it keeps."""
+    for slot in sorted(records, reverse=True):
+        record = records[slot]
+        if isinstance(record, CheckpointRecord) and record.retained is not None:
+            return RetainedList(slot, record.retained)
+    return RetainedList(-1, {})
+
+
+def retained(records: Mapping[int, Record]) -> dict[int, CheckpointId]:
+    """The checkpoints that are kept and are readable, by slot, the newest included."""
+    kept = retained_list(records)
+    return {
+        slot: record.id
+        for slot, record in records.items()
+        if isinstance(record, CheckpointRecord) and (slot >= kept.since or kept.older.get(slot) == record.id)
+    }
+
+
+def prunable(records: Mapping[int, Record]) -> dict[int, CheckpointRecord]:
+    """The checkpoints whose records may be deleted: before the tail of the one that dropped them."""
+    kept = retained_list(records)
+    return {
+        slot: record
+        for slot, record in records.items()
+        if isinstance(record, CheckpointRecord) and slot < kept.since - TAIL and slot not in kept.older
+    }
+
+
+def void_claims(records: Mapping[int, Record]) -> dict[int, Claim]:
+    """Claims that were made in a freed slot, and so never held.
+
+    A driver that looked for the end of the log, stopped, and put its claim there a long time later may find the slot
+    free again. Its epoch was larger than any before the slot, so what was behind that already contradicts it: epochs
+    never fall, and none is claimed twice. (If all that contradict it were pruned, it is one more old claim that
+    nothing depends on.) Its writer finds that out before it does anything else, so it has no checkpoints.
+    """
+    active = {(record.epoch, record.writer) for record in records.values() if isinstance(record, CheckpointRecord)}
+    void: dict[int, Claim] = {}
+    lowest: int | None = None
+    writers: set[str] = set()
+    for slot in sorted(records, reverse=True):
+        record = records[slot]
+        contradicted = lowest is not None and (
+            record.epoch > lowest or (record.epoch == lowest and writers != {record.writer})
+        )
+        if isinstance(record, Claim) and contradicted and (record.epoch, record.writer) not in active:
+            void[slot] = record
+        elif lowest is None or record.epoch < lowest:
+            lowest, writers = record.epoch, {record.writer}
+        elif record.epoch == lowest:
+            writers.add(record.writer)
+    return void
+
+
+def not_linear(records: Mapping[int, Record], damaged: Mapping[int, str]) -> dict[int, str]:
+    """Slot -> what is wrong: every claim opens a larger epoch; every checkpoint belongs to the last claim before it.
+
+    A damaged slot may have held the claim that the checkpoints behind it belong to; an empty one never did.
+    """
+    wrong: dict[int, str] = {}
+    epoch, writer, held, unknown = 0, "", "nobody", False
+    for slot in sorted({*records, *damaged}):
+        if slot in damaged:
+            unknown = True
+            continue
+        record = records[slot]
         if isinstance(record, Claim):
-            if owner is not None and record.epoch <= owner.epoch:
-                raise CorruptError(f"record `{key_of[slot]}` claims epoch {record.epoch} after epoch {owner.epoch}")
-            owner = record
-        elif owner is None or (record.epoch, record.writer) != (owner.epoch, owner.writer):
-            held = "nobody" if owner is None else f"epoch {owner.epoch} of run `{owner.run_id}`"
-            raise CorruptError(
-                f"record `{key_of[slot]}` is checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, "
-                f"where the log belonged to {held}"
-            )
+            fits, what = record.epoch > epoch, f"it claims epoch {record.epoch}"
+        else:
+            fits = (record.epoch, record.writer) == (epoch, writer) or (unknown and record.epoch > epoch)
+            what = f"it is checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`"
+        if not fits:
+            wrong[slot] = f"{what}, where the log belonged to {held}"
+            continue
+        epoch, writer, unknown = record.epoch, record.writer, False
+        held = f"epoch {record.epoch} of run `{record.run_id}`"
+    return wrong
 
 
-def latest_before(records: Mapping[int, Record], claim: Claim) -> CheckpointRecord | None:
-    """The last checkpoint in a slot before the claim's; None if there is none or the claim is not in the log."""
-    at = next((slot for slot, record in records.items() if record == claim), -1)
-    before = (slot for slot, record in records.items() if slot < at and isinstance(record, CheckpointRecord))
-    last = records.get(max(before, default=-1))
-    return last if isinstance(last, CheckpointRecord) else None
+def faults(
+    records: Mapping[int, Record], damaged: Mapping[int, str], void: Collection[int], end: int
+) -> dict[int, str]:
+    """Slot -> why the log cannot be gone on from: what is damaged or missing and is needed.
+
+    Needed are the checkpoints that the last list keeps, and every slot behind that list, except what never held.
+    """
+    kept = retained_list(records)
+    found: dict[int, str] = {}
+    for slot in sorted({*kept.older, *range(kept.since + 1, end)}):
+        record = records.get(slot)
+        if slot in kept.older and record is not None:
+            if not (isinstance(record, CheckpointRecord) and record.id == kept.older[slot]):
+                found[slot] = f"it is not checkpoint {kept.older[slot]}, which a later one keeps there"
+        elif record is None and (slot in kept.older or slot not in void):
+            found[slot] = damaged.get(slot, "it is missing")
+    return found

@@ -4,106 +4,100 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import count
-from types import MappingProxyType
+from collections.abc import Collection
+from typing import Literal, TypeAlias
 
 from penstock.checkpoint import decide
 from penstock.checkpoint.decide import Occupied
-from penstock.checkpoint.record import CheckpointRecord, Claim, Record, decode_record, encode_record
-from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
+from penstock.checkpoint.log_reader import LogReader
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, Claim, Record, encode_record
+from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 
+OnDamage: TypeAlias = Literal["raise", "report"]
+"""Whether a log that cannot simply be gone on from is an error, or is told in the view's `faults`."""
 
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """The log as it was read at one moment: whole, linear, verified. `records` maps slot to record, ascending."""
-
-    records: Mapping[int, Record]
-
-    @property
-    def last_slot(self) -> int | None:
-        """The slot of the last record; None in an empty log."""
-        return max(self.records, default=None)
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """All claims, oldest first."""
-        return tuple(record for record in self.records.values() if isinstance(record, Claim))
-
-    @property
-    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
-        """All checkpoints, oldest first."""
-        return tuple(record for record in self.records.values() if isinstance(record, CheckpointRecord))
-
-    @property
-    def owner(self) -> Claim | None:
-        """The last claim: whoever made it owns the job."""
-        return next(reversed(self.claims), None)
-
-    def latest_before(self, claim: Claim) -> CheckpointRecord | None:
-        """The last checkpoint before the claim, which is what its run restores; None if there is none.
-
-        Raises:
-            NotFoundError: the claim is not in this view.
-        """
-        if claim not in self.records.values():
-            raise NotFoundError(f"the claim of epoch {claim.epoch} by run `{claim.run_id}` is not in the log")
-        return decide.latest_before(self.records, claim)
+_READS = 4
 
 
 class CheckpointLog:
-    """Reads the log and, after a `claim`, appends to it. Thread-safe; one per run.
+    """Reads the log and, after a `claim`, appends to it and prunes it. Thread-safe; one per run.
 
     Record n is made only by put-if-absent in slot n, so that the log is linear and of two writers only one goes on.
     Records never change, so each is read once.
 
-    Retention that takes records out of the log one day says so in a record of its own, so that `read` knows those
-    slots, and never takes a claim: the slot after the last one a stopped writer knows holds the claim that fences it,
-    and were it free, that writer's next record would be made.
+    Why pruning, which makes slots free again, lets no stopped driver go on:
+
+    * An owner writes only into the slot after the last one it knows. The first record there that is not its own is the
+      claim that fenced it, because whoever takes the job over claims first; and claims are never deleted.
+    * If that slot held a record of its own whose reply was lost, and which was pruned meanwhile, it can only make the
+      very same record once more: after an append of unknown outcome no other record is taken. It is then one that is
+      not retained, and the owner finds the claim behind it with the next one.
+    * A driver that stopped after it had looked for the end of the log, and before its claim was put there, may find
+      that slot free. So a claim counts only once the log was read again after it: the checkpoint that dropped the slot
+      lies behind it and cannot be missed, and the claim is made again at the real end. The one that was left in the
+      middle never held: `decide.void_claims` says how every reader tells. A deletion that arrives late may take it, or
+      a record that was made once more, and nothing else: what is in a freed slot is never needed.
     """
 
     def __init__(self, store: ObjectStore, paths: JobPaths) -> None:
         self._store = store
         self._paths = paths
+        self._reader = LogReader(store, paths)
         self._lock = threading.RLock()
-        self._known: dict[int, Record] = {}
         self._claim: Claim | None = None
         self._writers: set[str] = set()
         """The tokens of this object's claims, those whose reply was lost included."""
         self._next_slot = 0
+        self._unclear: CheckpointRecord | None = None
+        """An appended record of which it is not known whether it is in the log."""
+        self._collected: set[int] = set()
+        """Slots that `prune` was called for and that are not free yet."""
+        self._accepted: frozenset[int] = frozenset()
+        """Faulty slots that this owner was told to go on from."""
         self._fenced: str | None = None
 
-    def read(self) -> LogView:
+    def read(self, on_damage: OnDamage = "raise") -> LogView:
         """The whole log up to its end, which is found by listing and then probing slot after slot.
 
         Raises:
-            CorruptError: a record is damaged, missing, or not by the owner of its time; none is ever skipped.
+            CorruptError: a record that is needed is damaged, missing, or not by the owner of its time; none is ever
+                skipped. With "report" the view's `faults` name them instead.
             IncompatibleError: a newer Penstock wrote a record.
             RetryableError: the store failed.
         """
         with self._lock:
-            listed_end = self._listed_end()
-            for slot in count(max(self._known, default=-1) + 1):
-                try:
-                    self._known[slot] = self._get(slot)
-                except NotFoundError as error:
-                    if slot < listed_end:
-                        raise self._hole(slot, listed_end) from error
+            view = self._reader.read()
+            for _ in range(_READS):
+                if view.faults.keys() <= self._accepted:
+                    return view
+                # The log may have been pruned while it was read: what is wrong is wrong the second time too.
+                before, view = view, self._reader.read()
+                if view.faults == before.faults:
                     break
-            records = dict(sorted(self._known.items()))
-            decide.check_linear(records, {slot: self._paths.checkpoint(slot) for slot in records})
-            return LogView(MappingProxyType(records))
+            new = view.faults.keys() - self._accepted
+            if new and on_damage == "raise":
+                raise self._corrupt(view, min(new))
+            return view
 
-    def claim(self, run_id: str) -> Claim:
+    def known(self) -> LogView:
+        """What this object read and wrote so far, without looking at the store."""
+        with self._lock:
+            return self._reader.view()
+
+    def claim(self, run_id: str, on_damage: OnDamage = "raise") -> Claim:
         """Append a claim with the next epoch; from then on this object may append checkpoints, and no older owner.
 
         Made at a driver's start, at every rewind and by every command that changes the log, before anything is
         chosen to be restored. A first claim comes after whoever claims at the same time. A later claim of the same
         object, at a rewind, is made only if the log is still its own: a driver that slept must not take back a job
         that another one holds by now.
+
+        With "report" the log is claimed although it has faults, and this object takes no further notice of them: the
+        way to go on from an older checkpoint when the last one is damaged. The first checkpoint then appended, whose
+        `retained` has only what `LogView.retained` has, makes the log whole for everybody.
 
         Raises:
             FencedError: this object was fenced before, or another owner has claimed since its last claim; a fenced
@@ -113,40 +107,42 @@ class CheckpointLog:
         """
         with self._lock:
             self._refuse_if_fenced()
-            writer = secrets.token_hex(16)
-            self._writers.add(writer)
             while True:
-                view = self.read()
-                if self._claim is not None and view.owner is not None and view.owner.writer not in self._writers:
-                    self._fenced = (
-                        f"run `{run_id}` cannot claim the job again: {decide.fenced_by(view.owner)} came after its "
-                        "last claim. This run must stop; nothing it does after its last checkpoint counts"
-                    )
-                    self._refuse_if_fenced()
-                slot = 0 if view.last_slot is None else view.last_slot + 1
-                claim = Claim(decide.next_epoch(tuple(view.records.values())), run_id, writer)
-                found = self._create(slot, claim)
-                if found is None or decide.occupied(claim, found) is Occupied.LOST_REPLY:
-                    self._claim, self._next_slot = claim, slot + 1
-                    self._known[slot] = claim
+                view = self.read(on_damage)
+                self._refuse_if_overtaken(run_id, view)
+                if on_damage == "report":
+                    self._accepted |= view.faults.keys()
+                claim = Claim(view.next_epoch(), run_id, secrets.token_hex(16))
+                self._writers.add(claim.writer)
+                found = self._create(view.end, claim)
+                if found is not None and decide.occupied(claim, found) is not Occupied.LOST_REPLY:
+                    continue
+                self._reader.known[view.end] = claim
+                if self._counts(claim, view.end):
+                    self._claim, self._next_slot, self._unclear = claim, view.end + 1, None
                     return claim
 
-    def append(self, record: CheckpointRecord) -> None:
-        """Append a checkpoint in the slot after the last one this owner knows; durable when it returns.
+    def append(self, record: CheckpointRecord) -> int:
+        """Append a checkpoint in the slot after the last one this owner knows; durable when it returns. The slot.
 
         Repeating the call with the same record after a RetryableError is safe and gives one record.
 
         Raises:
-            FencedError: another owner's record is there, or the record is not of the epoch this object claimed.
-                From then on every `append` and `claim` of this object raises it without touching the store.
+            FencedError: another owner's record is there, and from then on every `append` and `claim` of this object
+                raises it without touching the store. Or the record is not of the epoch this object claimed, or the
+                outcome of another one is not known yet.
+            IncompatibleError: it retains a checkpoint that is not retained by the log.
             RetryableError: the store failed; the record may or may not be there.
         """
         with self._lock:
             self._refuse_if_fenced()
             self._refuse_if_not_mine(record)
-            if record == self._known.get(self._next_slot - 1):
-                return
             slot = self._next_slot
+            if record == self._reader.known.get(slot - 1):
+                return slot - 1
+            self._refuse_if_unclear(record)
+            self._refuse_revival(record)
+            self._unclear = record
             found = self._create(slot, record)
             if found is not None and decide.occupied(record, found) is not Occupied.LOST_REPLY:
                 self._fenced = (
@@ -155,33 +151,75 @@ class CheckpointLog:
                     f"must stop; nothing it does after its last checkpoint counts"
                 )
                 self._refuse_if_fenced()
-            self._known[slot] = record
-            self._next_slot = slot + 1
+            self._reader.known[slot] = record
+            self._next_slot, self._unclear = slot + 1, None
+            return slot
+
+    def uncollected(self) -> dict[int, CheckpointRecord]:
+        """Slot -> checkpoint that is not retained any more and that `prune` was not yet called for: its objects may
+        still have to be collected. `known().left`, less what only waits for its slot to be freed."""
+        with self._lock:
+            return {slot: record for slot, record in self.known().left.items() if slot not in self._collected}
+
+    def prune(self, slots: Collection[int] | None = None) -> tuple[int, ...]:
+        """The objects of these checkpoints, or of all that are not retained any more, are collected: delete their
+        records, now or, where they must wait, with a later call.
+
+        Deletes only what the last checkpoint of this object's own epoch does not retain, oldest first; never a claim,
+        never what is damaged, nothing within `decide.TAIL` slots before that checkpoint. Idempotent; may be
+        interrupted anywhere. Appends need not wait for it.
+
+        Returns:
+            The slots that were freed.
+
+        Raises:
+            FencedError: another driver has claimed the log; nothing was deleted.
+            RetryableError: the store failed; some may be deleted.
+        """
+        with self._lock:
+            self._refuse_if_fenced()
+            left = self.known().left.keys()
+            self._collected |= left if slots is None else left & set(slots)
+            may_go = sorted(self._prunable() & self._collected)
+            if may_go:
+                self._refuse_if_claimed_by_another()
+        for slot in may_go:
+            # A driver that takes over at this moment reads that these are not retained, and wants none of them.
+            self._store.delete(self._paths.checkpoint(slot))
+            with self._lock:
+                self._reader.known.pop(slot, None)
+                self._collected.discard(slot)
+        return tuple(may_go)
 
     def latest_before(self, claim: Claim) -> CheckpointRecord | None:
         """The last checkpoint before the claim, read now. Raises as `read`, and NotFoundError for an unknown claim."""
         return self.read().latest_before(claim)
 
-    def _listed_end(self) -> int:
-        """One more than the largest slot a listing shows; 0 for none.
+    def _counts(self, claim: Claim, slot: int) -> bool:
+        """Whether the claim was put at the end of the log, and not in a slot that was freed.
 
-        Not the listed slots themselves: a listing that runs while records are made may show one and miss the one
-        before it.
+        Behind the end there is nothing yet, or whoever claimed next, in a slot that is never freed: there this object
+        finds that it is fenced.
         """
-        last_known = max(self._known, default=None)
-        after = None if last_known is None else self._paths.checkpoint(last_known)
-        keys = self._store.list(self._paths.checkpoints, after=after)
-        return 1 + max((slot for key in keys if (slot := self._paths.slot_of(key)) is not None), default=-1)
+        view = self.read()
+        return slot in view.records and (view.end == slot + 1 or isinstance(view.records.get(slot + 1), Claim))
 
-    def _hole(self, slot: int, end: int) -> CorruptError:
-        return CorruptError(
-            f"record `{self._paths.checkpoint(slot)}` of the checkpoint log is missing, though "
-            f"`{self._paths.checkpoint(end - 1)}` exists. Bring it back from a backup of the store"
-        )
+    def _prunable(self) -> set[int]:
+        """What the last checkpoint of the claim that is held has dropped. Before it is written nothing is deleted:
+        what an older owner dropped, this owner has not yet said."""
+        claim, view = self._claim, self._reader.view()
+        if claim is None or not view.checkpoints or view.checkpoints[-1].writer != claim.writer:
+            return set()
+        return set(decide.prunable(view.records))
 
-    def _get(self, slot: int) -> Record:
-        key = self._paths.checkpoint(slot)
-        return decode_record(self._store.get(key), key)
+    def _refuse_if_claimed_by_another(self) -> None:
+        try:
+            found = self._reader.get(self._next_slot)
+        except NotFoundError:
+            return
+        if found != self._unclear:
+            self._fenced = f"nothing was pruned: the log is {decide.fenced_by(found)}. This run must stop"
+            self._refuse_if_fenced()
 
     def _create(self, slot: int, record: Record) -> Record | None:
         """Put the record into the slot: None if that was seen to happen, else what is there.
@@ -196,15 +234,38 @@ class CheckpointLog:
         except RetryableError as error:
             failure = error
         try:
-            return self._get(slot)
+            return self._reader.get(slot)
         except (NotFoundError, RetryableError) as error:
             if failure is not None:
                 raise failure from error
             raise RetryableError(f"`{key}` was reported as taken but cannot be read: {error}") from error
 
+    def _corrupt(self, view: LogView, slot: int) -> CorruptError:
+        key, job = self._paths.checkpoint(slot), self._paths.root
+        found = f"record `{key}` of the checkpoint log is needed, but {view.faults[slot]}. "
+        intact = view.restorable
+        if not intact:
+            return CorruptError(
+                f"{found}No other checkpoint is intact: bring the record back from a backup of the store, or set a new "
+                "`job.id` to begin without state"
+            )
+        return CorruptError(
+            f"{found}Bring it back from a backup of the store, or go on without it from an intact checkpoint, the last "
+            f"of which is {intact[-1].id}: `penstock checkpoint list {job}` shows them all, `penstock checkpoint show "
+            f"{job} ID` one of them, and `penstock run ... --from ID` begins with it"
+        )
+
     def _refuse_if_fenced(self) -> None:
         if self._fenced is not None:
             raise FencedError(self._fenced)
+
+    def _refuse_if_overtaken(self, run_id: str, view: LogView) -> None:
+        if self._claim is not None and view.owner is not None and view.owner.writer not in self._writers:
+            self._fenced = (
+                f"run `{run_id}` cannot claim the job again: {decide.fenced_by(view.owner)} came after its "
+                "last claim. This run must stop; nothing it does after its last checkpoint counts"
+            )
+            self._refuse_if_fenced()
 
     def _refuse_if_not_mine(self, record: CheckpointRecord) -> None:
         claim = self._claim
@@ -214,3 +275,22 @@ class CheckpointLog:
                 f"checkpoint {record.id} is of epoch {record.epoch}, run `{record.run_id}`, but this driver has "
                 f"claimed {held}; a commit never outlives the epoch it began in"
             )
+
+    def _refuse_if_unclear(self, record: CheckpointRecord) -> None:
+        if self._unclear is not None and record != self._unclear:
+            raise FencedError(
+                f"checkpoint {record.id} cannot be appended: whether {self._unclear.id} is in the log is not known, so "
+                "that one is to be appended again, or the log claimed again"
+            )
+
+    def _refuse_revival(self, record: CheckpointRecord) -> None:
+        """What was dropped may be deleted already, and a slot in the list that is empty is a damaged log."""
+        wrong = dict(record.retained or {}).items() - self._reader.view().retained.items()
+        if wrong:
+            slot, checkpoint_id = min(wrong)
+            raise IncompatibleError(
+                f"checkpoint {record.id} cannot retain {checkpoint_id} in slot {slot}, which the log does not retain"
+            )
+
+
+__all__ = ["CheckpointLog", "LogView", "OnDamage"]

@@ -2,6 +2,9 @@
 
 A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-256 of the object's canonical form
 (keys sorted, no white space, UTF-8) without the `checksum` itself. Every later format keeps these four.
+
+A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
+if they say nothing about it.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
-FORMAT = 1
+_FORMATS = {"claim": 1, "checkpoint": 2}
+"""The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
 Ended: TypeAlias = Literal["stopped", "end-of-stream", "drained"]
@@ -43,6 +48,8 @@ class CheckpointRecord:
     where asked for `"1"`. `stores` are the stores covered, each with a text that tells whether an application fits it
     (`operators key-serde value-serde`); each needs a usable marker in every task's V2 value.
     `ended` says that the run ended with this checkpoint, and how.
+    `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record; it
+    never has one that the checkpoint before did not keep. None, as in format 1: everything that one kept, and itself.
     """
 
     id: CheckpointId
@@ -60,6 +67,7 @@ class CheckpointRecord:
     partitioner: str = "murmur2"
     ended: Ended | None = None
     consumed_startpoints: tuple[str, ...] = ()
+    retained: Mapping[int, CheckpointId] | None = None
 
 
 Record: TypeAlias = Claim | CheckpointRecord
@@ -68,7 +76,8 @@ Record: TypeAlias = Claim | CheckpointRecord
 def encode_record(record: Record) -> bytes:
     """The written form: the same bytes for equal records."""
     kind = "claim" if isinstance(record, Claim) else "checkpoint"
-    document: dict[str, object] = {"format": FORMAT, "kind": kind, "body": _body(record)}
+    written = 2 if isinstance(record, CheckpointRecord) and record.retained is not None else 1
+    document: dict[str, object] = {"format": written, "kind": kind, "body": _body(record)}
     return _canonical(document | {"checksum": _checksum(document)})
 
 
@@ -80,19 +89,22 @@ def decode_record(data: bytes, key: str) -> Record:
         IncompatibleError: a newer Penstock wrote it.
     """
     document = _parse(data, key)
-    if document["format"] != FORMAT or document["kind"] not in _READERS:
+    if not 1 <= document["format"] <= _FORMATS.get(document["kind"], 0):
+        known = ", ".join(f"{kind} up to format {newest}" for kind, newest in _FORMATS.items())
         raise IncompatibleError(
-            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock knows "
-            f"{', '.join(sorted(_READERS))} of format {FORMAT}. Run the version that wrote it, or a newer one"
+            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock knows {known}. "
+            "Run the version that wrote it, or a newer one"
         )
     try:
-        return _READERS[document["kind"]](document["body"])
+        return _READERS[document["kind"]](document["body"], document["format"])
     except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
         raise CorruptError(f"record `{key}` has a checksum that fits but a body that does not: {error!r}") from error
 
 
 def markers(record: CheckpointRecord, task: int) -> dict[str, dict[str, str]]:
-    """The state markers of one task, by factory and store, from its V2 value; empty if it has none.
+    """The state markers of one task, by backend and store, from its V2 value; empty if it has none.
+
+    A backend that stands there under Samza's name comes back under Penstock's.
 
     Raises:
         CorruptError: the V2 value does not decode.
@@ -100,14 +112,19 @@ def markers(record: CheckpointRecord, task: int) -> dict[str, dict[str, str]]:
     value = record.tasks.get(task, {}).get("2")
     if value is None:
         return {}
-    return {factory: dict(stores) for factory, stores in CheckpointV2.decode(value).markers.items()}
+    found: dict[str, dict[str, str]] = {}
+    for name, stores in CheckpointV2.decode(value).markers.items():
+        backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
+        found.setdefault(backend, {}).update(stores)
+    return found
 
 
 def _body(record: Record) -> dict[str, object]:
     owner: dict[str, object] = {"epoch": record.epoch, "run-id": record.run_id, "writer": record.writer}
     if isinstance(record, Claim):
         return owner
-    return owner | {
+    retained = record.retained
+    body = owner | {
         "id": str(record.id),
         "parent": None if record.parent is None else str(record.parent),
         "detail": record.kind_detail,
@@ -124,14 +141,18 @@ def _body(record: Record) -> dict[str, object]:
         "tasks": {str(task): dict(values) for task, values in record.tasks.items()},
         "consumed-startpoints": list(record.consumed_startpoints),
     }
+    if retained is not None:
+        body["retained"] = {str(slot): str(checkpoint_id) for slot, checkpoint_id in retained.items()}
+    return body
 
 
-def _read_claim(body: dict[str, Any]) -> Claim:
+def _read_claim(body: dict[str, Any], _written: int) -> Claim:
     return Claim(epoch=_int(body["epoch"]), run_id=_str(body["run-id"]), writer=_str(body["writer"]))
 
 
-def _read_checkpoint(body: dict[str, Any]) -> CheckpointRecord:
+def _read_checkpoint(body: dict[str, Any], written: int) -> CheckpointRecord:
     ended = body["ended"]
+    retained = body["retained"] if written > 1 else None
     return CheckpointRecord(
         id=CheckpointId.parse(body["id"]),
         parent=None if body["parent"] is None else CheckpointId.parse(body["parent"]),
@@ -154,10 +175,13 @@ def _read_checkpoint(body: dict[str, Any]) -> CheckpointRecord:
         partitioner=_str(body["partitioner"]),
         ended=None if ended is None else cast("Ended", _one_of(ended, get_args(Ended))),
         consumed_startpoints=tuple(_str(uuid) for uuid in body["consumed-startpoints"]),
+        retained=None
+        if retained is None
+        else {int(slot): CheckpointId.parse(checkpoint_id) for slot, checkpoint_id in retained.items()},
     )
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Record]] = {"claim": _read_claim, "checkpoint": _read_checkpoint}
+_READERS: dict[str, Callable[[dict[str, Any], int], Record]] = {"claim": _read_claim, "checkpoint": _read_checkpoint}
 
 
 def _parse(data: bytes, key: str) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""What a checkpoint record says, as plain values."""
+"""What the checkpoint log says, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.checkpoint.log import LogView
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended, markers
+from penstock.checkpoint.versions import versions_of
 from penstock.errors import NotFoundError
+from penstock.metadata.paths import JobPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,31 @@ class CheckpointSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """A record that cannot be read, is not in its place, or is missing. `needed`: no run starts until it is dealt
+    with, by a run that names an intact checkpoint or by bringing the record back."""
+
+    slot: int
+    key: str
+    what: str
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint:
+    """A line of the list: a checkpoint and whether it can be restored, or a damaged record, which has no `checkpoint`.
+
+    `versions` are those in which every task's value was written.
+    """
+
+    slot: int
+    checkpoint: CheckpointSummary | None
+    retained: bool
+    versions: tuple[int, ...]
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFacts:
     """One task of a checkpoint: next offsets by SSP, markers by backend and store, values as written, by version."""
 
@@ -52,11 +79,12 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """Everything a checkpoint record says."""
+    """Everything a checkpoint record says, whether it is retained, and what is damaged in the log around it."""
 
     id: str
     parent: str | None
     slot: int
+    retained: bool
     kind: Detail
     ended: Ended | None
     epoch: int
@@ -68,18 +96,40 @@ class CheckpointFacts:
     partitioner: str
     stores: Mapping[str, str]
     consumed_startpoints: tuple[str, ...]
+    versions: tuple[int, ...]
     tasks: tuple[TaskFacts, ...]
+    problems: tuple[Problem, ...]
 
 
-def checkpoint_facts(view: LogView, wanted: str | None, job: str) -> CheckpointFacts:
-    """A checkpoint of the log: the wanted id, or the last one.
+def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
+    """What is wrong in the log, by slot."""
+    return tuple(
+        Problem(slot, paths.checkpoint(slot), view.faults.get(slot, view.damaged.get(slot, "")), slot in view.faults)
+        for slot in sorted({*view.damaged, *view.faults})
+    )
+
+
+def listed_checkpoints(view: LogView, paths: JobPaths) -> tuple[ListedCheckpoint, ...]:
+    """Every checkpoint that is there and every record that is damaged or missing, by slot."""
+    kept = view.retained
+    lines = {
+        slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
+        for slot, record in view.records.items()
+        if isinstance(record, CheckpointRecord)
+    }
+    wrong = {each.slot: ListedCheckpoint(each.slot, None, False, (), each) for each in problems(view, paths)}
+    return tuple(line for _, line in sorted({**lines, **wrong}.items()))
+
+
+def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRecord:
+    """The checkpoint of the wanted id, retained or not; the last one without an id.
 
     Raises:
         NotFoundError: there is none, or none with that id; `job` names the job in the message.
     """
-    for slot, record in reversed(list(view.records.items())):
-        if isinstance(record, CheckpointRecord) and wanted in {None, str(record.id)}:
-            return _facts(slot, record)
+    for record in reversed(view.checkpoints):
+        if wanted in {None, str(record.id)}:
+            return record
     if not view.checkpoints:
         raise NotFoundError(f"job `{job}` has no checkpoint yet")
     raise NotFoundError(
@@ -87,12 +137,16 @@ def checkpoint_facts(view: LogView, wanted: str | None, job: str) -> CheckpointF
     )
 
 
-def _facts(slot: int, record: CheckpointRecord) -> CheckpointFacts:
+def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> CheckpointFacts:
+    """All about the checkpoint of the wanted id, or the last one. Raises as `find_checkpoint`."""
+    record = find_checkpoint(view, wanted, paths.root)
+    slot = view.slot_of(record)
     tasks = sorted({*record.tasks, *record.next_offsets})
     return CheckpointFacts(
         id=str(record.id),
         parent=None if record.parent is None else str(record.parent),
         slot=slot,
+        retained=slot in view.retained,
         kind=record.kind_detail,
         ended=record.ended,
         epoch=record.epoch,
@@ -104,6 +158,7 @@ def _facts(slot: int, record: CheckpointRecord) -> CheckpointFacts:
         partitioner=record.partitioner,
         stores=dict(record.stores),
         consumed_startpoints=record.consumed_startpoints,
+        versions=_versions(record),
         tasks=tuple(
             TaskFacts(
                 task,
@@ -113,4 +168,9 @@ def _facts(slot: int, record: CheckpointRecord) -> CheckpointFacts:
             )
             for task in tasks
         ),
+        problems=problems(view, paths),
     )
+
+
+def _versions(record: CheckpointRecord) -> tuple[int, ...]:
+    return tuple(sorted(versions_of(record)))

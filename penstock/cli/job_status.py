@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.cli.checkpoint_facts import CheckpointSummary
 from penstock.cli.jobs import FoundJob
 from penstock.cli.lease_watch import LeaseFacts, Running, watch_lease
+from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
@@ -39,6 +42,16 @@ class InputStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """What the last checkpoint has of a store in one backend: a task whose base is still being made has no marker."""
+
+    store: str
+    backend: str
+    tasks_with_marker: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log."""
 
@@ -54,6 +67,7 @@ class JobStatus:
     checkpoints: int
     last_checkpoint: CheckpointSummary | None
     inputs: tuple[InputStatus, ...]
+    backends: tuple[BackendStatus, ...]
 
 
 def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
@@ -85,7 +99,24 @@ def assemble(job: FoundJob, lease: LeaseFacts, view: LogView, inputs: tuple[Inpu
         checkpoints=len(view.checkpoints),
         last_checkpoint=None if last is None else CheckpointSummary.of(last),
         inputs=inputs,
+        backends=() if last is None else _backends(last, job.config),
     )
+
+
+def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:
+    """Every backend that has a marker of a store, and those the given configuration names and that have none yet."""
+    found = {}
+    for store in sorted(last.stores):
+        named = config.store(store).backup_factories if _names_backends(config, store) else ()
+        count = Counter(b for task in last.tasks for b, own in markers(last, task).items() if store in own)
+        for backend in dict.fromkeys((*named, *sorted(count))):
+            found[store, backend] = BackendStatus(store, backend, count[backend], last.task_count)
+    return tuple(found.values())
+
+
+def _names_backends(config: JobConfig, store: str) -> bool:
+    keys = (table.STORES_BACKUP.name, table.STORE_BACKUP.full(store))
+    return any(config.origin(key) != "default" for key in keys)
 
 
 def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:

@@ -29,7 +29,7 @@ JobName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job that has been started at least once, and where its objects are."""
+    """A job that has been started at least once, and where its objects are. `config` has its name and id."""
 
     config: JobConfig
     paths: JobPaths
@@ -58,7 +58,8 @@ def open_job(name: str, file: Path | None, assignments: list[str] | None) -> Ite
                 f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
                 "name the job's own root with --config, `-c job.root=...` or PENSTOCK_HOME"
             )
-        yield FoundJob(config, paths, objects)
+        own = [*(assignments or ()), f"job.name={paths.name}", f"job.id={paths.job_id}"]
+        yield FoundJob(load_without_job(file, own), paths, objects)
     finally:
         objects.close()
 

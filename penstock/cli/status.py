@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.errors import say
-from penstock.cli.job_status import JobStatus, job_status
+from penstock.cli.job_status import BackendStatus, JobStatus, job_status
 from penstock.cli.jobs import JobName, open_job
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table, stderr_console, utc_text
@@ -58,7 +58,16 @@ def _show(facts: JobStatus) -> None:
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
     print_facts(rows)
+    if facts.backends:
+        backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
+        print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_inputs(facts)
+
+
+def _markers(status: BackendStatus) -> str:
+    if status.tasks_with_marker == status.tasks:
+        return f"all {status.tasks} tasks"
+    return f"{status.tasks_with_marker} of {status.tasks} tasks: its base is being made"
 
 
 def _show_inputs(facts: JobStatus) -> None:

@@ -14,6 +14,8 @@ from penstock.errors import ConfigError
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _NEAR = 0.6
+_MISTAKES = {"stores.backup.factory", "stores.restore.factory", "stores.rocksdb.factory"}
+"""Keys that have a store's form but are sooner a mistake in one that holds for all stores."""
 _NAMES = {
     "stores.": (r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a store's name is made of A-Za-z0-9_.-, the first one no dot or dash"),
     "systems.": (r"[A-Za-z0-9_-]+", "a system's name is made of A-Za-z0-9_- and has no dots"),
@@ -34,7 +36,7 @@ def find(text: str) -> Match | None:
         return Match(_EXACT[text], "")
     for key in _PATTERNS:
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
-        if subject and text == key.full(subject):
+        if subject and text == key.full(subject) and text not in _MISTAKES:
             return Match(key, subject)
     return None
 
@@ -77,7 +79,7 @@ def _candidates(text: str) -> Iterator[str]:
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject:
+            if subject and key.full(subject) not in _MISTAKES:
                 yield key.full(subject)
 
 

@@ -112,6 +112,8 @@ def _unknown_systems(config: JobConfig) -> list[str]:
         match = keys.find(key)
         if match and match.key is table.STREAM_OFFSET_DEFAULT:
             streams.append((key, SystemStream.parse(match.subject)))
+        elif match and match.key is table.STORE_CHANGELOG:
+            streams.append((key, config.store(match.subject).changelog))
     for key, stream in streams:
         if stream.system not in config.system_names:
             known = ", ".join(config.system_names)
@@ -131,19 +133,26 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         lease_ms=get(table.LEASE_MS),
         intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
         retry_max=get(table.RETRY_MAX),
+        host_affinity_enabled=get(table.HOST_AFFINITY),
     )
     container = ContainerSettings(
         start_timeout_ms=get(table.START_TIMEOUT_MS),
         commit_thread_pool_size=get(table.COMMIT_POOL_SIZE),
+        restore_thread_pool_size=get(table.RESTORE_POOL_SIZE),
         restore_timeout_ms=get(table.RESTORE_TIMEOUT_MS),
         lost_ms=get(table.LOST_MS),
         attempt_timeout_ms=get(table.ATTEMPT_TIMEOUT_MS),
     )
     task = TaskSettings(
         commit_ms=get(table.COMMIT_MS),
+        commit_max_delay_ms=get(table.COMMIT_MAX_DELAY_MS),
+        commit_max_pending_bytes=get(table.COMMIT_MAX_PENDING),
         commit_timeout_ms=get(table.COMMIT_TIMEOUT_MS),
         shutdown_ms=get(table.SHUTDOWN_MS),
         dead_letter_stream=find(table.DEAD_LETTER_STREAM),
         checkpoint_write_versions=tuple(int(version) for version in get(table.WRITE_VERSIONS)),
+        checkpoint_read_versions=tuple(int(version) for version in get(table.READ_VERSIONS)),
+        live_checkpoint_max_age_ms=get(table.LIVE_CHECKPOINT_MAX_AGE),
+        checkpoint_retained=get(table.CHECKPOINT_RETAINED),
     )
     return JobConfig(job, container, task, resolved, origins)

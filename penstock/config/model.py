@@ -9,7 +9,8 @@ from typing import TypeVar, cast
 
 from penstock.api.ssp import SystemStream
 from penstock.config import keys, table
-from penstock.config.table import Key, OffsetDefault, SystemType
+from penstock.config.retained import RetentionPolicy
+from penstock.config.table import EngineKind, Key, OffsetDefault, SystemType
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class JobSettings:
     lease_ms: int
     intermediate_stream_partitions: int | None
     retry_max: int
+    host_affinity_enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class ContainerSettings:
 
     start_timeout_ms: int
     commit_thread_pool_size: int
+    restore_thread_pool_size: int
     restore_timeout_ms: int
     lost_ms: int
     attempt_timeout_ms: int
@@ -76,10 +79,15 @@ class TaskSettings:
     """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits."""
 
     commit_ms: int
+    commit_max_delay_ms: int
+    commit_max_pending_bytes: int
     commit_timeout_ms: int
     shutdown_ms: int
     dead_letter_stream: SystemStream | None
     checkpoint_write_versions: tuple[int, ...]
+    checkpoint_read_versions: tuple[int, ...]
+    live_checkpoint_max_age_ms: int
+    checkpoint_retained: RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,14 @@ class StoreSettings:
     """`stores.<name>.*`, with the job-wide values where the store has none of its own."""
 
     name: str
+    factory: EngineKind
     object_cache_size: int
     rocksdb_block_cache_bytes: int
     rocksdb_write_buffer_bytes: int
     backup_factories: tuple[str, ...]
     restore_factories: tuple[str, ...]
+    changelog: SystemStream
+    """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +151,13 @@ class JobConfig:
         backup = get(table.STORE_BACKUP, name)
         return StoreSettings(
             name=name,
+            factory=get(table.STORE_FACTORY, name),
             object_cache_size=get(table.STORE_OBJECT_CACHE, name),
             rocksdb_block_cache_bytes=get(table.STORE_BLOCK_CACHE, name),
             rocksdb_write_buffer_bytes=get(table.STORE_WRITE_BUFFER, name),
             backup_factories=backup,
             restore_factories=self.resolved.find(table.STORE_RESTORE, name) or backup,
+            changelog=self.resolved.find(table.STORE_CHANGELOG, name) or self._default_changelog(name),
         )
 
     def system(self, name: str) -> SystemSettings:
@@ -179,6 +192,9 @@ class JobConfig:
     def origin(self, key: str) -> str:
         """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
         return self.origins.get(key, "default")
+
+    def _default_changelog(self, store: str) -> SystemStream:
+        return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store}-changelog")
 
     def _subjects(self, prefix: str) -> tuple[str, ...]:
         matches = (keys.find(key) for key in self.resolved.values)

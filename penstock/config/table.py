@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from penstock.config.retained import Retained
 from penstock.config.values import (
+    Backends,
     Bytes,
     Choice,
+    Flag,
     Kind,
     Listed,
     LocalPath,
@@ -27,10 +30,19 @@ T = TypeVar("T")
 Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
 SystemType: TypeAlias = Literal["local", "memory"]
+EngineKind: TypeAlias = Literal["rocksdb", "memory"]
 
-BACKENDS = ("changelog-files",)
+BACKENDS = ("changelog-files", "blob", "changelog-stream")
 """The state backends that can be named."""
 
+_BACKENDS = Backends(
+    BACKENDS,
+    {
+        "org.apache.samza.storage.KafkaChangelogStateBackendFactory": "changelog-stream",
+        "org.apache.samza.storage.blobstore.BlobStoreStateBackendFactory": "blob",
+    },
+)
+_STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
 
 
@@ -92,6 +104,8 @@ LEASE_MS = Key("job.lease.ms", Millis(1), "10000",
     "How long the lease must stand unchanged before another driver may take the job over.")
 INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), None,
     "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
+HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
+    "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
 RETRY_MAX = Key("job.retry.max", Number(0), "5",
     "How many failures since the last complete checkpoint are retried before the run ends.")
 
@@ -99,6 +113,8 @@ START_TIMEOUT_MS = Key("job.container.start.timeout.ms", Millis(1), "60000",
     "How long a container may take from its launch to its first beat.")
 COMMIT_POOL_SIZE = Key("job.container.commit.thread.pool.size", Number(1), "2",
     "The least number of threads of a container's commit pool, which grows with its tasks.", "Samza")
+RESTORE_POOL_SIZE = Key("job.container.restore.thread.pool.size", Number(1), "2",
+    "The least number of threads of a container's restore pool, which grows with its tasks.", "Samza")
 RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000",
     "How long the stores of a task may take to be restored.")
 LOST_MS = Key("container.lost.ms", Millis(1), "10000",
@@ -108,6 +124,10 @@ ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",
 
 COMMIT_MS = Key("task.commit.ms", Millis(), "60000",
     "The time between commits; 0 or less means that only the application asks for them.", "Samza")
+COMMIT_MAX_DELAY_MS = Key("task.commit.max.delay.ms", Millis(0), "60000",
+    "A commit that falls due is skipped while the one in flight is younger than this; then processing waits.", "Samza")
+COMMIT_MAX_PENDING = Key("task.commit.max.pending.bytes", Bytes(0), "268435456",
+    "A commit that falls due is not skipped once this much was written since the last one began, in all containers.")
 COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
     "How long processing waits for a commit in flight before the run fails.", "Samza")
 SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
@@ -117,6 +137,13 @@ DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,
     unset="none: the run ends with the error")
 WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
     "The versions of every checkpoint that are written.", "Samza")
+READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
+    "The versions a checkpoint may be read in, the preferred one first.", "Samza")
+LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
+    "A newer checkpoint without the preferred version counts only if it is newer by more; with 0 the latest counts.",
+    "Samza")
+CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
+    "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
 OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
     "Where a stream without a checkpoint is read from.")
@@ -139,21 +166,26 @@ STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432
     "The size of RocksDB's block cache of each store of a task.")
 STORES_WRITE_BUFFER = Key("stores.rocksdb.write.buffer.bytes", Bytes(65536), "16777216",
     "The size of RocksDB's write buffer of each store of a task.")
-STORES_BACKUP = Key("stores.backup.factories", Listed(BACKENDS), "changelog-files",
+STORES_BACKUP = Key("stores.backup.factories", _BACKENDS, "changelog-files",
     "The state backends that every store is backed up to.", "Samza")
-STORES_RESTORE = Key("stores.restore.factories", Listed(BACKENDS), None,
+STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
     "The state backends that every store is restored from, in order of preference.", "Samza",
     unset="the store's backup factories")
+STORE_FACTORY = Key("stores.<name>.factory", _STORE_FACTORY, "rocksdb",
+    "Where a store's working copy lives: in RocksDB on disk, or in memory.", "Samza")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
     "Of how many last used entries a task keeps the decoded values; it holds at most twice as many.", "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
     "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,
     "The size of RocksDB's write buffer of this store, for each task.", fallback=STORES_WRITE_BUFFER)
-STORE_BACKUP = Key("stores.<name>.backup.factories", Listed(BACKENDS), None,
+STORE_BACKUP = Key("stores.<name>.backup.factories", _BACKENDS, None,
     "The state backends that this store is backed up to.", "Samza", fallback=STORES_BACKUP)
-STORE_RESTORE = Key("stores.<name>.restore.factories", Listed(BACKENDS), None,
+STORE_RESTORE = Key("stores.<name>.restore.factories", _BACKENDS, None,
     "The state backends that this store is restored from, in order of preference.", "Samza", fallback=STORES_RESTORE)
+STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
+    "The stream of the backend `changelog-stream`: of this store alone, with one partition for each task.", "Samza",
+    unset="`local.<job.name>-<job.id>-<store>-changelog`")
 
 SPARK_MASTER = Key("spark.master", Verbatim(), "local[*]",
     "The Spark cluster to run on.", "Spark")

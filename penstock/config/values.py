@@ -6,7 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -101,6 +101,20 @@ class Choice(Kind[S]):
         raise RefusedError
 
 
+class Flag(Kind[bool]):
+    """Yes or no."""
+
+    expected = "`true` or `false`"
+
+    def read(self, text: str) -> bool:
+        if text.lower() not in {"true", "false"}:
+            raise RefusedError
+        return text.lower() == "true"
+
+    def text(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
 @dataclass(frozen=True)
 class Number(Kind[int]):
     """An integer within bounds (both inclusive); subclasses add suffixes for larger units."""
@@ -175,15 +189,38 @@ class Listed(Kind[tuple[str, ...]]):
         return ",".join(value)
 
     def _checked(self, items: Sequence[str]) -> tuple[str, ...]:
-        names = tuple(item.strip() for item in items)
+        names = tuple(self._name(item) for item in items)
         for name in names:
-            if name not in self.known:
+            if not self._is_known(name):
                 raise RefusedError(f"unknown: `{name}`" if name else "an empty name")
         if not names:
             raise RefusedError("an empty list")
         if len(set(names)) < len(names):
             raise RefusedError("a name stands there twice")
         return names
+
+    def _name(self, item: str) -> str:
+        return item.strip()
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.known
+
+
+@dataclass(frozen=True)
+class Backends(Listed):
+    """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
+
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        return f"a list, separated by commas, of: {', '.join(self.known)}, or your own as `module:Class`"
+
+    def _name(self, item: str) -> str:
+        return self.aliases.get(item.strip(), item.strip())
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.known or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name) is not None
 
 
 class LocalPath(Kind[Path]):
@@ -219,12 +256,21 @@ class Url(Kind[str]):
         return text.rstrip("/") if url.path.strip("/") or url.netloc else text
 
 
+@dataclass(frozen=True)
 class StreamName(Kind[SystemStream]):
-    """A stream, `system.stream`."""
+    """A stream, `system.stream`. With a default system, a name without a dot is a stream of that system."""
 
-    expected = "a stream `system.stream`, for example `local.flights`"
+    default_system: str = ""
+
+    @property
+    def expected(self) -> str:
+        if self.default_system:
+            return f"a stream `system.stream`, or the name of one of the system `{self.default_system}`"
+        return "a stream `system.stream`, for example `local.flights`"
 
     def read(self, text: str) -> SystemStream:
+        if self.default_system and text and "." not in text:
+            return SystemStream(self.default_system, text)
         try:
             return SystemStream.parse(text)
         except ConfigError as error:

@@ -16,6 +16,7 @@ from penstock.container.auth import call_options
 from penstock.container.machine import machine_id
 from penstock.container.protocol import (
     Beat,
+    CleanUpCall,
     CommitCall,
     ContainerAddress,
     EndCall,
@@ -51,12 +52,12 @@ class ContainerClient:
         """Who a call of this epoch is meant for."""
         return Identity(self.address.incarnation, epoch)
 
-    def open(self, call: OpenCall, package: bytes, timeout_s: float) -> Iterator[int]:
-        """Enter an epoch; yields the bytes restored so far."""
+    def open(self, call: OpenCall, package: bytes, timeout_s: float) -> Iterator[tuple[int, list[str]]]:
+        """Enter an epoch; yields the bytes restored so far, and what went wrong on the way but not in the end."""
         head = dump(call)
         body = len(head).to_bytes(4, "big") + head + package
         for result in self._stream("open", body, timeout_s):
-            yield int(result["restored_bytes"])
+            yield int(result["restored_bytes"]), list(result["notes"])
 
     def start_run(self, call: StartRun, timeout_s: float) -> None:
         """A run of a batch begins."""
@@ -74,6 +75,10 @@ class ContainerClient:
         """Task -> factory -> store -> marker."""
         result: dict[str, dict[str, dict[str, str]]] = self._call("upload", dump(call), timeout_s)
         return result
+
+    def clean_up(self, call: CleanUpCall, timeout_s: float) -> None:
+        """The checkpoint is in the log."""
+        self._call("clean-up", dump(call), timeout_s)
 
     def close(self, epoch: int, timeout_s: float) -> None:
         """Close the tasks and end the process."""

@@ -6,13 +6,22 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
-from penstock.container.protocol import AttemptCall, Beat, CommitCall, EndCall, Identity, OpenCall, StartRun
+from penstock.container.protocol import (
+    AttemptCall,
+    Beat,
+    CleanUpCall,
+    CommitCall,
+    EndCall,
+    Identity,
+    OpenCall,
+    StartRun,
+)
 from penstock.container.storage import ContainerStorage
 from penstock.errors import ContainerLostError
 from penstock.runtime.attempt import Attempt, DiscardedAttemptError, new_token
@@ -20,6 +29,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
+from penstock.system.base import System
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +44,7 @@ class JobPackage:
     job_uid: str
     probe: str
     """Key of an object that the driver has just put under job.root."""
+    systems: Mapping[str, System]
 
 
 class RunningAttempt:
@@ -95,8 +106,9 @@ class Container:
 
     # Entering an epoch.
 
-    def open(self, call: OpenCall, package: JobPackage, report: Callable[[int], None]) -> None:
-        """Enter a new epoch: cancel and join what the older one started, then restore the tasks.
+    def open(self, call: OpenCall, package: JobPackage, report: Callable[[int], None]) -> list[str]:
+        """Enter a new epoch: cancel and join what the older one started, then restore the tasks. Returns what went
+        wrong on the way, though it went well in the end.
 
         What cannot be cancelled within `task.shutdown.ms` ends the process: the driver sees a lost container.
         """
@@ -120,6 +132,7 @@ class Container:
             with self._lock:
                 self._package, self._storage, self._tasks = package, storage, tasks
                 self._batch = (-1, -1)
+            return list(storage.failed_restores)
         finally:
             self._open_lock.release()
 
@@ -136,6 +149,8 @@ class Container:
             for (_, task), attempt in running.items():
                 with attempt.lock:
                     self._discard_locked(attempt, tasks.get(task))
+            if storage is not None:
+                storage.stop()
             for instance in tasks.values():
                 instance.close()
             if storage is not None:
@@ -238,6 +253,10 @@ class Container:
         """Make the snapshot durable; task -> factory -> store -> marker."""
         return self._current(call.identity).upload(CheckpointId.parse(call.checkpoint_id))
 
+    def clean_up(self, call: CleanUpCall) -> None:
+        """The checkpoint is in the log, with these markers."""
+        self._current(call.identity).clean_up(CheckpointId.parse(call.checkpoint_id), call.markers)
+
     def close(self, identity: Identity) -> None:
         """Close the tasks; the process ends afterwards."""
         with self._lock:
@@ -249,8 +268,9 @@ class Container:
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
+            pending = sum(task.pending_bytes for task in self._tasks.values())
         stalled = max((attempt.stalled_seconds(now) for attempt in running), default=0.0)
-        return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000))
+        return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000), pending)
 
     def job(self) -> tuple[Topology, RuntimeSettings]:
         """The job of the current epoch."""

@@ -69,6 +69,8 @@ class OpenCall:
 
     identity: Identity
     last_ended: int
+    checkpoint_id: str | None
+    """None: there is no checkpoint, everything starts empty."""
     markers: dict[str, dict[str, dict[str, str]]] | None
     """Task (as text) -> factory -> store -> marker; None without a checkpoint."""
     covered: list[str]
@@ -103,6 +105,15 @@ class CommitCall:
 
 
 @dataclass(frozen=True, slots=True)
+class CleanUpCall:
+    """A checkpoint is in the log, with these markers: task (as text) -> factory -> store -> marker."""
+
+    identity: Identity
+    checkpoint_id: str
+    markers: dict[str, dict[str, dict[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
 class PlainCall:
     """A call without arguments: `close`."""
 
@@ -111,12 +122,14 @@ class PlainCall:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message."""
+    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `pending_bytes`
+    what was written to its stores since the last commit."""
 
     container: str
     incarnation: str
     resident_bytes: int
     stalled_ms: int
+    pending_bytes: int
 
 
 def dump(call: Any) -> bytes:

@@ -17,7 +17,17 @@ import pyarrow.flight as flight
 
 from penstock.container.auth import SecretCheck
 from penstock.container.container import Container, JobPackage, RunningAttempt
-from penstock.container.protocol import AttemptCall, CommitCall, EndCall, OpenCall, PlainCall, StartRun, dump, load
+from penstock.container.protocol import (
+    AttemptCall,
+    CleanUpCall,
+    CommitCall,
+    EndCall,
+    OpenCall,
+    PlainCall,
+    StartRun,
+    dump,
+    load,
+)
 from penstock.errors import PenstockError
 from penstock.runtime.attempt import new_token
 from penstock.runtime.context import OperatorFailedError
@@ -80,6 +90,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             "end": self._plain(EndCall, self._container.end),
             "snapshot": self._plain(CommitCall, self._container.snapshot),
             "upload": self._plain(CommitCall, self._container.upload),
+            "clean-up": self._plain(CleanUpCall, self._container.clean_up),
             "beat": lambda _: self._beats(context),
             "close": self._close,
         }
@@ -111,10 +122,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         package: JobPackage = unpickle(body[4 + size :])  # noqa: S301 - only whoever has the secret comes this far
         progress: SimpleQueue[int] = SimpleQueue()
         failure: list[BaseException] = []
+        notes: list[str] = []
 
         def run() -> None:
             try:
-                self._container.open(call, package, progress.put)
+                notes.extend(self._container.open(call, package, progress.put))
             except BaseException as error:
                 failure.append(error)
 
@@ -124,10 +136,10 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         while thread.is_alive():
             thread.join(_PROGRESS_SECONDS if restored else 0.01)
             restored += _drain(progress)
-            yield orjson.dumps({"restored_bytes": restored})
+            yield orjson.dumps({"restored_bytes": restored, "notes": []})
         if failure:
             raise failure[0]
-        yield orjson.dumps({"restored_bytes": restored + _drain(progress)})
+        yield orjson.dumps({"restored_bytes": restored + _drain(progress), "notes": notes})
 
     def _beats(self, context: Any) -> Iterator[bytes]:
         while not context.is_cancelled():

@@ -1,4 +1,4 @@
-"""The stores of a container's tasks: where they lie, how they are restored and committed."""
+"""The stores of a container's tasks: how they are restored and committed."""
 
 from __future__ import annotations
 
@@ -12,42 +12,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.container.commit import TaskCommitManager
 from penstock.container.protocol import OpenCall
-from penstock.errors import CorruptError, NotFoundError
+from penstock.container.store_folders import StoreFolders
+from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import Engine, RocksDbEngine
+from penstock.state.engine import Engine
+from penstock.state.restore import Tried, restore_store
 
 if TYPE_CHECKING:
     from penstock.container.container import JobPackage
 
 logger = logging.getLogger(__name__)
 _MAX_POOL = 64
+_COPIERS = 2
+_BASE_POLL_SECONDS = 0.2
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
 class ContainerStorage:
-    """Stores and backup managers of one container in one epoch."""
+    """Stores and commits of one container in one epoch."""
 
     def __init__(self, package: JobPackage, container: str, epoch: int) -> None:
         self._package = package
-        self._container = container
         self._epoch = epoch
         config = package.config
         self._paths = JobPaths(config.job.name, config.job.id)
         self._objects = open_store(config.job.root)
-        self._base = Path(config.job.logged_store_base_dir) / f"{self._paths.root}-{package.job_uid}"
         self._stores = tuple(spec.name for spec in package.topology.graph.stores)
-        self._backups: dict[int, dict[str, TaskBackupManager]] = {}
+        base = Path(config.job.logged_store_base_dir) / f"{self._paths.root}-{package.job_uid}"
+        self._folders = StoreFolders(config, self._stores, base, container, epoch)
+        self._commits: dict[int, TaskCommitManager] = {}
         self._tasks: dict[int, TaskInstance] = {}
-        self._pool = ThreadPoolExecutor(
-            min(max(2 * package.settings.tasks, config.container.commit_thread_pool_size), _MAX_POOL),
-            thread_name_prefix=f"storage-{epoch}",
-        )
+        self._failed: list[str] = []
+        self._stopping = threading.Event()
+        tasks = package.settings.tasks
+        self._restorers = self._pool("restore", tasks, config.container.restore_thread_pool_size)
+        self._committers = self._pool("commit", tasks, config.container.commit_thread_pool_size)
+        self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{epoch}")
+
+    def _pool(self, name: str, tasks: int, least: int) -> ThreadPoolExecutor:
+        size = min(max(2 * tasks, least), _MAX_POOL)
+        return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self._epoch}")
 
     def check_root(self) -> None:
         """Raise NotFoundError unless this host reads what the driver has just written under job.root."""
@@ -59,6 +70,8 @@ class ContainerStorage:
                 f"`{socket.gethostname()}`: a job root must be shared by all hosts, for example an object store"
             ) from error
 
+    # Restore.
+
     def restore(
         self, call: OpenCall, cancelled: threading.Event, report: Callable[[int], None]
     ) -> dict[int, TaskInstance]:
@@ -66,128 +79,204 @@ class ContainerStorage:
         progress = RestoreProgress(cancelled, report)
 
         def one(task: int) -> None:
-            self._tasks[task] = self._restore_task(task, call, progress)
+            self._restore_task(task, call, progress)
 
         try:
-            self._each(one, call.tasks, on_error=cancelled.set)
+            _each(self._restorers, one, call.tasks, on_error=cancelled.set)
         except BaseException:
+            self.stop()
             for instance in self._tasks.values():
                 instance.close()
             self.close()
             raise
         return dict(self._tasks)
 
-    def snapshot(self, checkpoint_id: CheckpointId) -> None:
-        """The synchronous part of a commit, for every task."""
-        for task, instance in self._tasks.items():
-            changes = instance.take_changes()
-            for backup in self._backups[task].values():
-                backup.snapshot(checkpoint_id, changes)
+    @property
+    def failed_restores(self) -> tuple[str, ...]:
+        """What to tell of backends that could not restore a store, where another one could."""
+        return tuple(self._failed)
 
-    def upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
-        """The part of a commit that may run in the background, for every task, in parallel."""
-
-        def one(task: int) -> dict[str, dict[str, str]]:
-            return {name: dict(backup.upload(checkpoint_id)) for name, backup in self._backups[task].items()}
-
-        tasks = list(self._tasks)
-        return {str(task): result for task, result in zip(tasks, self._each(one, tasks), strict=True)}
-
-    def close(self) -> None:
-        """Close the backups and remove the local directories; they are never read again."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        for backups in self._backups.values():
-            for backup in backups.values():
-                backup.close()
-        for task in self._tasks:
-            for store in self._stores:
-                shutil.rmtree(self._live(store, task), ignore_errors=True)
-        self._objects.close()
-
-    def _restore_task(self, task: int, call: OpenCall, progress: RestoreProgress) -> TaskInstance:
+    def _restore_task(self, task: int, call: OpenCall, progress: RestoreProgress) -> None:
         markers = (call.markers or {}).get(str(task), {})
-        context = BackendContext(self._objects, self._paths, task, self._stores, self._epoch)
+        checkpoint_id = None if call.checkpoint_id is None else CheckpointId.parse(call.checkpoint_id)
         engines: dict[str, Engine] = {}
+        failed: set[tuple[str, str]] = set()
+        backups: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
         try:
             for store in self._stores:
-                engines[store] = self._open_engine(store, task)
-                if store in call.covered:
-                    self._restore_store(context, store, markers, engines[store], progress)
-            self._backups[task] = self._open_backups(context, markers)
+                engines[store], tried = self._open_store(task, store, call, markers, checkpoint_id, progress)
+                failed.update((each.backend, store) for each in tried)
+            # What could not be restored from cannot be continued from: that backend begins with a base.
+            usable = {
+                name: {store: marker for store, marker in own.items() if (name, store) not in failed}
+                for name, own in markers.items()
+            }
+            backups = self._open_backups(task, checkpoint_id, usable)
         except BaseException:
             for engine in engines.values():
                 engine.close()
             raise
-        return TaskInstance(task, self._package.topology, self._package.settings, engines, call.last_ended)
+        instance = TaskInstance(task, self._package.topology, self._package.settings, engines, call.last_ended)
+        self._tasks[task] = instance
+        affinity = self._package.config.job.host_affinity_enabled
+        self._commits[task] = TaskCommitManager(instance, backups, self._folders, keep_copies=affinity)
 
-    def _restore_store(
+    def _open_store(
         self,
-        context: BackendContext,
+        task: int,
         store: str,
+        call: OpenCall,
         markers: Mapping[str, Mapping[str, str]],
-        engine: Engine,
+        checkpoint_id: CheckpointId | None,
         progress: RestoreProgress,
-    ) -> None:
-        wanted = self._package.config.store(store).restore_factories
-        name = next((f for f in wanted if store in markers.get(f, {})), None)
-        if name is None:
-            has = ", ".join(f for f, stores in markers.items() if store in stores) or "none"
-            raise CorruptError(
-                f"the checkpoint has no marker for store `{store}` of task {context.task} from {', '.join(wanted)}; "
-                f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
-            )
-        manager = backend_factory(name).restore_manager(context)
+    ) -> tuple[Engine, tuple[Tried, ...]]:
+        live = self._folders.live(store, task)
+        shutil.rmtree(live, ignore_errors=True)
+        if store not in call.covered or checkpoint_id is None:
+            self._folders.copies(store, task).keep_only(None)
+            return self._folders.open(store, live), ()
+        copied = self._open_copy(store, task, checkpoint_id, live)
+        if copied is not None:
+            return copied, ()
+        restored = restore_store(
+            self._context(task, (store,)),
+            store,
+            self._package.config.store(store).restore_factories,
+            markers,
+            live,
+            lambda directory: self._folders.open(store, directory),
+            progress,
+        )
+        self._failed.extend(f"{tried}; {restored.backend} was used instead" for tried in restored.failed)
+        return restored.engine, restored.failed
+
+    def _open_copy(self, store: str, task: int, checkpoint_id: CheckpointId, live: Path) -> Engine | None:
+        """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
+        if not self._package.config.job.host_affinity_enabled:
+            return None
         try:
-            manager.restore(markers[name][store], store, engine, progress)
-        finally:
-            manager.close()
+            if not self._folders.copies(store, task).take(checkpoint_id, live):
+                return None
+            return self._folders.open(store, live)
+        except CorruptError as error:
+            logger.warning("the local copy is not used: %s", error)
+        except OSError as error:
+            logger.warning("the local copy of store `%s` of task %d is not used: %s", store, task, error)
+        shutil.rmtree(live, ignore_errors=True)
+        return None
 
     def _open_backups(
-        self, context: BackendContext, markers: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, TaskBackupManager]:
-        backups: dict[str, TaskBackupManager] = {}
-        names = {f: None for store in self._stores for f in self._package.config.store(store).backup_factories}
-        for name in names:
-            backups[name] = backend_factory(name).backup_manager(context)
-            backups[name].init(markers.get(name, {}))
-        return backups
+        self, task: int, checkpoint_id: CheckpointId | None, markers: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, tuple[TaskBackupManager, frozenset[str]]]:
+        """Managers of every backend, continued from the checkpoint."""
+        stores_of: dict[str, list[str]] = {}
+        for store in self._stores:
+            for name in self._package.config.store(store).backup_factories:
+                stores_of.setdefault(name, []).append(store)
+        opened: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
+        try:
+            for name, stores in stores_of.items():
+                manager = backend_factory(name).backup_manager(self._context(task, tuple(stores)))
+                opened[name] = (manager, frozenset(stores))
+                own = {store: marker for store, marker in markers.get(name, {}).items() if store in stores}
+                manager.init(checkpoint_id, own)
+                if checkpoint_id is not None:
+                    _clean_up(manager, checkpoint_id, own, f"backend {name} of task {task}")
+        except BaseException:
+            for manager, _ in opened.values():
+                manager.close()
+            raise
+        return opened
 
-    def _open_engine(self, store: str, task: int) -> Engine:
-        self._clear_older(store, task)
-        settings = self._package.config.store(store)
-        return RocksDbEngine(
-            self._live(store, task),
-            block_cache_bytes=settings.rocksdb_block_cache_bytes,
-            write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+    def _context(self, task: int, stores: tuple[str, ...]) -> BackendContext:
+        return BackendContext(
+            self._objects, self._paths, task, stores, self._epoch, self._package.config, self._package.systems
         )
 
-    def _live(self, store: str, task: int) -> Path:
-        return self._base / store / str(task) / f"live-{self._epoch}-{self._container}"
+    # Commit.
 
-    def _clear_older(self, store: str, task: int) -> None:
-        """Remove live directories of older epochs: whoever still has one open is fenced."""
-        folder = self._base / store / str(task)
-        for path in folder.glob("live-*"):
-            epoch = path.name.split("-")[1]
-            if epoch.isdigit() and int(epoch) < self._epoch:
-                shutil.rmtree(path, ignore_errors=True)
+    def snapshot(self, checkpoint_id: CheckpointId) -> None:
+        """The synchronous part of a commit, for every task."""
+        for commit in self._commits.values():
+            commit.snapshot(checkpoint_id, self._copiers)
 
-    def _each(self, work: Callable[[_A], _B], items: list[_A], on_error: Callable[[], None] = lambda: None) -> list[_B]:
-        """Do the work for every item on the pool; waits for all, then raises the first error if there is one."""
-        errors: list[BaseException] = []
+    def upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
+        """The part of a commit that runs in the background: all tasks and backends in parallel. May be called again
+        after a RetryableError."""
+        copies = {task: commit.await_copies() for task, commit in self._commits.items()}
+        items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
+        markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
+        while items:
+            found = _each(
+                self._committers,
+                lambda item: self._commits[item[0]].upload(item[1], checkpoint_id, copies[item[0]]),
+                items,
+            )
+            for (task, backend), own in zip(items, found, strict=True):
+                markers[str(task)][backend] = own
+            # A checkpoint without any marker of a store could not be restored: it waits for a base.
+            bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
+            items = [item for item in items if item[0] in bare]
+            if items and self._stopping.wait(_BASE_POLL_SECONDS):
+                raise RetryableError("the container leaves the epoch")
+        for task, commit in self._commits.items():
+            commit.uploaded(checkpoint_id, copies[task])
+        return markers
 
-        def one(item: _A) -> _B:
-            try:
-                return work(item)
-            except BaseException as error:
-                errors.append(error)  # before the others are cancelled, so that the cause comes first
-                on_error()
-                raise
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, Mapping[str, str]]]) -> None:
+        """The checkpoint is in the log."""
+        _each(
+            self._committers,
+            lambda task: self._commits[task].clean_up(checkpoint_id, markers.get(str(task), {})),
+            list(self._commits),
+        )
 
-        futures: list[Future[_B]] = [self._pool.submit(one, item) for item in items]
-        wait(futures)
-        if errors:
-            for error in errors[1:]:
-                logger.error("also failed: %s", error)
-            raise errors[0]
-        return [future.result() for future in futures]
+    # The end.
+
+    def stop(self) -> None:
+        """Stop and join what runs in the background. The tasks may be closed then."""
+        self._stopping.set()
+        for pool in (self._restorers, self._copiers, self._committers):
+            pool.shutdown(wait=True, cancel_futures=True)
+        for commit in self._commits.values():
+            commit.close()
+
+    def close(self) -> None:
+        """Remove the working copies; they are never read again."""
+        for task in self._tasks:
+            for store in self._stores:
+                self._folders.remove_live(store, task)
+        self._objects.close()
+
+
+def _clean_up(manager: TaskBackupManager, checkpoint_id: CheckpointId, markers: Mapping[str, str], whose: str) -> None:
+    """After `init`. What fails here costs space, no state: the next commit does it again."""
+    try:
+        manager.clean_up(checkpoint_id, markers)
+    except PenstockError as error:
+        logger.warning("cleaning up in %s failed, the next commit tries again: %s", whose, error)
+
+
+def _each(
+    pool: ThreadPoolExecutor, work: Callable[[_A], _B], items: list[_A], on_error: Callable[[], None] = lambda: None
+) -> list[_B]:
+    """Do the work for every item on the pool; waits for all, then raises the first error if there is one, those that
+    cannot pass first."""
+    errors: list[BaseException] = []
+
+    def one(item: _A) -> _B:
+        try:
+            return work(item)
+        except BaseException as error:
+            errors.append(error)  # before the others are cancelled, so that the cause comes first
+            on_error()
+            raise
+
+    futures: list[Future[_B]] = [pool.submit(one, item) for item in items]
+    wait(futures)
+    if errors:
+        errors.sort(key=lambda error: isinstance(error, RetryableError))
+        for error in errors[1:]:
+            logger.error("also failed: %s", error)
+        raise errors[0]
+    return [future.result() for future in futures]

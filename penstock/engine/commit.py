@@ -1,83 +1,242 @@
-"""Commits: from the containers' markers to one record in the checkpoint log."""
+"""Commits: from the containers' changes to one record in the checkpoint log."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended, markers
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.engine.directory import ContainerDirectory
-from penstock.errors import PenstockError, RetryableError
+from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
+from penstock.checkpoint.retention import keep
+from penstock.checkpoint.versions import build_versions
+from penstock.config.model import TaskSettings
+from penstock.engine.directory import ContainerDirectory, Markers
+from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.state.admins import BackendAdmins
 
+logger = logging.getLogger(__name__)
 _RETRIES = 5
 _BACKOFF_SECONDS = 0.2
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a commit is of: everything up to a batch."""
+
+    positions: Mapping[SystemStreamPartition, int]
+    batch: int
+    batch_time_ms: int
+    detail: Detail = "commit"
+    ended: Ended | None = None
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A commit whose snapshot is taken."""
+
+    checkpoint_id: CheckpointId
+    began: float
+    snapshot_ms: int
+    abandoned: threading.Event
+    record: Future[CheckpointRecord]
+    total_ms: int = 0
+    """Until its record was in the log."""
+
+    @property
+    def age_ms(self) -> float:
+        """Since its snapshot began."""
+        return (time.monotonic() - self.began) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A commit that is in the log, and what it took: the part processing waited for, and all of it."""
+
+    record: CheckpointRecord
+    snapshot_ms: int
+    total_ms: int
 
 
 class CommitCoordinator:
-    """Makes the checkpoints of one run, in one epoch after the other."""
+    """Makes the checkpoints of one run, in one epoch after the other; one at a time is in flight.
+
+    Used by the run loop's thread. Uploads, the record and the clean-up are a thread's own.
+    """
 
     def __init__(
-        self, log: CheckpointLog, directory: ContainerDirectory, layout: Mapping[str, str], tasks: int
+        self,
+        log: CheckpointLog,
+        directory: ContainerDirectory,
+        layout: Mapping[str, str],
+        tasks: int,
+        settings: TaskSettings,
+        admins: BackendAdmins,
+        on_failed: Callable[[], None],
     ) -> None:
+        """`on_failed` is called, from another thread, when a commit in flight has failed."""
         self._log = log
         self._directory = directory
         self._layout = dict(layout)
         self._tasks = tasks
+        self._settings = settings
+        self._admins = admins
+        self._swept_epoch: int | None = None
+        self._on_failed = on_failed
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._append_lock = threading.Lock()
+        self.in_flight: InFlight | None = None
         self.last: CheckpointRecord | None = None
         """The last complete checkpoint of the job, which the next one is made on top of."""
 
-    def commit(
-        self,
-        claim: Claim,
-        positions: Mapping[SystemStreamPartition, int],
-        batch: int,
-        batch_time_ms: int,
-        *,
-        detail: Detail = "commit",
-        ended: Ended | None = None,
-    ) -> CheckpointRecord:
-        """Snapshot, upload, append the record. It is complete when this returns.
+    def begin(self, claim: Claim, boundary: Boundary) -> None:
+        """The synchronous part: every container takes what changed. The rest goes on by itself.
+
+        Once a snapshot is taken its changes are in no later one: from here on the commit succeeds, or its epoch ends.
+
+        Raises:
+            ContainerLostError: a container is gone.
+            PenstockError: a snapshot failed. Others may have been taken, so it is never gone on from here.
+        """
+        if self.in_flight is not None:
+            raise AssertionError("one commit is in flight at a time")
+        began = time.monotonic()
+        parent = self.last.id if self.last else None
+        checkpoint_id = CheckpointId.next_after(parent, time.time_ns() // 1_000_000, time.monotonic_ns())
+        try:
+            self._directory.snapshot(claim.epoch, str(checkpoint_id))
+        except PenstockError as error:
+            raise _final(error, checkpoint_id) from error
+        abandoned = threading.Event()
+        record: Future[CheckpointRecord] = Future()
+        self.in_flight = InFlight(checkpoint_id, began, _ms_since(began), abandoned, record)
+        self._thread.submit(self._complete, self.in_flight, claim, boundary, parent)
+
+    def poll(self) -> Completed | None:
+        """The commit in flight, if it has completed meanwhile.
 
         Raises:
             FencedError: another driver owns the log; nothing was made visible.
             ContainerLostError: a container is gone; the commit is not complete.
+            PenstockError: it failed for good.
         """
-        last = self.last.id if self.last else None
-        checkpoint_id = CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
-        found = self._directory.commit(claim.epoch, str(checkpoint_id))
+        flight = self.in_flight
+        if flight is None or not flight.record.done():
+            return None
+        self.in_flight = None
+        self.last = flight.record.result()
+        return Completed(self.last, flight.snapshot_ms, flight.total_ms)
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> Completed | None:
+        """Wait for the commit in flight; None if there is none.
+
+        Raises:
+            PenstockTimeoutError: it took longer. It may still complete: the next start finds out.
+            ContainerLostError: a container is gone, whatever the others still do; or `stop` was set meanwhile.
+            What `poll` raises.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (flight := self.in_flight) is not None:
+            if (done := self.poll()) is not None:
+                return done
+            if stop.is_set():
+                raise ContainerLostError("the run is told to end at once")
+            if self._directory.any_lost:
+                raise ContainerLostError(self._directory.loss())
+            if time.monotonic() > deadline:
+                raise _too_late(flight)
+            _settled(flight.record, _LOOK_SECONDS)
+        return None
+
+    def abandon(self) -> None:
+        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        flight, self.in_flight = self.in_flight, None
+        if flight is not None:
+            with self._append_lock:  # its record is either there, or never will be
+                flight.abandoned.set()
+
+    def close(self) -> None:
+        """Abandon what is in flight, let a clean-up come to its end; no call follows."""
+        idle = self.in_flight is None
+        self.abandon()
+        self._thread.shutdown(wait=idle, cancel_futures=not idle)
+
+    # On the commit thread.
+
+    def _complete(self, flight: InFlight, claim: Claim, boundary: Boundary, parent: CheckpointId | None) -> None:
+        try:
+            found = self._directory.upload(claim.epoch, str(flight.checkpoint_id), flight.abandoned)
+            record = self._record(flight.checkpoint_id, parent, claim, boundary, found)
+            self._append(record, flight.abandoned)
+        except BaseException as error:
+            failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
+            if isinstance(failure, ContainerLostError) and self._is_too_late(flight):
+                failure = _too_late(flight)
+            flight.record.set_exception(_final(failure, flight.checkpoint_id))
+            if not flight.abandoned.is_set():
+                self._on_failed()
+            return
+        flight.total_ms = round(flight.age_ms)
+        self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
+        flight.record.set_result(record)
+        self._collect(record)
+
+    def _is_too_late(self, flight: InFlight) -> bool:
+        """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
+        return flight.age_ms >= self._settings.commit_timeout_ms and not self._directory.any_lost
+
+    def _record(
+        self,
+        checkpoint_id: CheckpointId,
+        parent: CheckpointId | None,
+        claim: Claim,
+        boundary: Boundary,
+        found: Markers,
+    ) -> CheckpointRecord:
         by_task: dict[int, dict[SystemStreamPartition, int]] = {task: {} for task in range(self._tasks)}
-        for ssp, offset in positions.items():
+        for ssp, offset in boundary.positions.items():
             by_task[ssp.partition][ssp] = offset
-        record = CheckpointRecord(
+        return CheckpointRecord(
             id=checkpoint_id,
-            parent=last,
+            parent=parent,
             epoch=claim.epoch,
             run_id=claim.run_id,
             writer=claim.writer,
             task_count=self._tasks,
-            batch=batch,
-            batch_time_ms=batch_time_ms,
+            batch=boundary.batch,
+            batch_time_ms=boundary.batch_time_ms,
             stores=self._layout,
             next_offsets=by_task,
             tasks={
-                task: {"2": _v2(checkpoint_id, offsets, found.get(str(task), {}))} for task, offsets in by_task.items()
+                task: build_versions(
+                    checkpoint_id,
+                    {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0},  # Samza's: the last one
+                    found.get(str(task), {}),
+                    self._settings.checkpoint_write_versions,
+                )
+                for task, offsets in by_task.items()
             },
-            kind_detail=detail,
-            ended=ended,
+            kind_detail=boundary.detail,
+            ended=boundary.ended,
+            retained=keep(self._log.known().retained, checkpoint_id, self._settings.checkpoint_retained),
         )
-        self._append(record)
-        self.last = record
-        return record
 
-    def _append(self, record: CheckpointRecord) -> None:
+    def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
         """Append, retrying what may pass; the same record twice is one record."""
         for attempt in range(_RETRIES):
             try:
-                self._log.append(record)
+                with self._append_lock:
+                    if abandoned.is_set():
+                        raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch")
+                    self._log.append(record)
+            except ContainerLostError:
+                raise
             except RetryableError as error:
                 if attempt == _RETRIES - 1:
                     raise PenstockError(
@@ -88,15 +247,50 @@ class CommitCoordinator:
             else:
                 return
 
+    def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
+        """What fails here costs space, no state: it is tried again after the next commit."""
+        try:
+            self._directory.clean_up(record.epoch, str(record.id), found)
+        except Exception as error:
+            logger.warning("cleaning up after checkpoint %s failed, the next one tries again: %s", record.id, error)
 
-def _v2(
-    checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, int], found: Mapping[str, Mapping[str, str]]
-) -> str:
-    """The task's Checkpoint V2: the last processed offsets, as Samza has them, and the markers."""
-    processed = {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0}
-    return CheckpointV2(checkpoint_id, processed, found).encode()
+    def _collect(self, record: CheckpointRecord) -> None:
+        """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
+        before left behind, too. The records go last: until then it is known what they needed."""
+        view = self._log.known()
+        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
+        if not left and not sweep:
+            return
+        try:
+            self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            self._log.prune(left)
+        except Exception as error:
+            logger.warning("collecting after checkpoint %s failed, the next one tries again: %s", record.id, error)
+        else:
+            self._swept_epoch = record.epoch
 
 
-def all_markers(record: CheckpointRecord) -> dict[str, dict[str, dict[str, str]]]:
-    """Task (as text) -> factory -> store -> marker."""
-    return {str(task): markers(record, task) for task in record.tasks}
+def _too_late(flight: InFlight) -> PenstockTimeoutError:
+    return PenstockTimeoutError(
+        f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms / 1000:.0f} s after it began "
+        "(task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
+        "task.commit.timeout.ms too small?"
+    )
+
+
+def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
+    """What the run loop sees: nothing that it would merely try again, since the changes are in no later commit."""
+    if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
+        return error
+    return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")
+
+
+def _settled(future: Future[CheckpointRecord], timeout_s: float) -> None:
+    try:
+        future.exception(timeout_s)
+    except TimeoutError:
+        return
+
+
+def _ms_since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

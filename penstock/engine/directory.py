@@ -20,6 +20,7 @@ from penstock.config.model import JobConfig
 from penstock.container.client import ContainerClient
 from penstock.container.launch import ensure_containers
 from penstock.container.protocol import (
+    CleanUpCall,
     CommitCall,
     ContainerAddress,
     ContainerSpec,
@@ -36,6 +37,7 @@ _CALL_SECONDS = 60
 _CLOSE_SECONDS = 15
 _MONITOR_SECONDS = 0.25
 _BACKOFF_SECONDS = 0.2
+_NOTES = 8
 Markers = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
@@ -164,12 +166,17 @@ class ContainerDirectory:
         """Memory of all containers, as of their last beats."""
         return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
 
+    def pending_bytes(self) -> int:
+        """What was written to stores since the last commit began, as of the containers' last beats."""
+        return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
+
     # Calls to all.
 
     def open(
         self,
         epoch: int,
         last_ended: int,
+        checkpoint_id: str | None,
         markers: Markers | None,
         covered: list[str],
         package: bytes,
@@ -177,17 +184,23 @@ class ContainerDirectory:
     ) -> None:
         """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far."""
         restored: dict[str, int] = {}
+        noted: list[str] = []
         deadline = self._config.container.restore_timeout_ms / 1000
 
         def one(client: ContainerClient) -> None:
             tasks = self._tasks_of(client)
             own = None if markers is None else _plain(markers, tasks)
-            call = OpenCall(client.identity(epoch), last_ended, own, covered, tasks)
-            for done in client.open(call, package, deadline):
+            call = OpenCall(client.identity(epoch), last_ended, checkpoint_id, own, covered, tasks)
+            for done, notes in client.open(call, package, deadline):
                 restored[client.address.container] = done
                 progress(sum(restored.values()))
+                noted.extend(notes)
 
         self._all(one)
+        for note in noted[:_NOTES]:
+            logger.error("%s", note)
+        if len(noted) > _NOTES:
+            logger.error("%d more restores fell back to another backend: see the containers' logs", len(noted) - _NOTES)
 
     def start_run(self, epoch: int, batch: int, run: int) -> None:
         """A run of a batch begins."""
@@ -202,13 +215,21 @@ class ContainerDirectory:
 
         self._all(one)
 
-    def commit(self, epoch: int, checkpoint_id: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Snapshot everywhere, then upload everywhere; task -> factory -> store -> marker."""
-        timeout = self._config.task.commit_timeout_ms / 1000
-        # Once a snapshot is taken, its changes are in no later one: from here on a commit succeeds, or its epoch ends.
+    def snapshot(self, epoch: int, checkpoint_id: str) -> None:
+        """The synchronous part of a commit, everywhere."""
         self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id), _CALL_SECONDS))
+
+    def upload(
+        self, epoch: int, checkpoint_id: str, abandoned: threading.Event
+    ) -> dict[str, dict[str, dict[str, str]]]:
+        """Make the snapshot durable everywhere; task -> factory -> store -> marker.
+
+        Raises:
+            PenstockTimeoutError: not within `task.commit.timeout.ms`, retries of what may pass included.
+            ContainerLostError: a container is lost, or the commit was abandoned.
+        """
         merged: dict[str, dict[str, dict[str, str]]] = {}
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + self._config.task.commit_timeout_ms / 1000
 
         def upload(client: ContainerClient) -> dict[str, dict[str, dict[str, str]]]:
             pause = _BACKOFF_SECONDS
@@ -225,12 +246,22 @@ class ContainerDirectory:
                             f"{self._config.task.commit_timeout_ms}; the last failure: {error}"
                         ) from error
                     logger.warning("the upload of checkpoint %s is tried again: %s", checkpoint_id, error)
-                    self._stopping.wait(pause)
+                    if abandoned.wait(pause):
+                        raise ContainerLostError("the commit was abandoned") from error
                     pause = min(2 * pause, 10.0)
 
         for markers in self._all(upload):
             merged.update(markers)
         return merged
+
+    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
+        """The checkpoint is in the log: containers let go of what they kept in case it would not be."""
+
+        def clean(client: ContainerClient) -> None:
+            own = _plain(markers, self._tasks_of(client))
+            client.clean_up(CleanUpCall(client.identity(epoch), checkpoint_id, own), _CALL_SECONDS)
+
+        self._all(clean)
 
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""

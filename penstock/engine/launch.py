@@ -79,6 +79,7 @@ def run_application(
             from_checkpoint=from_checkpoint,
             until_latest=until == "latest",
         )
+        undo.callback(job.admins.close)
         session = spark or create_session(paths.root, settings.spark)
         if spark is None:
             undo.callback(session.stop)
@@ -99,9 +100,9 @@ def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path
 
 def _run_id(log: CheckpointLog) -> str:
     """A run is one submission: a restart keeps its id until a checkpoint says that it ended."""
-    checkpoints = log.read().checkpoints
-    if checkpoints and checkpoints[-1].ended is None:
-        return checkpoints[-1].run_id
+    latest = log.read("report").latest  # whether a fault in the log stops the run is decided later
+    if latest is not None and latest.ended is None:
+        return latest.run_id
     return uuid.uuid4().hex[:12]
 
 

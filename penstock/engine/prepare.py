@@ -11,10 +11,14 @@ from pyspark import cloudpickle
 
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log import CheckpointLog, OnDamage
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.v2 import VERSION as V2
+from penstock.checkpoint.versions import choose_version, read_task
 from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
+from penstock.engine.directory import Markers
 from penstock.engine.job_files import job_uid
 from penstock.engine.offsets import first_positions, resumed_positions
 from penstock.engine.worker import PackedPackage, WorkerPackage
@@ -23,6 +27,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import Topology, plan_topology
+from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
 from penstock.system.registry import open_system
 
@@ -44,7 +49,8 @@ class JobStreams:
         outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
         if len(set(outputs)) != len(outputs):
             raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
-        names = {stream.system for stream in (*inputs, *outputs)}
+        changelogs = (config.store(spec.name).changelog for spec in graph.stores)
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs)}
         systems = {name: open_system(config.system(name)) for name in names}
         return cls(inputs, outputs, systems, {name: system.admin() for name, system in systems.items()})
 
@@ -93,6 +99,7 @@ class PreparedJob:
     claim: Claim
     restore_from: CheckpointRecord | None
     positions: Mapping[SystemStreamPartition, int]
+    admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
     worker_package: PackedPackage
     secret: str = field(repr=False)
@@ -121,6 +128,17 @@ class PreparedJob:
         for stream in self.streams.outputs:
             self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
 
+    def markers_of(self, record: CheckpointRecord) -> Markers:
+        """Task (as text) -> backend -> store -> marker, in the version of the checkpoint that is to be read."""
+        chosen = choose_version([record], self.config.task.checkpoint_read_versions, 0)
+        version = V2 if chosen is None else chosen.version
+        return {str(task): read_task(record, task, version, self._changelogs(task)).markers for task in record.tasks}
+
+    def _changelogs(self, task: int) -> dict[SystemStreamPartition, str]:
+        """Which partition of which changelog stream is which store's."""
+        streams = {store: self.config.store(store).changelog for store in self.layout}
+        return {SystemStreamPartition(s.system, s.stream, task): store for store, s in streams.items()}
+
     def put_probe(self, epoch: int) -> None:
         """An object that every container must find, or its job.root is another one."""
         self.objects.put_if_absent(self.paths.metadata("probe", str(epoch)), self.uid.encode())
@@ -132,7 +150,7 @@ class PreparedJob:
     def container_package(self, epoch: int) -> bytes:
         """The job as containers get it."""
         probe = self.paths.metadata("probe", str(epoch))
-        return _pickle(JobPackage(self.topology, self.settings, self.config, self.uid, probe))
+        return _pickle(JobPackage(self.topology, self.settings, self.config, self.uid, probe, self.streams.systems))
 
 
 def prepare(
@@ -158,7 +176,10 @@ def prepare(
     tasks = max(partitions, config.job.intermediate_stream_partitions or 0)
     layout = store_layout(graph)
     paths = JobPaths(config.job.name, config.job.id)
-    chosen = _choose(log, from_checkpoint)
+    # Who names a checkpoint may go on from a log whose last record is damaged.
+    on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
+    view = log.read(on_damage)
+    chosen = _choose(view, from_checkpoint, config)
     if chosen is not None:
         check_layout(chosen, layout, tasks)
     uid = job_uid(objects, paths)
@@ -173,8 +194,8 @@ def prepare(
     first = first_positions(ends, {stream: config.offset_default(stream) for stream in streams.inputs})
     saved = {} if chosen is None else {s: n for own in chosen.next_offsets.values() for s, n in own.items()}
     positions = resumed_positions(saved, ends, first)
-    claim = log.claim(run_id)
-    if from_checkpoint is None and log.latest_before(claim) != chosen:
+    claim = log.claim(run_id, on_damage)
+    if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
     data = _pickle(WorkerPackage(topology, settings, streams.systems))
     return PreparedJob(
@@ -189,6 +210,7 @@ def prepare(
         claim=claim,
         restore_from=chosen,
         positions=positions,
+        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
         secret=secrets.token_urlsafe(32),
@@ -231,17 +253,12 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
         )
 
 
-def _choose(log: CheckpointLog, from_checkpoint: str | None) -> CheckpointRecord | None:
-    """The checkpoint to start from: the named one, else the last."""
-    checkpoints = log.read().checkpoints
-    if from_checkpoint is None:
-        return checkpoints[-1] if checkpoints else None
-    for record in checkpoints:
-        if str(record.id) == from_checkpoint:
-            return record
-    raise NotFoundError(
-        f"there is no checkpoint `{from_checkpoint}` in the log; `penstock checkpoint list` shows those there are"
-    )
+def _choose(view: LogView, from_checkpoint: str | None, config: JobConfig) -> CheckpointRecord | None:
+    """The checkpoint to start from: the named one, else the last that has a version to read."""
+    task = config.task
+    records = view.restorable if from_checkpoint is None else [view.find(from_checkpoint)]
+    chosen = choose_version(records, task.checkpoint_read_versions, task.live_checkpoint_max_age_ms)
+    return None if chosen is None else chosen.record
 
 
 def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:

@@ -28,7 +28,8 @@ class JobProgress:
     """The last batch that ended.
 
     Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of the Spark job, `end` of applying
-    it, `walCommit` of the commit after it, if there was one.
+    it, `walCommit` of the synchronous part of the commit after it, if there was one, and `commitWait` of
+    waiting for the one before.
     """
 
     id: str
@@ -46,6 +47,8 @@ class JobProgress:
     """Since this run began."""
     last_checkpoint: str | None
     container_bytes: int
+    commit_ms: Mapping[str, int] = field(default_factory=dict)
+    """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
-from penstock.engine.commit import CommitCoordinator, all_markers
+from penstock.engine.commit import Boundary, CommitCoordinator, Completed
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.offsets import BatchRanges, advance, plan_ranges
@@ -77,7 +77,9 @@ class RunLoop:
         self._directory = directory
         self._board = board
         self._stop = stop
-        self._commits = CommitCoordinator(log, directory, job.layout, job.settings.tasks)
+        self._commits = CommitCoordinator(
+            log, directory, job.layout, job.settings.tasks, job.config.task, job.admins, self.cancel
+        )
         self._claim: Claim = job.claim
         self._positions: dict[SystemStreamPartition, int] = dict(job.positions)
         self._until = job.until
@@ -88,14 +90,20 @@ class RunLoop:
         self._total_rows = 0
         self._commit_requested = False
         self._committed_at = time.monotonic()
+        self._last_commit: Completed | None = None
+        self._committed_batch = -1
+        """The batch of the last commit that began in this epoch."""
         self._group = f"penstock-{job.paths.root}-{job.claim.run_id}"
 
     def run(self) -> None:
         """From the start checkpoint to the last commit. Raises the error that ended the run."""
         self._spark.sparkContext.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
-        self._start()
-        while not self._run_to_the_end():
-            pass
+        try:
+            self._start()
+            while not self._run_to_the_end():
+                pass
+        finally:
+            self._commits.close()
 
     def _run_to_the_end(self) -> bool:
         """Batches until there is a reason to end, then the last commit. False if a container was lost during that
@@ -108,6 +116,7 @@ class RunLoop:
             return True
         self._board.update(phase="stopping")
         try:
+            self._await_commit()
             self._commit(ended="stopped")
         except ContainerLostError as error:
             self._rewind(error)
@@ -133,6 +142,7 @@ class RunLoop:
         while not self._stop.immediate.is_set():
             try:
                 if failure is not None:
+                    self._commits.abandon()
                     self._count_failure(failure)
                     self._claim = self._log.claim(self._claim.run_id)
                 self._open_epoch(self._job.restore_from)
@@ -148,6 +158,7 @@ class RunLoop:
         self._board.update(phase="restoring")
         failure = cause
         while not self._stop.immediate.is_set():
+            self._commits.abandon()
             self._count_failure(failure)
             try:
                 self._claim = self._log.claim(self._claim.run_id)
@@ -157,6 +168,8 @@ class RunLoop:
                 self._commits.last = record
                 self._positions = {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
                 self._batch, self._batch_time_ms, self._run = record.batch, record.batch_time_ms, 0
+                self._committed_batch = record.batch
+                self._board.update(last_checkpoint=str(record.id))
                 self._open_epoch(record)
                 break
             except RetryableError as error:
@@ -166,6 +179,7 @@ class RunLoop:
     def _open_epoch(self, record: CheckpointRecord | None) -> None:
         """Fence the outputs, wait until nothing of the old epoch runs in Spark, and restore every task."""
         self._job.fence_outputs(self._claim.epoch)
+        self._job.admins.prepare(self._claim.epoch)
         self.cancel()
         self._await_quiet_spark()
         self._directory.ensure()
@@ -173,7 +187,8 @@ class RunLoop:
         self._directory.open(
             self._claim.epoch,
             self._batch,
-            None if record is None else all_markers(record),
+            None if record is None else str(record.id),
+            None if record is None else self._job.markers_of(record),
             [] if record is None else list(record.stores),
             self._job.container_package(self._claim.epoch),
             lambda done: self._board.update(restored_bytes=done),
@@ -203,6 +218,7 @@ class RunLoop:
     def _guarded_step(self) -> bool:
         """A step, with the answer to what may fail in it. True when there is nothing more to do."""
         try:
+            self._look_at_commit()
             if self._directory.any_lost:
                 raise ContainerLostError(self._directory.loss())
             return self._step()
@@ -288,6 +304,7 @@ class RunLoop:
             return
         # A container that was killed and the job that broke on it fail at about the same time.
         self._stop.immediate.wait(0.2)
+        self._look_at_commit()  # one that failed has cancelled the job
         if self._directory.any_lost:
             raise ContainerLostError(self._directory.loss()) from error
         self._count_failure(error)
@@ -308,31 +325,51 @@ class RunLoop:
     # Commits.
 
     def _commit_if_due(self, watch: Stopwatch) -> None:
+        """Begin a commit if one is due; one in flight makes it wait for its turn, and at last processing for it."""
+        self._look_at_commit()
         every_ms = self._job.config.task.commit_ms
         elapsed_ms = (time.monotonic() - self._committed_at) * 1000
-        due = self._commit_requested or (0 < every_ms <= elapsed_ms and self._uncommitted())
-        if due:
+        due = self._commit_requested or (0 < every_ms <= elapsed_ms and self._committed_batch != self._batch)
+        if due and not self._skips_commit():
             watch.lap("other")
-            self._commit()
+            self._await_commit()
+            watch.lap("commitWait")
+            self._begin_commit(Boundary(self._positions, self._batch, self._batch_time_ms))
             watch.lap("walCommit")
+
+    def _skips_commit(self) -> bool:
+        """Whether a commit that is due is left to a later batch: its changes stay where they are."""
+        task, flight = self._job.config.task, self._commits.in_flight
+        if flight is None or flight.age_ms >= task.commit_max_delay_ms:
+            return False
+        return self._directory.pending_bytes() < task.commit_max_pending_bytes
 
     def _commit(self, *, detail: Detail = "commit", ended: Ended | None = None) -> None:
         """A commit, awaited."""
+        self._begin_commit(Boundary(self._positions, self._batch, self._batch_time_ms, detail, ended))
+        self._await_commit()
+
+    def _begin_commit(self, boundary: Boundary) -> None:
         if self._keeper.lease.lost is not None:
             raise FencedError(f"another driver took this job over: {self._keeper.lease.lost}. This run stops")
-        record = self._commits.commit(
-            self._claim, self._positions, self._batch, self._batch_time_ms, detail=detail, ended=ended
-        )
-        self._committed(record)
-
-    def _committed(self, record: CheckpointRecord) -> None:
-        self._failures = 0
         self._commit_requested = False
-        self._committed_at = time.monotonic()
-        self._board.update(last_checkpoint=str(record.id))
+        self._committed_at, self._committed_batch = time.monotonic(), boundary.batch
+        self._commits.begin(self._claim, boundary)
 
-    def _uncommitted(self) -> bool:
-        return self._commits.last is None or self._commits.last.batch != self._batch
+    def _await_commit(self) -> None:
+        """Until the commit in flight is complete; at most `task.commit.timeout.ms`."""
+        timeout_s = self._job.config.task.commit_timeout_ms / 1000
+        self._committed(self._commits.wait(timeout_s, self._stop.immediate))
+
+    def _look_at_commit(self) -> None:
+        """Take note of a commit that has completed meanwhile. Raises what one that failed raised."""
+        self._committed(self._commits.poll())
+
+    def _committed(self, done: Completed | None) -> None:
+        if done is not None:
+            self._failures = 0
+            self._last_commit = done
+            self._board.update(last_checkpoint=str(done.record.id))
 
     # Small things.
 
@@ -392,6 +429,9 @@ class RunLoop:
             total_input_rows=self._total_rows,
             last_checkpoint=self._board.last_checkpoint,
             container_bytes=self._directory.resident_bytes(),
+            commit_ms={}
+            if self._last_commit is None
+            else {"snapshot": self._last_commit.snapshot_ms, "total": self._last_commit.total_ms},
         )
         remaining = None
         if self._until is not None:

@@ -10,9 +10,12 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
-from penstock.state.engine import Changes, Engine
+from penstock.state.engine import Engine
+from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
+_HOLD_SECONDS = 50
+"""How long an End waits for a copy to be made; less than the driver waits for the End."""
 
 
 class TaskInstance:
@@ -39,6 +42,10 @@ class TaskInstance:
         """Stage -> the instance that served the last applied attempt."""
         self._finished: dict[tuple[int, str], Attempt] = {}
         self._pending: dict[str, dict[bytes, bytes | None]] = {}
+        self._free = threading.Event()
+        self._free.set()
+        self.pending_bytes = 0
+        """Keys and values written since the last commit's snapshot, every one that was written again counted again."""
         self._ended_tokens: dict[int, str] = {}
         self._broken: str | None = None
         self.last_ended = last_ended
@@ -69,6 +76,8 @@ class TaskInstance:
 
         Raises ContainerLostError if it cannot apply exactly these; then nothing was applied.
         """
+        if not self._free.wait(_HOLD_SECONDS):
+            raise ContainerLostError(f"the stores of task {self.task} were not copied within {_HOLD_SECONDS} s")
         with self._lock:
             self._check()
             if batch == self.last_ended and dict(tokens) == self._ended_tokens:
@@ -100,6 +109,7 @@ class TaskInstance:
                 if overlay.changes:
                     self._engines[store].apply(overlay.changes)
                     self._pending.setdefault(store, {}).update(overlay.changes)
+                    self.pending_bytes += _size(overlay.changes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
                 old.close()
@@ -112,12 +122,20 @@ class TaskInstance:
         for attempt in dropped.values():
             self.discard_attempt(attempt)
 
-    def take_changes(self) -> dict[str, Changes]:
-        """Net changes of every store since the last call: the commit's synchronous part."""
+    def take_changes(self, *, hold: bool = False) -> dict[str, Changes]:
+        """Net changes of every store since the last call: the commit's synchronous part. With `hold`, the engines stay
+        as they are, and the next `end` waits, until `release`."""
         with self._lock:
             self._check()
             pending, self._pending = self._pending, {}
+            self.pending_bytes = 0
+            if hold:
+                self._free.clear()
         return {store: pending.get(store, {}) for store in self._engines}
+
+    def release(self) -> None:
+        """The engines may change again."""
+        self._free.set()
 
     def engine(self, store: str) -> Engine:
         """The store's engine, for reading."""
@@ -140,3 +158,7 @@ class TaskInstance:
     def _check(self) -> None:
         if self._broken is not None:
             raise ContainerLostError(f"task {self.task} can do nothing more: {self._broken}")
+
+
+def _size(changes: Changes) -> int:
+    return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))

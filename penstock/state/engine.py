@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import pyarrow as pa
 import rocksdict
 from sortedcontainers import SortedDict
 
-Changes: TypeAlias = Mapping[bytes, bytes | None]
-"""Net changes of a store: key to new value, None for a deleted key."""
+from penstock.config.model import StoreSettings
+from penstock.config.table import EngineKind
+from penstock.errors import CorruptError
+from penstock.state.records import Changes, decode_records, encode_records
+
+_ENTRIES = "entries.zst"
+"""The file of a copy of a MemoryEngine."""
 
 
 class Engine(ABC):
@@ -30,6 +37,11 @@ class Engine(ABC):
         """The entries with start <= key < end (None: unbounded), in order, as they were when the scan began."""
 
     @abstractmethod
+    def copy_to(self, directory: Path) -> None:
+        """Make the directory, which must not exist, with files that hold what is here now. Its cost does not grow with
+        the state where the engine keeps immutable files: those are linked."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release it. No call follows."""
 
@@ -37,8 +49,11 @@ class Engine(ABC):
 class MemoryEngine(Engine):
     """A sorted map in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        """With a path: what a copy in that folder holds, if there is one. Raises CorruptError."""
         self._map: SortedDict = SortedDict()
+        if path is not None and (path / _ENTRIES).exists():
+            self._map.update(_read_entries(path / _ENTRIES))
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._map.get(key)
@@ -55,8 +70,25 @@ class MemoryEngine(Engine):
         keys = list(self._map.irange(start, end, inclusive=(True, False)))
         return iter([(key, self._map[key]) for key in keys])
 
+    def copy_to(self, directory: Path) -> None:
+        """Write everything: the cost grows with the state."""
+        directory.mkdir(parents=True)
+        records = encode_records(self._map)
+        data = len(records).to_bytes(8, "big") + pa.Codec("zstd").compress(records, asbytes=True)
+        (directory / _ENTRIES).write_bytes(data)
+
     def close(self) -> None:
         self._map.clear()
+
+
+def _read_entries(path: Path) -> dict[bytes, bytes | None]:
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "big")
+    try:
+        records = pa.Codec("zstd").decompress(data[8:], decompressed_size=size, asbytes=True)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptError(f"the copy `{path}` is damaged: {error}") from error
+    return decode_records(records, str(path))
 
 
 class RocksDbEngine(Engine):
@@ -66,9 +98,14 @@ class RocksDbEngine(Engine):
     is thrown away, never reopened.
     """
 
-    def __init__(self, path: Path, *, block_cache_bytes: int, write_buffer_bytes: int) -> None:
+    def __init__(self, path: Path, *, block_cache_bytes: int, write_buffer_bytes: int, read_only: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._db: Any = rocksdict.Rdict(str(path), _options(block_cache_bytes, write_buffer_bytes))
+        options = _options(block_cache_bytes, write_buffer_bytes)
+        access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
+        try:
+            self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
+        except Exception as error:
+            raise CorruptError(f"RocksDB cannot open `{path}`: {error}") from error
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
@@ -92,8 +129,40 @@ class RocksDbEngine(Engine):
             options.set_iterate_upper_bound(end)
         return iter(self._db.items(from_key=start, read_opt=options))
 
+    def copy_to(self, directory: Path) -> None:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+
     def close(self) -> None:
         self._db.close()
+
+
+def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:
+    """The engine a store is configured to have, over a folder: new, or what a restore or copy has put there.
+
+    Raises:
+        CorruptError: the folder's files are damaged, or of the other kind of engine.
+    """
+    other = directory / ("CURRENT" if settings.factory == "memory" else _ENTRIES)
+    if other.exists():
+        raise CorruptError(
+            f"`{directory}` holds the files of another kind of store than stores.{settings.name}.factory="
+            f"{settings.factory}. Set it back, or restore from a changelog backend, which fits both"
+        )
+    if settings.factory == "memory":
+        return MemoryEngine(directory)
+    return RocksDbEngine(
+        directory,
+        block_cache_bytes=settings.rocksdb_block_cache_bytes,
+        write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+        read_only=read_only,
+    )
+
+
+def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
+    """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
+    kind: EngineKind = "memory" if (directory / _ENTRIES).exists() else "rocksdb"
+    return open_engine(replace(settings, factory=kind), directory)
 
 
 def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:

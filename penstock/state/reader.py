@@ -1,9 +1,13 @@
-"""Reading a store as of a checkpoint, from outside of the job."""
+"""Reading a store as of a checkpoint, from outside of the job: it is restored to a scratch folder."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, markers
@@ -13,36 +17,85 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import MemoryEngine
+from penstock.state.engine import Engine, open_whatever
+from penstock.state.restore import restore_store
+from penstock.system.base import System
+from penstock.system.registry import open_systems
+
+
+class StateReader:
+    """Restores stores of a job to scratch. Looks at no local state and disturbs no running job.
+
+    A context manager: the scratch folder is removed at its end.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        paths: JobPaths,
+        objects: ObjectStore,
+        systems: Mapping[str, System],
+        report: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`report` is told of bytes that were read."""
+        self._config = config
+        self._objects = objects
+        self._systems = systems
+        self._paths = paths
+        self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-"))
+        self._progress = RestoreProgress(threading.Event(), report)
+
+    def __enter__(self) -> StateReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @contextmanager
+    def open(self, record: CheckpointRecord, store: str, task: int, backend: str | None = None) -> Iterator[Engine]:
+        """One task's part of a store as of a checkpoint, from one backend (by default the first that can).
+
+        Raises:
+            NotFoundError: the checkpoint has no such store.
+            CorruptError: it cannot be restored; says from where it was tried.
+        """
+        if store not in record.stores:
+            known = ", ".join(f"`{name}`" for name in record.stores) or "none"
+            raise NotFoundError(f"checkpoint {record.id} has no store `{store}`; it has: {known}")
+        own = markers(record, task)
+        wanted = self._config.store(store).restore_factories
+        named = [backend] if backend else [*wanted, *(name for name in own if name not in wanted)]
+        context = BackendContext(self._objects, self._paths, task, (store,), record.epoch, self._config, self._systems)
+        directory = self._scratch / store / str(task)
+        settings = self._config.store(store)
+        restored = restore_store(
+            context, store, named, own, directory, lambda path: open_whatever(settings, path), self._progress
+        )
+        try:
+            yield restored.engine
+        finally:
+            restored.engine.close()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def read_store(
-    config: JobConfig, store: str, record: CheckpointRecord | None = None
+    config: JobConfig, store: str, record: CheckpointRecord | None = None, systems: Mapping[str, System] | None = None
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """(task, key, value) of every entry, by task and key, as of a checkpoint (the last one by default).
 
-    Each task's part is held in memory while it is read. Looks at no local file and disturbs no running job.
+    Looks at no local state and disturbs no running job.
 
     Raises:
         NotFoundError: the job has no checkpoint, or the checkpoint no such store.
     """
     objects = open_store(config.job.root)
-    paths = JobPaths(config.job.name, config.job.id)
     try:
+        paths = JobPaths(config.job.name, config.job.id)
         chosen = record or _last(objects, paths)
-        if store not in chosen.stores:
-            known = ", ".join(f"`{name}`" for name in chosen.stores) or "none"
-            raise NotFoundError(f"checkpoint {chosen.id} has no store `{store}`; it has: {known}")
-        for task in range(chosen.task_count):
-            engine = MemoryEngine()
-            context = BackendContext(objects, paths, task, (store,), chosen.epoch)
-            for name, own in markers(chosen, task).items():
-                if store in own:
-                    progress = RestoreProgress(threading.Event(), lambda _: None)
-                    backend_factory(name).restore_manager(context).restore(own[store], store, engine, progress)
-                    break
-            yield from ((task, key, value) for key, value in engine.scan(None, None))
+        with StateReader(config, paths, objects, systems or open_systems(config)) as reader:
+            for task in range(chosen.task_count):
+                with reader.open(chosen, store, task) as engine:
+                    yield from ((task, key, value) for key, value in engine.scan(None, None))
     finally:
         objects.close()
 

@@ -2,7 +2,7 @@
 
 ```
 <root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
-<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence
+<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; compacted, once it was
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
 ```
 

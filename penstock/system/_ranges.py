@@ -1,6 +1,8 @@
-"""What every embedded system says about a range it cannot read whole."""
+"""What the embedded systems share: which ranges can be read, and what they say about one that cannot."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
@@ -29,6 +31,57 @@ def check_inside(offsets: OffsetRange, ends: PartitionOffsets) -> None:
 def missing(offsets: OffsetRange, expected: int, found: str) -> NotFoundError:
     """The error for a message of a range that is not there; `found` says what is."""
     return NotFoundError(
-        f"stream `{offsets.ssp.system_stream}` partition {offsets.ssp.partition}: expected offset {expected} of the "
-        f"range [{offsets.start}, {offsets.end}), but {found}. Choose a starting point inside what is there"
+        f"{_partition(offsets)}: expected offset {expected} of the range [{offsets.start}, {offsets.end}), but "
+        f"{found}. Choose a starting point inside what is there"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compactions made of a partition: it begins at `start`, and below `end` every key has one record at most."""
+
+    start: int = 0
+    end: int = 0
+    kept: int = 0
+    """How many records the last compaction left below `end`."""
+
+    def with_range(self, offsets: OffsetRange, kept: int) -> Compacted:
+        """After the compaction of another range. Neither end ever goes back."""
+        return Compacted(max(self.start, offsets.start), max(self.end, offsets.end), kept)
+
+    def is_due(self, offsets: OffsetRange, min_dirty_ratio: float) -> bool:
+        """Whether to compact the range: it drops what is before it, or enough in it came since the last time."""
+        dirty = offsets.end - self.end
+        return offsets.start > self.start or (dirty > 0 and dirty >= min_dirty_ratio * (self.kept + dirty))
+
+    def check_compact(self, offsets: OffsetRange, upcoming: int) -> None:
+        """Raises:
+        ConfigError: the range ends before it starts.
+        NotFoundError: it ends beyond upcoming or begins before `start`.
+        """
+        check_call(offsets, 1)
+        if offsets.end > upcoming or offsets.start < self.start:
+            raise NotFoundError(
+                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) cannot be compacted, there are "
+                f"[{self.start}, {upcoming})"
+            )
+
+    def check_read(self, offsets: OffsetRange, upcoming: int) -> None:
+        """Raises:
+        NotFoundError: what is left of the range does not tell what it held.
+        """
+        if offsets.start == offsets.end:
+            return
+        if offsets.start < self.start:
+            raise missing(offsets, offsets.start, f"what was before {self.start} is no longer kept")
+        if offsets.end > upcoming:
+            raise missing(offsets, max(offsets.start, upcoming), f"the upcoming one is {upcoming}")
+        if offsets.end < self.end:
+            raise NotFoundError(
+                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) can no longer be told apart, "
+                f"because what had a newer record before {self.end} is gone. Choose a range that ends there or later"
+            )
+
+
+def _partition(offsets: OffsetRange) -> str:
+    return f"stream `{offsets.ssp.system_stream}` partition {offsets.ssp.partition}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import IncompatibleError
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -84,6 +85,30 @@ class SystemAdmin(ABC):
         Raises FencedError if a larger epoch of this name was seen.
         """
 
+    def compact(
+        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+    ) -> int:
+        """Let the partition begin with the range, and in the range keep only the newest record of every key.
+
+        Three kinds of records go, in one atomic, durable step: all before the range; in the range those with a newer
+        one of their key in it; and the range's deletes (value None), which have nothing left in it to delete. Records
+        at or above its end stay as they are, and so do those without a key. An empty range drops what is before it.
+        Offsets do not change and are never used again.
+
+        It does nothing while the records that came since the last compaction are less than `min_dirty_ratio` of
+        those it would look at: what many compactions cost then grows with what was written, not with what is there.
+        A dry run only counts, and is not fenced.
+
+        Returns:
+            how many records went, or would go.
+
+        Raises:
+            NotFoundError: the range ends beyond upcoming, or begins before one that was compacted earlier.
+            FencedError: a larger epoch of this writer's name was seen, checked in the same transaction.
+            IncompatibleError: the system cannot do it (`System.compacts_on_request`).
+        """
+        raise IncompatibleError(f"the system of `{offsets.ssp}` cannot compact a partition on request")
+
     @abstractmethod
     def close(self) -> None:
         """Release what is open. No call follows."""
@@ -99,6 +124,20 @@ class SystemReader(ABC):
         Raises NotFoundError if a message of the range no longer exists or does not exist yet; never skips.
         """
 
+    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        """What `SystemAdmin.compact` left of the range, in offset order, in lists of at most `chunk_messages`.
+
+        Whoever applies it to an empty map, record by record, has what the whole range would have made of it. Keys
+        that were deleted may not occur at all.
+
+        Raises:
+            NotFoundError: the range ends beyond upcoming, or records of it went that it needs: it begins before the
+                partition's compacted part, or ends inside that part.
+            RetryableError: the partition was compacted meanwhile; what was read so far is of no use.
+            IncompatibleError: the system drops records in its own time (`System.compacts_on_request`).
+        """
+        raise IncompatibleError(f"the system of `{offsets.ssp}` does not say which records of a range are gone")
+
     @abstractmethod
     def close(self) -> None:
         """Release what is open. No call follows."""
@@ -110,6 +149,8 @@ class SystemWriter(ABC):
     @abstractmethod
     def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
         """Append all records to the partition as one atomic, durable step; returns the first one's offset.
+
+        With no records it takes over from older epochs as any append does, and returns the upcoming offset.
 
         Raises FencedError if a larger epoch of this writer's name was seen, checked in the same transaction.
         """
@@ -123,6 +164,10 @@ class System(ABC):
     """A system by its configuration (plain data, picklable); makes admins, readers and writers."""
 
     name: str
+
+    compacts_on_request: ClassVar[bool] = False
+    """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
+    cleaner does, cannot hold what must be readable up to an offset exactly."""
 
     @abstractmethod
     def admin(self) -> SystemAdmin: ...

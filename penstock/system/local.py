@@ -6,9 +6,11 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundError, RetryableError
+from penstock.system._local_compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system._local_files import LocalFiles
 from penstock.system._ranges import check_call, check_inside, missing
 from penstock.system._sqlite import ConnectionPool, transaction
@@ -26,6 +28,7 @@ from penstock.system.base import (
 
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
 _READ = "SELECT offset, timestamp, key, value FROM message WHERE offset >= ? AND offset < ? ORDER BY offset"
+_READ_WHAT_IS_LEFT = f"{_READ} LIMIT ?"
 _AT_TIME = """
 SELECT COALESCE(
     (SELECT offset FROM message
@@ -49,6 +52,8 @@ class LocalSystem(System):
     name: str
     root: str
     busy_timeout_ms: int = 30_000
+
+    compacts_on_request: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
@@ -125,6 +130,30 @@ class LocalAdmin(SystemAdmin):
         finally:
             pool.close()
 
+    def compact(
+        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+    ) -> int:
+        """See `SystemAdmin.compact`. The file keeps its size: new records take the place of those that went.
+
+        Appends wait only while the records are deleted, not while they are looked for.
+        """
+        path = self._files.partition_path(offsets.ssp)
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its scan must not hold up offsets()
+        try:
+            with pool.use(path) as connection:
+                done = read_compacted_state(connection)
+                done.check_compact(offsets, _ends(connection, path).upcoming)
+                if not done.is_due(offsets, min_dirty_ratio):
+                    return 0
+                found = find_superseded(connection, offsets)
+                if not dry_run:
+                    with transaction(connection):
+                        _raise_fence(connection, offsets.ssp, writer)
+                        drop_superseded(connection, offsets, found.kept)
+                return found.superseded
+        finally:
+            pool.close()
+
     def close(self) -> None:
         """Close the files."""
         self._pool.close()
@@ -157,9 +186,32 @@ class LocalReader(SystemReader):
         check_call(offsets, chunk_messages)
         return self._chunks(offsets, chunk_messages)
 
+    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        """What is left of the range; see `SystemReader.read_compacted`. No transaction is open between two chunks."""
+        check_call(offsets, chunk_messages)
+        return self._chunks_left(offsets, chunk_messages)
+
     def close(self) -> None:
         """Close the files."""
         self._pool.close()
+
+    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        path = self._files.partition_path(offsets.ssp)
+        with self._pool.use(path) as connection:
+            done = read_compacted_state(connection)
+            done.check_read(offsets, _ends(connection, path).upcoming)
+        start = offsets.start
+        while start < offsets.end:
+            with self._pool.use(path) as connection:
+                arguments = (start, offsets.end, chunk_messages)
+                chunk: list[RawMessage] = connection.execute(_READ_WHAT_IS_LEFT, arguments).fetchall()
+                # A delete that went after its older record was read would bring that record back.
+                if read_compacted_state(connection) != done:
+                    raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
+            if not chunk:
+                return
+            start = chunk[-1][0] + 1
+            yield chunk
 
     def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
         path = self._files.partition_path(offsets.ssp)

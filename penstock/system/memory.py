@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system._local_files import check_stream_name
-from penstock.system._ranges import check_call, check_inside
+from penstock.system._ranges import Compacted, check_call, check_inside, missing
 from penstock.system.base import (
     OffsetRange,
     PartitionOffsets,
@@ -25,14 +28,27 @@ from penstock.system.base import (
 
 @dataclass(slots=True)
 class _Partition:
-    """Messages in offset order; the first one has the offset `oldest`."""
+    """Messages in offset order."""
 
-    oldest: int = 0
+    upcoming: int = 0
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
+    compacted: Compacted = field(default_factory=Compacted)
 
     def ends(self) -> PartitionOffsets:
-        return PartitionOffsets(self.oldest, self.oldest + len(self.messages))
+        return PartitionOffsets(self.messages[0][0] if self.messages else self.upcoming, self.upcoming)
+
+    def between(self, start: int, end: int) -> slice:
+        """Where the messages with start <= offset < end are."""
+        return slice(*(bisect_left(self.messages, offset, key=itemgetter(0)) for offset in (start, end)))
+
+    def superseded(self, offsets: OffsetRange) -> set[int]:
+        """What a compaction of the range drops."""
+        inside = [m for m in self.messages[self.between(offsets.start, offsets.end)] if m[2] is not None]
+        newest = {message[2]: message for message in inside}
+        keep = {message[0] for message in newest.values() if message[3] is not None}
+        before = {message[0] for message in self.messages[self.between(0, offsets.start)]}
+        return before | {message[0] for message in inside} - keep
 
 
 class MemorySystem(System):
@@ -40,6 +56,8 @@ class MemorySystem(System):
 
     It cannot be pickled: a copy in another process would silently be another system.
     """
+
+    compacts_on_request: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
         if not name or "." in name:
@@ -67,9 +85,7 @@ class MemorySystem(System):
         """Forget the messages of a partition with smaller offsets than `before`, as retention would."""
         with self.lock:
             partition = self.partition(ssp)
-            keep_from = min(max(before, partition.oldest), partition.ends().upcoming)
-            del partition.messages[: keep_from - partition.oldest]
-            partition.oldest = keep_from
+            del partition.messages[partition.between(0, before)]
 
     def create(self, stream: str, partitions: int) -> bool:
         """See `SystemAdmin.create_stream`."""
@@ -144,6 +160,24 @@ class MemoryAdmin(SystemAdmin):
             for number, partition in enumerate(self._system.partitions(stream)):
                 _raise_fence(partition, SystemStreamPartition(self._system.name, stream, number), writer)
 
+    def compact(
+        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+    ) -> int:
+        """See `SystemAdmin.compact`."""
+        with self._system.lock:
+            partition = self._system.partition(offsets.ssp)
+            done = partition.compacted
+            done.check_compact(offsets, partition.upcoming)
+            if not done.is_due(offsets, min_dirty_ratio):
+                return 0
+            superseded = partition.superseded(offsets)
+            if not dry_run:
+                _raise_fence(partition, offsets.ssp, writer)
+                partition.messages = [message for message in partition.messages if message[0] not in superseded]
+                kept = partition.between(0, offsets.end)
+                partition.compacted = done.with_range(offsets, kept.stop - kept.start)
+            return len(superseded)
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -159,8 +193,28 @@ class MemoryReader(SystemReader):
         check_call(offsets, chunk_messages)
         return self._chunks(offsets, chunk_messages)
 
+    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        """What is left of the range; see `SystemReader.read_compacted`."""
+        check_call(offsets, chunk_messages)
+        return self._chunks_left(offsets, chunk_messages)
+
     def close(self) -> None:
         """Nothing is held."""
+
+    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+        start, done = offsets.start, None
+        while start < offsets.end:
+            with self._system.lock:
+                partition = self._system.partition(offsets.ssp)
+                if done is not None and partition.compacted != done:
+                    raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
+                done = partition.compacted
+                done.check_read(offsets, partition.upcoming)
+                chunk = partition.messages[partition.between(start, offsets.end)][:chunk_messages]
+            if not chunk:
+                return
+            start = chunk[-1][0] + 1
+            yield chunk
 
     def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
         self._slice(offsets, 0)  # fails before the first chunk if a part is missing, also of an empty range's stream
@@ -172,8 +226,12 @@ class MemoryReader(SystemReader):
         with self._system.lock:
             partition = self._system.partition(offsets.ssp)
             check_inside(offsets, partition.ends())
-            first = offsets.start - partition.oldest
-            return partition.messages[first : first + min(messages, len(offsets))]
+            end = min(offsets.start + messages, offsets.end)
+            found = partition.messages[partition.between(offsets.start, end)]
+            if len(found) != end - offsets.start:  # as in the local system: as many as expected means every one
+                there = {message[0] for message in found}
+                raise missing(offsets, next(o for o in range(offsets.start, end) if o not in there), "it is gone")
+            return found
 
 
 class MemoryWriter(SystemWriter):
@@ -191,8 +249,9 @@ class MemoryWriter(SystemWriter):
             partition = self._system.partition(ssp)
             if self._identity is not None:
                 _raise_fence(partition, ssp, self._identity)
-            first = partition.ends().upcoming
+            first = partition.upcoming
             partition.messages.extend((offset, *record) for offset, record in enumerate(records, first))
+            partition.upcoming += len(records)
             return first
 
     def close(self) -> None:

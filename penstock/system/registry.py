@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.config.model import SystemSettings
+from penstock.config.model import JobConfig, SystemSettings
 from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
@@ -13,3 +13,8 @@ def open_system(settings: SystemSettings) -> System:
     if settings.type == "memory":
         return MemorySystem(settings.name)
     return LocalSystem(settings.name, str(settings.path))
+
+
+def open_systems(config: JobConfig) -> dict[str, System]:
+    """Every system the configuration names, and `local`. Raises ConfigError for one without a type."""
+    return {name: open_system(config.system(name)) for name in config.system_names}

@@ -1,133 +1,136 @@
-"""What every state backend must do, as tests to inherit.
+"""What every state backend promises, as tests that each backend's own test class inherits.
 
-A test class inherits `StateBackendContract` and defines the pytest fixture `factory`: the backend. All tests use one
-object store in memory and engines in memory; the backend sees what a container would show it.
+```
+class TestMyBackend(StateBackendContract):
+    @pytest.fixture
+    def factory(self) -> StateBackendFactory:
+        return MyBackendFactory()
+```
+
+Every test runs over RocksDB and over the engine in memory. A backend that keeps its data in a system overrides the
+fixture `systems`; one that keeps anything outside the object store overrides `written`, too.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Event
 
 import pytest
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.state.backends.base import BackendContext, RestoreProgress, StateBackendFactory, TaskBackupManager
-from penstock.state.engine import Changes, Engine, MemoryEngine
+from penstock.state.backends.base import RestoreProgress, StateBackendFactory
+from penstock.state.records import Changes
+from penstock.system.base import System
 from penstock.testing.faulty_store import FaultyStore
+from penstock.testing.slow_store import SlowStore
+from penstock.testing.state_backend_harness import STORES, BackendHarness, Content, EngineName
+from penstock.testing.state_retention_contract import RetentionContract
 
-STORES = ("first", "second")
-Content = dict[bytes, bytes]
+__all__ = ["STORES", "BackendHarness", "Content", "StateBackendContract"]
 
-
-class BackendHarness:
-    """One task's stores over several epochs: the driver's part of commits and restores."""
-
-    def __init__(self, factory: StateBackendFactory, objects: ObjectStore) -> None:
-        self.factory = factory
-        self.objects = objects
-        self._commits = 0
-
-    def context(self, epoch: int, task: int = 0) -> BackendContext:
-        """What a backend is given."""
-        return BackendContext(self.objects, JobPaths("contract", "1"), task, STORES, epoch)
-
-    def backup(self, epoch: int, markers: Mapping[str, str] | None = None, task: int = 0) -> TaskBackupManager:
-        """A backup manager that continues from markers."""
-        manager = self.factory.backup_manager(self.context(epoch, task))
-        manager.init(markers or {})
-        return manager
-
-    def commit(self, manager: TaskBackupManager, **changes: Changes) -> dict[str, str]:
-        """Snapshot and upload."""
-        self._commits += 1
-        checkpoint_id = CheckpointId(self._commits, 0)
-        manager.snapshot(checkpoint_id, {store: changes.get(store, {}) for store in STORES})
-        return dict(manager.upload(checkpoint_id))
-
-    def restore(self, marker: str, store: str = "first", *, epoch: int = 99, task: int = 0) -> Content:
-        """A store as the marker has it."""
-        engine = MemoryEngine()
-        progress = RestoreProgress(threading.Event(), lambda _: None)
-        self.restore_into(engine, marker, store, progress, epoch=epoch, task=task)
-        return dict(engine.scan(None, None))
-
-    def restore_into(
-        self, engine: Engine, marker: str, store: str, progress: RestoreProgress, *, epoch: int = 99, task: int = 0
-    ) -> None:
-        """The same, into an engine."""
-        manager = self.factory.restore_manager(self.context(epoch, task))
-        try:
-            manager.restore(marker, store, engine, progress)
-        finally:
-            manager.close()
+_SLOW_S = 1.2
+"""Longer than an upload waits for a small base."""
 
 
-class StateBackendContract:
-    """The contract of `TaskBackupManager` and `TaskRestoreManager`."""
+class StateBackendContract(RetentionContract):
+    """Inherit, and give a `factory` fixture: the backend. With retention, from `RetentionContract`."""
+
+    @pytest.fixture
+    def factory(self) -> StateBackendFactory:
+        """The backend under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def systems(self) -> Mapping[str, System]:
+        """The systems that contexts have, by name; new and empty for every test. Override it if you need one."""
+        return {}
+
+    @pytest.fixture(params=["rocksdb", "memory"])
+    def engine(self, request: pytest.FixtureRequest) -> EngineName:
+        """The engine that the stores live in."""
+        name: EngineName = request.param
+        return name
 
     @pytest.fixture
     def objects(self, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
         """An empty object store."""
-        store = open_store(f"memory://{id(request)}-{request.node.nodeid}")
-        yield store
-        store.close()
+        with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
+            yield store
 
     @pytest.fixture
-    def harness(self, factory: StateBackendFactory, objects: ObjectStore) -> BackendHarness:
-        """The backend under test."""
-        return BackendHarness(factory, objects)
+    def harness(
+        self,
+        factory: StateBackendFactory,
+        objects: ObjectStore,
+        tmp_path: Path,
+        engine: EngineName,
+        systems: Mapping[str, System],
+    ) -> Iterator[BackendHarness]:
+        """A job that uses the backend; after the test nobody must still use a copy."""
+        with closing(BackendHarness(factory, objects, tmp_path, engine, systems)) as harness:
+            yield harness
+        assert not harness.copies
+
+    def written(self, harness: BackendHarness) -> object:
+        """All that the backend has written so far, in any form that can be compared."""
+        return {key: harness.objects.get(key) for key in harness.objects.list("")}
+
+    # -- commits and restores --
 
     def test_every_marker_rebuilds_its_own_version(self, harness: BackendHarness) -> None:
         """Random commits over several epochs; afterwards all of their markers restore exactly."""
         rng = random.Random(7)  # noqa: S311 - reproducible, not secret
-        models: dict[str, Content] = {store: {} for store in STORES}
-        markers: dict[str, str] = {}
+        markers: dict[str, str] | None = None
         versions: list[tuple[dict[str, str], dict[str, Content]]] = []
         for epoch in range(1, 5):
-            manager = harness.backup(epoch, markers)
-            for _ in range(4):
-                changes = {store: _random_changes(rng) for store in STORES}
-                for store in STORES:
-                    _apply(models[store], changes[store])
-                markers = harness.commit(manager, **changes)
-                versions.append((markers, {store: dict(model) for store, model in models.items()}))
-            manager.close()
+            with closing(harness.backup(epoch, markers)) as task:
+                for _ in range(4):
+                    markers = task.commit_changes({store: random_changes(rng) for store in STORES})
+                    versions.append((markers, {store: task.content(store) for store in STORES}))
         for own, contents in versions:
             for store in STORES:
                 assert harness.restore(own[store], store) == contents[store]
 
     def test_an_empty_store_has_a_marker_that_restores_empty(self, harness: BackendHarness) -> None:
-        markers = harness.commit(harness.backup(1))
+        markers = harness.backup(1).commit()
         assert markers.keys() == set(STORES)
         assert harness.restore(markers["first"]) == {}
 
-    def test_an_unchanged_store_writes_nothing_and_stays_restorable(
-        self, harness: BackendHarness, objects: ObjectStore
-    ) -> None:
-        manager = harness.backup(1)
-        harness.commit(manager, first={b"a": b"1"}, second={b"b": b"2"})
-        before = len(objects.list(""))
-        markers = harness.commit(manager)
-        assert len(objects.list("")) == before
-        assert harness.restore(markers["second"], "second") == {b"b": b"2"}
+    def test_an_unchanged_store_writes_nothing_and_stays_restorable(self, harness: BackendHarness) -> None:
+        task = harness.backup(1)
+        first = task.commit(first={b"a": b"1"}, second={b"b": b"2"})
+        before = self.written(harness)
+        assert task.commit() == first
+        task.close()
+        assert harness.backup(2, first).commit() == first
+        assert self.written(harness) == before
+        assert harness.restore(first["second"], "second") == {b"b": b"2"}
 
     def test_deletes_and_odd_keys_and_values(self, harness: BackendHarness) -> None:
-        manager = harness.backup(1)
+        task = harness.backup(1)
         odd = {b"": b"empty key", b"empty value": b"", b"\x00\xff": bytes(range(256)), b"k" * 70_000: b"v" * 70_000}
-        markers = harness.commit(manager, first={**odd, b"gone": b"1"})
+        markers = task.commit(first={**odd, b"gone": b"1"})
         assert harness.restore(markers["first"]) == {**odd, b"gone": b"1"}
-        markers = harness.commit(manager, first={b"gone": None, b"never there": None, b"": None})
+        markers = task.commit(first={b"gone": None, b"never there": None, b"": None})
         assert harness.restore(markers["first"]) == {k: v for k, v in odd.items() if k}
+
+    def test_deletes_of_absent_keys(self, harness: BackendHarness) -> None:
+        task = harness.backup(1)
+        assert harness.restore(task.commit(first={b"never there": None})["first"]) == {}
+        markers = task.commit(first={b"a": b"1", b"nor this": None})
+        task.close()
+        markers = harness.backup(2, markers).commit(first={b"never there": None})
+        assert harness.restore(markers["first"]) == {b"a": b"1"}
 
     def test_tasks_and_stores_do_not_touch_each_other(self, harness: BackendHarness) -> None:
         markers = {
-            task: harness.commit(harness.backup(1, task=task), first={b"k": b"%d" % task}, second={b"k": b"other"})
+            task: harness.backup(1, task=task).commit(first={b"k": b"%d" % task}, second={b"k": b"other"})
             for task in (0, 1, 11)
         }
         for task, own in markers.items():
@@ -135,102 +138,205 @@ class StateBackendContract:
             assert harness.restore(own["second"], "second", task=task) == {b"k": b"other"}
 
     def test_upload_again_after_a_failure_has_the_same_effect(
-        self, factory: StateBackendFactory, objects: ObjectStore
+        self, harness: BackendHarness, objects: ObjectStore
     ) -> None:
-        for seed in range(30):
+        for seed in range(10):
             faulty = FaultyStore(objects, seed, rate=0.5)
-            harness = BackendHarness(factory, faulty)
-            manager = harness.backup(seed + 1)
-            model: Content = {}
-            for number in range(3):
-                changes = {b"%d" % number: b"x", b"k": b"%d" % number}
-                model |= changes
-                checkpoint_id = CheckpointId(number + 1, 0)
-                manager.snapshot(checkpoint_id, {"first": changes, "second": {}})
-                markers = _until_it_works(manager, checkpoint_id)
+            harness.objects = faulty
+            with closing(harness.backup(seed + 1)) as task:
+                for number in range(3):
+                    markers = task.commit_changes({"first": {b"%d" % number: b"x", b"k": b"%d" % number}}, retry=True)
+                model = task.content()
             faulty.rate = 0
             assert harness.restore(markers["first"]) == model, f"seed {seed}"
 
     def test_nothing_written_is_ever_overwritten(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        manager = harness.backup(1)
-        harness.commit(manager, first={b"a": b"1"})
+        task = harness.backup(1)
+        first = task.commit(first={b"a": b"1"})
         before = {key: objects.get(key) for key in objects.list("")}
-        harness.commit(manager, first={b"a": b"2"})
-        markers = harness.commit(harness.backup(2), first={b"a": b"3"})
-        assert harness.restore(markers["first"]) == {b"a": b"3"}
+        task.commit(first={b"a": b"2"})
+        markers = harness.backup(2, first).commit(first={b"b": b"3"})
+        assert harness.restore(markers["first"]) == {b"a": b"1", b"b": b"3"}
         assert all(objects.get(key) == data for key, data in before.items())
 
     def test_a_dead_epochs_uploads_change_nothing(self, harness: BackendHarness) -> None:
-        """Two epochs continue from one marker, at once and in either order."""
-        base = harness.commit(harness.backup(1), first={b"base": b"1"})
+        """Two epochs continue from one marker at once; the older one may be refused."""
+        base = harness.backup(1).commit(first={b"base": b"1"})
         dead, live = harness.backup(2, base), harness.backup(3, base)
-        harness.commit(dead, first={b"dead": b"1"})
-        first = harness.commit(live, first={b"live": b"1"})
-        harness.commit(dead, first={b"dead": b"2", b"base": None})
-        second = harness.commit(live, first={b"live": b"2"})
-        harness.commit(dead, first={b"dead": b"3"})
+        with suppress(FencedError):
+            dead.commit(first={b"dead": b"1"})
+        first = live.commit(first={b"live": b"1"})
+        with suppress(FencedError):
+            dead.commit(first={b"dead": b"2", b"base": None})
+        second = live.commit(first={b"live": b"2"})
+        with suppress(FencedError):
+            dead.commit(first={b"dead": b"3"})
         assert harness.restore(first["first"]) == {b"base": b"1", b"live": b"1"}
         assert harness.restore(second["first"]) == {b"base": b"1", b"live": b"2"}
 
+    # -- what is lost, damaged or in the way --
+
     def test_a_lost_object_is_named(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        manager = harness.backup(1)
-        harness.commit(manager, first={b"a": b"1"})
-        markers = harness.commit(manager, first={b"b": b"1"})
-        for key in objects.list(""):
+        """Whatever is lost, a restore is exact or says what is missing."""
+        task = harness.backup(1)
+        task.commit(first={b"a": b"1"})
+        marker = task.commit(first={b"b": b"1"})["first"]
+        named = set()
+        for key in self._objects_of(harness, "first"):
             data = objects.get(key)
             objects.delete(key)
-            with pytest.raises(NotFoundError, match=key):
-                harness.restore(markers["first"])
+            message = self._restores_or_says(harness, marker, {b"a": b"1", b"b": b"1"})
+            if message is not None:
+                assert key in message
+                named.add(key)
             objects.put_if_absent(key, data)
-        assert harness.restore(markers["first"]) == {b"a": b"1", b"b": b"1"}
+        assert named
+        assert harness.restore(marker) == {b"a": b"1", b"b": b"1"}
 
     def test_a_damaged_object_is_named(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        markers = harness.commit(harness.backup(1), first={b"a": b"1" * 100})
-        for key in objects.list(""):
+        marker = harness.backup(1).commit(first={b"a": b"1" * 100})["first"]
+        for key in self._objects_of(harness, "first"):
             data = objects.get(key)
-            for damaged in (b"", data[:-1], data[: len(data) // 2], data + b"x", data[:-5] + b"y" + data[-4:]):
+            changed = data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+            for damaged in (b"", data[:-1], data[: len(data) // 2], data + b"x", changed):
                 objects.delete(key)
                 objects.put_if_absent(key, damaged)
-                with pytest.raises(CorruptError, match=key):
-                    harness.restore(markers["first"])
+                with pytest.raises(CorruptError) as raised:
+                    harness.restore(marker)
+                assert key in str(raised.value)
+            objects.delete(key)
+            objects.put_if_absent(key, data)
 
     @pytest.mark.parametrize("marker", ["", "x", "{}", "[]", "null", "7", '{"format":1}'])
     def test_what_is_not_a_marker_is_corrupt(self, harness: BackendHarness, marker: str) -> None:
         with pytest.raises(CorruptError):
             harness.restore(marker)
         with pytest.raises(CorruptError):
-            harness.backup(1, {"first": marker})
+            harness.backup(1, {"first": marker}, content={"first": {}})
 
     def test_a_restore_reports_bytes_and_can_be_cancelled(self, harness: BackendHarness) -> None:
-        manager = harness.backup(1)
+        task = harness.backup(1)
         for number in range(5):
-            markers = harness.commit(manager, first={b"%d" % number: b"x" * 1000})
+            marker = task.commit(first={b"%d" % number: b"x" * 1000})["first"]
         reported: list[int] = []
-        progress = RestoreProgress(threading.Event(), reported.append)
-        harness.restore_into(MemoryEngine(), markers["first"], "first", progress)
+        progress = RestoreProgress(Event(), reported.append)
+        harness.restore_engine(marker, "first", progress).close()
         assert sum(reported) > 0
         progress.cancelled.set()
         with pytest.raises(RetryableError, match="cancelled"):
-            harness.restore_into(MemoryEngine(), markers["first"], "first", progress)
+            harness.restore_engine(marker, "first", progress)
+
+    # -- stores that somebody else restored, and bases --
+
+    def test_init_after_somebody_else_restored(self, harness: BackendHarness) -> None:
+        """Markers are continued over other files than the backend knows, and over what it wrote beyond them."""
+        task = harness.backup(1)
+        first = task.commit(first={b"a": b"1", b"b": b"1"}, second={b"s": b"1"})
+        model = task.content()
+        task.commit_changes({"first": {b"beyond": b"1", b"a": None}, "second": {b"s": b"2"}}, clean_up=False)
+        task.close()
+        with closing(harness.backup(2, first, content={"first": model, "second": {b"s": b"1"}})) as task:
+            assert harness.restore(task.commit()["first"]) == model
+            markers = task.commit(first={b"b": b"2", b"c": b"3"})
+            assert task.content() == {b"a": b"1", b"b": b"2", b"c": b"3"}
+        assert harness.restore(markers["first"]) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+        assert harness.restore(markers["second"], "second") == {b"s": b"1"}
+        assert harness.restore(first["first"]) == model
+
+    def test_base_before_marker(self, harness: BackendHarness) -> None:
+        """A store with content and without a marker: none until all of it is backed up, then an exact one."""
+        content = {b"%05d" % number: b"%d" % number * 20 for number in range(3000)}
+        task = harness.backup(1, {}, content={"first": content})
+        markers = task.commit_changes({"first": {b"00000": None, b"new": b"1"}}, complete=True)
+        assert harness.restore(markers["first"]) == task.content()
+        assert harness.restore(markers["second"], "second") == {}
+        markers = task.commit(first={b"new": b"2"})
+        assert harness.restore(markers["first"]) == task.content()
+        assert len(task.content()) == 3000
+
+    def test_changes_made_while_a_base_is_made(self, harness: BackendHarness, objects: ObjectStore) -> None:
+        """Every marker that commits return meanwhile is exact; the last one is there in the end."""
+        slow = SlowStore(objects, _SLOW_S)
+        harness.objects = slow
+        task = harness.backup(1, {}, content={"first": {b"base": b"1", b"changed": b"1", b"deleted": b"1"}})
+        versions: list[tuple[str, Content]] = []
+        changes: list[Changes] = [
+            {b"at once": b"1"},
+            {b"changed": b"2"},
+            {b"deleted": None},
+            {b"at once": None, b"last": b"1"},
+        ]
+        for number, changed in enumerate(changes):
+            markers = task.commit_changes({"first": changed}, complete=number + 1 == len(changes))
+            if "first" in markers:
+                versions.append((markers["first"], task.content()))
+            slow.seconds = 0
+        for marker, content in versions:
+            assert harness.restore(marker) == content
+        assert versions[-1][1] == {b"base": b"1", b"changed": b"2", b"last": b"1"}
+
+    def test_asking_again_for_a_base_changes_nothing_else(self, harness: BackendHarness, objects: ObjectStore) -> None:
+        """One store has a marker and changes; the commit waits for the base of the other one."""
+        with closing(harness.backup(1)) as task:
+            first = task.commit(first={b"a": b"1"})["first"]
+        harness.objects = SlowStore(objects, _SLOW_S)
+        task = harness.backup(2, {"first": first}, content={"second": {b"b": b"1"}})
+        markers = task.commit_changes({"first": {b"a": b"2"}, "second": {b"c": b"1"}}, complete=True)
+        assert harness.restore(markers["first"]) == {b"a": b"2"}
+        assert harness.restore(markers["second"], "second") == {b"b": b"1", b"c": b"1"}
+
+    def test_close_while_a_base_is_made(self, harness: BackendHarness, objects: ObjectStore) -> None:
+        """The copies are let go of; the next epoch starts anew."""
+        content = {b"a": b"1", b"b": b"2"}
+        slow = SlowStore(objects, _SLOW_S)
+        harness.objects = slow
+        with closing(harness.backup(1, {}, content={"first": content})) as task:
+            task.commit(first={b"c": b"3"})
+        assert not harness.copies
+        slow.seconds = 0
+        task = harness.backup(2, {}, content={"first": content})
+        markers = task.commit_changes({}, complete=True)
+        assert harness.restore(markers["first"]) == content
+
+    def test_a_base_that_fails_is_made_all_the_same(self, harness: BackendHarness, objects: ObjectStore) -> None:
+        """Also if what it wrote before it failed is there, and the store has changed since."""
+        slow = _LosesFirstReply(objects, _SLOW_S)
+        harness.objects = slow
+        task = harness.backup(1, {}, content={"first": {b"%d" % number: b"x" for number in range(100)}})
+        for number in range(3):
+            task.commit_changes({"first": {b"%d" % number: b"changed"}}, retry=True)
+            slow.seconds = 0
+        markers = task.commit_changes({"first": {b"4": None}}, retry=True, complete=True)
+        assert harness.restore(markers["first"]) == task.content()
+
+    def _restores_or_says(self, harness: BackendHarness, marker: str, content: Content) -> str | None:
+        try:
+            assert harness.restore(marker) == content
+        except NotFoundError as error:
+            return str(error)
+        return None
+
+    def _objects_of(self, harness: BackendHarness, store: str) -> list[str]:
+        keys = harness.objects.list(harness.paths.store_folder(store))
+        if not keys:
+            pytest.skip("the backend keeps no objects")
+        return keys
 
 
-def _random_changes(rng: random.Random) -> dict[bytes, bytes | None]:
+class _LosesFirstReply(SlowStore):
+    """Makes its first object, and then says it could not."""
+
+    lost = False
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        done = super().put_if_absent(key, data)
+        if not self.lost:
+            self.lost = True
+            raise RetryableError(f"the reply to the write of `{key}` was lost")
+        return done
+
+
+def random_changes(rng: random.Random) -> dict[bytes, bytes | None]:
+    """A few puts and deletes of a few keys."""
     keys = [b"%d" % rng.randrange(30) for _ in range(rng.randrange(12))]
     return {key: None if rng.random() < 0.3 else rng.randbytes(rng.randrange(40)) for key in keys}
-
-
-def _apply(model: Content, changes: Changes) -> None:
-    for key, value in changes.items():
-        if value is None:
-            model.pop(key, None)
-        else:
-            model[key] = value
-
-
-def _until_it_works(manager: TaskBackupManager, checkpoint_id: CheckpointId) -> dict[str, str]:
-    for _ in range(1000):
-        try:
-            return dict(manager.upload(checkpoint_id))
-        except RetryableError:
-            continue
-    raise PenstockError("a thousand uploads failed")

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,20 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.system.base import OffsetRange, PartitionOffsets, System
+from penstock.system import local
+from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System
 from penstock.system.local import LocalSystem
-from penstock.testing.system_contract import STREAM, SystemContract, append, messages, read, records, ssp
+from penstock.testing.system_contract import (
+    COMPACTOR,
+    STREAM,
+    SystemContract,
+    append,
+    messages,
+    read,
+    read_compacted,
+    records,
+    ssp,
+)
 
 
 class TestLocalSystem(SystemContract):
@@ -181,3 +193,76 @@ def test_offset_at_time_as_a_scan(tmp_path_factory: pytest.TempPathFactory, batc
         expected = next((o for o, t in enumerate(flat) if o >= cut and t >= wanted), len(flat))
         assert admin.offset_at_time(ssp(system, 0), wanted) == expected
     admin.close()
+
+
+def test_a_compaction_that_breaks_off_changes_nothing(system: LocalSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is done when it breaks off, just not committed."""
+    here = ssp(system, 0)
+    append(system, here, [(0, b"k", b"1"), (1, b"k", None), *records(2, 2)])
+    admin = system.admin()
+    drop = local.drop_superseded
+
+    def drop_and_fail(*arguments: Any) -> None:
+        drop(*arguments)
+        raise OSError("the process ends here")
+
+    monkeypatch.setattr(local, "drop_superseded", drop_and_fail)
+    with pytest.raises(OSError, match="ends here"):
+        admin.compact(OffsetRange(here, 1, 4), COMPACTOR)
+    assert read(system, here, 0, 4) == read_compacted(system, here, 0, 4)
+    assert [message[0] for message in read_compacted(system, here, 0, 2)] == [0, 1]
+    monkeypatch.undo()
+    assert admin.compact(OffsetRange(here, 1, 4), COMPACTOR) == 2
+
+
+def test_a_partition_that_is_not_compacted_has_the_same_file(system: LocalSystem) -> None:
+    append(system, ssp(system, 0), records(0, 3))
+    read_compacted(system, ssp(system, 0), 0, 3)
+    system.admin().compact(OffsetRange(ssp(system, 0), 0, 3), COMPACTOR, dry_run=True)
+    assert _tables(system) == ["fence", "head", "message", "peak"]
+    system.admin().compact(OffsetRange(ssp(system, 0), 0, 3), COMPACTOR)
+    assert _tables(system) == ["compacted", "fence", "head", "message", "peak"]
+
+
+def _tables(system: LocalSystem) -> list[str]:
+    connection = sqlite3.connect(f"{system.root}/{STREAM}/0.db")
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+    connection.close()
+    return [name for (name,) in names]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=6), max_size=8), st.data())
+def test_offset_at_time_after_compactions(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, int]]], data: st.DataObject
+) -> None:
+    system = LocalSystem("local", str(tmp_path_factory.mktemp("s")))
+    admin, here = system.admin(), ssp(system, 0)
+    admin.create_stream(STREAM, 1)
+    start = end = upcoming = 0
+    for batch in batches:
+        rows: list[RawRecord] = [(t, b"%d" % key, b"v" if key else None) for t, key in batch]
+        append(system, here, rows)
+        upcoming += len(rows)
+        start = data.draw(st.integers(start, end))
+        end = data.draw(st.integers(end, upcoming))
+        admin.compact(OffsetRange(here, start, end), COMPACTOR)
+    left = read_compacted(system, here, start, upcoming)
+    for wanted in range(-1, 11):
+        expected = next((offset for offset, t, _, _ in left if t >= wanted), upcoming)
+        assert admin.offset_at_time(here, wanted) == expected
+    admin.close()
+
+
+def test_compactions_keep_the_file_small(system: LocalSystem) -> None:
+    """Pages and rows of what went are used again: the file grows with what is there, not with what was written."""
+    here, admin, path = ssp(system, 0), system.admin(), Path(system.root, STREAM, "0.db")
+    sizes = []
+    for number in range(40):
+        first = append(system, here, [(number, b"%d" % key, b"x" * 500) for key in range(100)])
+        admin.compact(OffsetRange(here, 0, first + 100), COMPACTOR)
+        sizes.append(path.stat().st_size)
+    assert sizes[-1] <= 3 * sizes[1] + 100_000
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT COUNT(*) FROM peak").fetchone()[0] <= 2
+    connection.close()

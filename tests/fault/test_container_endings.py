@@ -19,7 +19,7 @@ from penstock.container.client import ContainerClient
 from penstock.container.exchange import exchange
 from penstock.errors import (
     ContainerLostError,
-    NotFoundError,
+    CorruptError,
 )
 from penstock.runtime.packet import to_batch
 from tests.support.container_app import messages
@@ -219,7 +219,7 @@ def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
         markers = job.commit(batch)
     (missing,) = job.root.rglob("1/7.*.delta")
     missing.unlink()
-    with pytest.raises(NotFoundError, match=r"state/totals/1/7\.\d+\.delta` is missing.*version 30 of store `totals`"):
+    with pytest.raises(CorruptError, match=r"state/totals/1/7\.\d+\.delta` is missing.*version 30 of store `totals`"):
         job.open(last_ended=30, markers=markers)
     with pytest.raises(ContainerLostError, match="this container is in"):
         job.start_run(31, 1)

@@ -63,8 +63,9 @@ def test_calls_without_the_right_secret_are_refused_and_logged_once(container: C
             with pytest.raises(flight.FlightUnauthenticatedError):
                 _read_one(client, options)
         client.close()
+    call = OpenCall(container.client.identity(1), 0, None, None, [], [0])
     with pytest.raises(ContainerLostError, match="secret"):
-        list(ContainerClient(address, "wrong").open(OpenCall(container.client.identity(1), 0, None, [], [0]), b"", 5))
+        list(ContainerClient(address, "wrong").open(call, b"", 5))
     job.run_batch(1, messages(10))
     assert container.log.count("without the job's secret") == 1
     assert SECRET not in container.log

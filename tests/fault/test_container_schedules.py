@@ -228,5 +228,5 @@ def test_calls_of_an_older_epoch_are_refused(job: Job) -> None:
     client = job.homes[0].client
     for epoch in (old, job.epoch):
         with pytest.raises(ContainerLostError, match=f"epoch {epoch} is not newer than {job.epoch}"):
-            list(client.open(OpenCall(client.identity(epoch), 0, None, [], [0]), job.package, 30))
+            list(client.open(OpenCall(client.identity(epoch), 0, None, None, [], [0]), job.package, 30))
     job.run_batch(1, messages(10))

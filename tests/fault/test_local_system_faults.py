@@ -21,7 +21,7 @@ import pytest
 from penstock.errors import ConfigError, CorruptError, PenstockTimeoutError, RetryableError
 from penstock.system.base import PartitionOffsets, RawMessage, WriterIdentity
 from penstock.system.local import LocalSystem
-from penstock.testing.system_contract import STREAM, append, messages, read, records, ssp
+from penstock.testing.system_contract import STREAM, append, messages, read, read_compacted, records, ssp
 
 DEADLINE_SECONDS = 60
 
@@ -40,6 +40,27 @@ APPENDER = textwrap.dedent(
         rows = [(batch, name.encode(), b"%d of %d, batch %d" % (i, size, batch)) for i in range(size)]
         first = writer.append(ssp(system, 0), rows)
         print(batch, first, size, flush=True)
+    """
+)
+
+
+COMPACTOR = textwrap.dedent(
+    """
+    import random, sys
+    from penstock.system.base import OffsetRange, WriterIdentity
+    from penstock.system.local import LocalSystem
+    from penstock.testing.system_contract import ssp
+
+    root, epoch, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    system, rng = LocalSystem("local", root), random.Random(epoch)
+    identity, here = WriterIdentity("writer", epoch), ssp(LocalSystem("local", root), 0)
+    writer, admin = system.writer(identity), system.admin()
+    while True:
+        rows = [(0, b"%d" % (n % 997), None if n % 7 == 0 else b"%d" % n) for n in range(number, number + 500)]
+        end = writer.append(here, rows) + 500
+        number += 500
+        print(end, flush=True)
+        admin.compact(OffsetRange(here, 0, rng.randrange(end - 200, end + 1)), identity)
     """
 )
 
@@ -99,6 +120,32 @@ def test_an_appender_is_killed_at_random_moments(system: LocalSystem) -> None:
         unacknowledged = [batch for batch in found if batch not in acknowledged]
         assert len(unacknowledged) <= run + 1  # the last one of each run may be stored and its reply lost
     assert append(system, ssp(system, 0), records(0, 1)) == len(stored(system)) - 1
+
+
+def test_a_compactor_is_killed_at_random_moments(system: LocalSystem) -> None:
+    """Whatever a compaction was doing, what is left says the same as all that was ever written."""
+    rng = random.Random(11)
+    dropped_some = False
+    for epoch in range(1, 7):
+        upcoming = system.admin().offsets(STREAM)[0].upcoming
+        command = [sys.executable, "-c", COMPACTOR, system.root, str(epoch), str(upcoming)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        kill_after = upcoming + 500 * rng.randrange(1, 30)
+        for line in process.stdout:
+            if int(line) == kill_after:  # it goes on to compact meanwhile
+                process.send_signal(signal.SIGKILL)
+        assert process.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+        process.stdout.close()
+        upcoming = system.admin().offsets(STREAM)[0].upcoming
+        found = read_compacted(system, ssp(system, 0), 0, upcoming)
+        expected = {b"%d" % (n % 997): None if n % 7 == 0 else b"%d" % n for n in range(upcoming)}
+        content = {key: value for _, _, key, value in found}
+        assert {k: v for k, v in content.items() if v is not None} == {
+            k: v for k, v in expected.items() if v is not None
+        }
+        dropped_some = dropped_some or len(found) < upcoming
+    assert dropped_some
 
 
 def test_two_processes_append_at_once(system: LocalSystem) -> None:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from obstore.store import MemoryStore
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, encode_record
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.remote_store import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
+from tests.support.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 TIMEOUT_S = 60.0
@@ -29,22 +30,6 @@ def memory() -> ObjectStore:
     return RemoteObjectStore("memory://log", store=MemoryStore())
 
 
-def checkpoint(claim: Claim, number: int, parent: CheckpointId | None = None) -> CheckpointRecord:
-    return CheckpointRecord(
-        id=CheckpointId(number, 0),
-        parent=parent,
-        epoch=claim.epoch,
-        run_id=claim.run_id,
-        writer=claim.writer,
-        task_count=0,
-        batch=number,
-        batch_time_ms=number,
-        stores={},
-        next_offsets={},
-        tasks={},
-    )
-
-
 @dataclass
 class Writer:
     """One driver: its log, its claim, and the checkpoints it was told are written."""
@@ -52,6 +37,8 @@ class Writer:
     log: CheckpointLog
     claim: Claim
     acknowledged: list[CheckpointRecord] = field(default_factory=list)
+    unclear: CheckpointRecord | None = None
+    """A record whose append failed: no other is taken until it is known whether it was made."""
 
 
 def assert_linear(view: LogView, writers: list[Writer]) -> None:
@@ -104,7 +91,7 @@ class LogMachine(RuleBasedStateMachine):
         except (FencedError, RetryableError):
             return
         self.all.append(Writer(writer.log, claim))
-        writer.acknowledged, writer.claim, done = [], claim, writer.acknowledged
+        writer.acknowledged, writer.claim, writer.unclear, done = [], claim, None, writer.acknowledged
         self.all.append(Writer(writer.log, old, done))
         with pytest.raises(FencedError):
             writer.log.append(checkpoint(old, 0))
@@ -125,10 +112,12 @@ class LogMachine(RuleBasedStateMachine):
         try:
             writer.log.append(record)
         except RetryableError:
+            writer.unclear = record
             return multiple((writer, record))
         except FencedError:
-            assert record in self.truth().checkpoints or not owner or before.checkpoints[-1].writer == record.writer
+            assert record in self.truth().checkpoints or not owner or writer.unclear not in (None, record)
             return multiple()
+        writer.unclear = None
         assert owner or there, "only the owner of the last claim appends; others only learn of a lost reply"
         if record not in writer.acknowledged:
             writer.acknowledged.append(record)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
 from penstock.runtime.sink import SinkAttempt
 from penstock.runtime.source import run_source
 from penstock.runtime.topology import plan_topology
-from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.changelog_files import ChangelogFilesRestore
 from penstock.state.engine import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -131,7 +132,7 @@ class Job:
             self.system.admin().create_stream(stream, tasks)
         self.objects = open_store(self.config.job.root)
         self.objects.put_if_absent("probe", b"")
-        self.package = pickle.dumps(JobPackage(self.topology, self.settings, self.config, "uid", "probe"))
+        self.package = pickle.dumps(JobPackage(self.topology, self.settings, self.config, "uid", "probe", {}))
         self.epoch = 0
 
     @property
@@ -151,7 +152,8 @@ class Job:
         for client in self.clients:
             tasks = self.tasks_of(client)
             own = None if markers is None else {str(t): markers[str(t)] for t in tasks}
-            call = OpenCall(client.identity(self.epoch), last_ended, own, covered, tasks)
+            checkpoint_id = None if markers is None else "1-0"
+            call = OpenCall(client.identity(self.epoch), last_ended, checkpoint_id, own, covered, tasks)
             list(client.open(call, self.package, DEADLINE_S))
 
     def start(self, batch: int, messages: Sequence[Message], run: int = 1) -> Run:
@@ -266,7 +268,7 @@ def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> lis
     commit = CommitCall(identity, "1-0")
     return [
         lambda: list(
-            client.open(OpenCall(Identity(identity.incarnation, 10**6), 0, None, [], [0]), job.package, timeout)
+            client.open(OpenCall(Identity(identity.incarnation, 10**6), 0, None, None, [], [0]), job.package, timeout)
         ),
         lambda: client.start_run(StartRun(identity, 2, 1), timeout),
         lambda: client.end(EndCall(identity, 1, {}), timeout),
@@ -280,9 +282,14 @@ def stored(job: Job, markers: dict[str, dict[str, dict[str, str]]]) -> dict[byte
     found: dict[bytes, bytes] = {}
     for task in range(job.tasks):
         engine = MemoryEngine()
-        context = BackendContext(job.objects, JobPaths("totals", "1"), task, ("totals",), job.epoch)
+        context = BackendContext(job.objects, JobPaths("totals", "1"), task, ("totals",), job.epoch, job.config)
         marker = markers[str(task)]["changelog-files"]["totals"]
+        target = RestoreTarget(Path(), partial(_same, engine))
         progress = RestoreProgress(threading.Event(), lambda _: None)
-        ChangelogFilesRestore(context).restore(marker, "totals", engine, progress)
+        ChangelogFilesRestore(context).restore("totals", marker, target, progress)
         found |= dict(engine.scan(None, None))
     return found
+
+
+def _same(engine: MemoryEngine) -> MemoryEngine:
+    return engine

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -29,14 +31,15 @@ def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture
-def harness(objects: ObjectStore) -> BackendHarness:
-    return BackendHarness(ChangelogFilesFactory(), objects)
+def harness(objects: ObjectStore, tmp_path: Path) -> Iterator[BackendHarness]:
+    with closing(BackendHarness(ChangelogFilesFactory(), objects, tmp_path, "memory")) as harness:
+        yield harness
 
 
-def commits(harness: BackendHarness, epoch: int, markers: dict[str, str], numbers: range) -> dict[str, str]:
-    manager = harness.backup(epoch, markers)
+def commits(harness: BackendHarness, epoch: int, before: dict[str, str] | None, numbers: range) -> dict[str, str]:
+    task, markers = harness.backup(epoch, before), before or {}
     for number in numbers:
-        markers = harness.commit(manager, first={b"%d" % number: b"of epoch %d" % epoch})
+        markers = task.commit(first={b"%d" % number: b"of epoch %d" % epoch})
     return markers
 
 
@@ -97,12 +100,12 @@ def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
 
 
 def test_the_names_carry_version_and_epoch(harness: BackendHarness, objects: ObjectStore) -> None:
-    commits(harness, 5, commits(harness, 2, {}, range(1, 3)), range(3, 5))
+    commits(harness, 5, commits(harness, 2, None, range(1, 3)), range(3, 5))
     assert objects.list(FOLDER) == [f"{FOLDER}/{name}.delta" for name in ("1.2", "2.2", "3.5", "4.5")]
 
 
 def test_commit_8_fails_the_next_epoch_commits_another_8(harness: BackendHarness, objects: ObjectStore) -> None:
-    seventh = commits(harness, 1, {}, range(1, 8))
+    seventh = commits(harness, 1, None, range(1, 8))
     failed = commits(harness, 1, seventh, range(8, 9))
     other = commits(harness, 2, seventh, range(8, 10))
     assert {f"{FOLDER}/8.1.delta", f"{FOLDER}/8.2.delta"} < set(objects.list(FOLDER))
@@ -115,10 +118,10 @@ def test_commit_8_fails_the_next_epoch_commits_another_8(harness: BackendHarness
 
 def test_upload_of_commit_c_completes_after_a_rewind_to_c_minus_1(harness: BackendHarness) -> None:
     """The old epoch's upload hangs, a new epoch rewinds and commits C again, then the old one goes through."""
-    before = commits(harness, 1, {}, range(1, 5))
+    before = commits(harness, 1, None, range(1, 5))
     old = harness.backup(1, before)
     again = commits(harness, 2, before, range(5, 6))
-    late = harness.commit(old, first={b"5": b"of epoch 1"})
+    late = old.commit(first={b"5": b"of epoch 1"})
     assert harness.restore(again["first"]) == content((1, range(1, 5)), (2, range(5, 6)))
     assert late != again
     following = commits(harness, 3, again, range(6, 7))
@@ -126,22 +129,22 @@ def test_upload_of_commit_c_completes_after_a_rewind_to_c_minus_1(harness: Backe
 
 
 def test_the_same_upload_twice_is_one(harness: BackendHarness, objects: ObjectStore) -> None:
-    first = commits(harness, 1, {}, range(1, 3))
+    first = commits(harness, 1, None, range(1, 3))
     before = {key: objects.get(key) for key in objects.list("")}
-    assert commits(harness, 1, {}, range(1, 3)) == first
+    assert commits(harness, 1, None, range(1, 3)) == first
     assert {key: objects.get(key) for key in objects.list("")} == before
 
 
 def test_the_same_name_with_other_content_is_refused(harness: BackendHarness, objects: ObjectStore) -> None:
-    commits(harness, 1, {}, range(1, 2))
+    commits(harness, 1, None, range(1, 2))
     before = objects.get(f"{FOLDER}/1.1.delta")
     with pytest.raises(PenstockError, match=r"1\.1\.delta` exists with other content: two containers write as epoch 1"):
-        harness.commit(harness.backup(1), first={b"another": b"value"})
+        harness.backup(1).commit(first={b"another": b"value"})
     assert objects.get(f"{FOLDER}/1.1.delta") == before
 
 
 def test_a_missing_delta_is_an_error_and_never_an_older_state(harness: BackendHarness, objects: ObjectStore) -> None:
-    markers = commits(harness, 1, {}, range(1, 6))
+    markers = commits(harness, 1, None, range(1, 6))
     for number in range(1, 6):
         key = f"{FOLDER}/{number}.1.delta"
         data = objects.get(key)
@@ -152,7 +155,7 @@ def test_a_missing_delta_is_an_error_and_never_an_older_state(harness: BackendHa
 
 
 def test_a_delta_under_another_ones_name_is_corrupt(harness: BackendHarness, objects: ObjectStore) -> None:
-    markers = commits(harness, 1, {}, range(1, 3))
+    markers = commits(harness, 1, None, range(1, 3))
     objects.delete(f"{FOLDER}/2.1.delta")
     objects.put_if_absent(f"{FOLDER}/2.1.delta", encode_delta(DeltaHeader(2, 7, ((7, 1, 2),)), {b"x": b"1"}))
     with pytest.raises(CorruptError, match=r"2\.1\.delta` holds version 2 of epoch 7"):
@@ -161,5 +164,5 @@ def test_a_delta_under_another_ones_name_is_corrupt(harness: BackendHarness, obj
 
 def test_the_registry() -> None:
     assert backend_factory("changelog-files").name == "changelog-files"
-    with pytest.raises(ConfigError, match="`blob` is not known; known: changelog-files"):
-        backend_factory("blob")
+    with pytest.raises(ConfigError, match="`blobs` is not known; known: changelog-files, "):
+        backend_factory("blobs")

@@ -91,6 +91,13 @@ def test_golden_log_records(name: str, record: Claim | CheckpointRecord) -> None
     assert encode_record(record) == data
 
 
+def test_golden_log_record_with_a_list_of_what_is_retained() -> None:
+    data = (GOLDEN / "log-record-format2.json").read_bytes()
+    record = replace(RECORD, retained={1: CheckpointId(1614147400000, 7), 12: CheckpointId(1614147480000, 1)})
+    assert decode_record(data, "k") == record
+    assert encode_record(record) == data
+
+
 def test_v1_ignores_outer_keys_and_key_buckets() -> None:
     fields = '"system":"s","stream":"t","partition":"1","keyBucket":"-1","offset":"5"'
     assert CheckpointV1.decode(f'{{"x":{{{fields}}}}}') == CheckpointV1({SSP("s", "t", 1): "5"})
@@ -183,7 +190,7 @@ def test_v1_round_trips(offsets: dict[SSP, str | None]) -> None:
 
 @given(st.dictionaries(st.integers(0, 99), st.dictionaries(ssps, st.integers(0, 2**63 - 1))))
 def test_records_round_trip(next_offsets: dict[int, dict[SSP, int]]) -> None:
-    record = replace(RECORD, next_offsets=next_offsets, parent=None, ended=None)
+    record = replace(RECORD, next_offsets=next_offsets, parent=None, ended=None, retained={})
     assert decode_record(encode_record(record), "k") == record
 
 
@@ -201,8 +208,8 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for change in ({"format": 2}, {"kind": "retention"}):
-        document = orjson.loads(encode_record(CLAIM)) | change
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 3}), (CLAIM, {"kind": "later", "format": 1})):
+        document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})
         with pytest.raises(IncompatibleError, match="some/key"):

@@ -339,31 +339,6 @@ def log(objects: FileObjectStore) -> CheckpointLog:
     return log
 
 
-@pytest.mark.usefixtures("log")
-def test_checkpoint_list() -> None:
-    found = call_json("checkpoint", "list", "flights")
-    assert [(each["kind"], each["batch"], each["ended"]) for each in found] == [
-        ("start", 0, None),
-        ("commit", 3, "stopped"),
-    ]
-    assert found[0]["stores"] == {"aircraft": "totals string json"}
-    assert "1700000000003-5" in call("checkpoint", "list", "flights-1")[0]
-
-
-@pytest.mark.usefixtures("log")
-def test_checkpoint_show_says_everything() -> None:
-    facts = call_json("checkpoint", "show", "flights")
-    assert (facts["id"], facts["parent"], facts["slot"]) == ("1700000000003-5", "1700000000000-5", 2)
-    assert facts["tasks"][1]["nextOffsets"] == {"local.flights.1": 4}
-    assert facts["tasks"][1]["markers"] == {"changelog-files": {"aircraft": "marker-3"}}
-    assert json.loads(facts["tasks"][0]["values"]["2"])["checkpoint-id"] == facts["id"]
-    text = call("checkpoint", "show", "flights", "1700000000000-5")[0]
-    for part in ("marker-0", "local.flights.1", "totals", "start"):
-        assert part in text
-    error = call("checkpoint", "show", "flights", "1-1", status=1)[1]
-    assert "penstock checkpoint list flights-1" in error
-
-
 def test_a_log_without_checkpoints(objects: FileObjectStore) -> None:
     CheckpointLog(objects, PATHS).claim("run-a")
     assert call_json("checkpoint", "list", "flights") == []
@@ -378,15 +353,6 @@ def test_a_job_that_is_not_there(arguments: tuple[str, ...], home: Path) -> None
     assert f"there is no job `{arguments[-1]}`" in error
     assert "job.root" in error
     assert not home.exists(), "looking must not create anything"
-
-
-@pytest.mark.usefixtures("log")
-def test_a_damaged_record_is_told_not_skipped(home: Path) -> None:
-    path = home / "jobs" / PATHS.checkpoint(1)
-    path.write_bytes(path.read_bytes()[:-9])
-    error = call("checkpoint", "list", "flights", status=1)[1]
-    assert PATHS.checkpoint(1) in error
-    assert "damaged" in error
 
 
 @pytest.mark.usefixtures("log")

@@ -15,7 +15,6 @@ from penstock.config import JobConfig, describe, load_config
 from penstock.config import keys as config_keys
 from penstock.config.properties import PropertiesError, parse_properties
 from penstock.config.reference import markdown
-from penstock.config.table import BACKENDS
 from penstock.errors import ConfigError
 
 ENV = {"PENSTOCK_HOME": "/srv/penstock"}
@@ -52,7 +51,8 @@ def test_defaults() -> None:
     assert config.system("local").type == "local"
     assert config.system("local").path == Path("/srv/penstock/streams")
     assert config.store("aircraft").object_cache_size == 100_000
-    assert config.store("aircraft").backup_factories == config.store("aircraft").restore_factories == BACKENDS
+    assert config.store("aircraft").backup_factories == ("changelog-files",)
+    assert config.store("aircraft").restore_factories == ("changelog-files",)
 
 
 @pytest.mark.parametrize("environ", [{}, {"PENSTOCK_HOME": ""}])
@@ -250,7 +250,7 @@ def test_sizes(text: str, expected: int) -> None:
         ("task.checkpoint.write.versions=3", "one or more of: 2, 1 (unknown: `3`)"),
         ("task.checkpoint.write.versions=2,2", "twice"),
         ("stores.backup.factories=", "an empty name"),
-        ("stores.a.restore.factories=blobs", "one or more of: changelog-files (unknown: `blobs`)"),
+        ("stores.a.restore.factories=blobs", "or your own as `module:Class` (unknown: `blobs`)"),
         ("job.root=ftp://x/y", "unknown scheme `ftp`"),
         ("job.root=s3://", "no bucket"),
         ("job.root=file://x/y", "three slashes"),

@@ -1,19 +1,30 @@
 """What a state backend is (SEP-28): how a task's stores are backed up at a commit and restored at a start.
 
-A backend is named in `stores.backup.factories` and `stores.restore.factories`. Keys and values are bytes here.
+A backend is named in `stores.backup.factories` and `stores.restore.factories`: one of Penstock's by its short name, one
+of your own as `module:Class`, the class being a StateBackendFactory. Keys and values are bytes here.
+
+One commit, for each task: `snapshot` of every backup manager, between two batches, which takes the net changes; then,
+while the next batches run, the copies that managers asked for and `upload` of all managers in parallel; then the record
+in the checkpoint log, with what the uploads returned; then `clean_up`. A commit that fails ends the epoch: managers are
+closed and new ones continue from the last checkpoint in the log.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.config.model import JobConfig
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.state.engine import Changes, Engine
+from penstock.state.engine import Engine
+from penstock.state.records import Changes
+from penstock.system.base import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +32,56 @@ class BackendContext:
     """What a backend is given about the task it works for."""
 
     objects: ObjectStore
+    """The job root. Objects of a job lie under keys that `paths` builds."""
     paths: JobPaths
     task: int
     stores: tuple[str, ...]
+    """The stores of the task that this backend backs up, or is asked to restore."""
     epoch: int
-    """The epoch every object it writes carries in its name."""
+    """The epoch every object it writes carries in its name, so that two epochs never write one key."""
+    config: JobConfig
+    systems: Mapping[str, System] = field(default_factory=dict)
+
+
+class StoreCopy:
+    """Everything a store held at one boundary, immutable, until the last one who uses it has released it."""
+
+    def __init__(self, directory: Path, open_copy: Callable[[], Engine], remove: Callable[[], None]) -> None:
+        """`open_copy` opens the copy for reading; `remove` is called when nobody uses it any more."""
+        self.directory = directory
+        """The engine's own files. A file that is in the copies of two boundaries under one name may differ."""
+        self._open = open_copy
+        self._remove = remove
+        self._lock = threading.Lock()
+        self._users = 1
+
+    def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
+        """All entries, by key. Close it (`contextlib.closing`) if it is left before its end."""
+        with closing(self._open()) as engine:
+            yield from engine.scan(None, None)
+
+    def acquire(self) -> StoreCopy:
+        """One user more: whoever needs the copy for longer than an upload takes. Each one calls `release` once."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        """One user less."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self._remove()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTarget:
+    """Where a store is to be restored: fill the empty folder with the engine's files, or the engine with entries."""
+
+    directory: Path
+    engine: Callable[[], Engine]
+    """The engine over the folder, opened by the first call. Once it is open the folder is the engine's."""
 
 
 @dataclass(slots=True)
@@ -38,56 +94,147 @@ class RestoreProgress:
 
 
 class TaskBackupManager(ABC):
-    """Backs up one task's stores. Called by one thread at a time, in the order init, (snapshot, upload)*, close."""
+    """Backs up one task's stores.
+
+    Called in the order init, (snapshot, upload, clean_up)*, close, by one thread at a time. At most one commit is
+    between its snapshot and the end of its upload.
+    """
 
     @abstractmethod
-    def init(self, markers: Mapping[str, str]) -> None:
-        """After the restore, whoever restored: continue from these markers of this backend (store -> marker).
+    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
+        """After the restore, whoever restored: continue from this backend's markers (store -> marker) of the
+        checkpoint, and bring what it holds beyond them back to them.
 
-        A store without a marker has to be backed up from the ground before it gets one.
+        A store without a marker needs a base: everything it holds is backed up before it gets one. Without a
+        checkpoint all stores are empty and need none.
         """
+
+    def wants_copy(self, store: str) -> bool:
+        """Asked before each snapshot: whether `upload` needs everything the store holds, not just what changed."""
+        return False
 
     @abstractmethod
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
-        """The short, synchronous part: take the net changes of every store since the last snapshot."""
+        """The short, synchronous part: take the net changes of every store since the last snapshot. They are not
+        changed any more by anyone."""
 
     @abstractmethod
-    def upload(self, checkpoint_id: CheckpointId) -> Mapping[str, str]:
-        """Make the last snapshot durable; store -> marker. A marker means: this backend alone can rebuild the store.
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+        """Make the last snapshot durable; store -> marker.
 
-        May be called again after a RetryableError, with the same effect.
+        A marker means: this backend alone can rebuild the store as it was at the snapshot. A store whose base is not
+        complete is left out. `copies` has the stores `wants_copy` was True for. May be called again for the same
+        checkpoint: after a RetryableError, with the same effect; or to ask for a base that was not complete.
         """
+
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none
+        """The checkpoint is in the log, with these markers: let go of what was kept in case it would not be.
+        Idempotent; also called after `init`. What older checkpoints alone need is the admin's business."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. No call follows."""
+        """Stop and join what runs in the background, release what is open. No call follows."""
 
 
 class TaskRestoreManager(ABC):
-    """Rebuilds stores of one task from markers."""
+    """Rebuilds stores of one task from markers. Stores of a task may be restored by several threads at once."""
 
     @abstractmethod
-    def restore(self, marker: str, store: str, engine: Engine, progress: RestoreProgress) -> None:
-        """Fill the empty engine with the store's content at the marker.
+    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+        """Fill the empty target with the store's content at the marker, exactly.
 
-        Raises CorruptError or NotFoundError naming the object that is damaged or missing.
+        Raises:
+            CorruptError, NotFoundError: naming the object that is damaged or missing.
+            RetryableError: it was cancelled, or what it reads from failed for now.
         """
 
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """Release what is open. No call follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMarker:
+    """A marker and what it is of."""
+
+    store: str
+    task: int
+    marker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What must stay restorable, as a value. Everything a backend deletes is a function of this and its listing."""
+
+    epoch: int
+    """The epoch of whoever collects, who owns the log. Objects of older epochs are written by nobody any more."""
+    retained: tuple[StoreMarker, ...]
+    """This backend's markers of every retained checkpoint."""
+    left: tuple[StoreMarker, ...]
+    """Those of checkpoints that left the list of retained ones."""
+    sweep: bool
+    """Whether to list everything the backend holds and delete what dead epochs left behind, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What was, or in a dry run would be, deleted."""
+
+    names: tuple[str, ...]
+    size_bytes: int | None = None
+    """Their size, where the backend knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """What a backend's admin is given: the whole job."""
+
+    objects: ObjectStore
+    paths: JobPaths
+    tasks: int
+    stores: tuple[str, ...]
+    """The stores that this backend backs up or restores."""
+    config: JobConfig
+    systems: Mapping[str, System] = field(default_factory=dict)
+
+
+class StateBackendAdmin(ABC):
+    """Looks after what a backend keeps for a job. Used by the driver, or by a command while the job is stopped."""
+
+    def create_resources(self, epoch: int) -> None:  # noqa: B027 - most need none
+        """Make what the backend needs before the first container opens, fenced with the epoch. Idempotent."""
+
+    def validate_resources(self) -> None:  # noqa: B027
+        """Raise ConfigError if what is there cannot serve this job, saying what to do."""
+
     @abstractmethod
-    def close(self) -> None:
+    def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
+        """Delete what no retained marker needs, and which is named by a marker that left, or (in a sweep) by nothing
+        and of an epoch before `retention.epoch`. Never anything else: an upload of this epoch may be under way.
+
+        Idempotent; oldest first; may be interrupted at any point and called again.
+        """
+
+    def close(self) -> None:  # noqa: B027
         """Release what is open. No call follows."""
 
 
 class StateBackendFactory(ABC):
-    """Makes the managers of one backend."""
+    """Makes the managers of one backend. Made without arguments, in the driver and in every container."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The short, stable name used in configuration and checkpoints."""
+        """A short name for messages. Checkpoints keep its markers under the name that the configuration uses: a class
+        that moves to another module is another backend, and begins with a base."""
 
     @abstractmethod
-    def backup_manager(self, context: BackendContext) -> TaskBackupManager: ...
+    def backup_manager(self, context: BackendContext) -> TaskBackupManager:
+        """A backup manager for one task."""
 
     @abstractmethod
-    def restore_manager(self, context: BackendContext) -> TaskRestoreManager: ...
+    def restore_manager(self, context: BackendContext) -> TaskRestoreManager:
+        """A restore manager for one task."""
+
+    @abstractmethod
+    def admin(self, context: AdminContext) -> StateBackendAdmin:
+        """The admin."""

@@ -6,25 +6,41 @@ A version is (number, epoch). Version j is rebuilt from the deltas of its lineag
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.metadata.paths import versioned_name
 from penstock.state.backends.base import (
+    AdminContext,
     BackendContext,
     RestoreProgress,
+    RestoreTarget,
     StateBackendFactory,
+    StoreCopy,
+    StoreMarker,
     TaskBackupManager,
     TaskRestoreManager,
 )
+from penstock.state.backends.bases import SMALL_BASE_SECONDS, BaseBackup
 from penstock.state.backends.delta import DeltaHeader, decode_delta, encode_delta
-from penstock.state.engine import Changes, Engine
+from penstock.state.backends.objects import ObjectBackendAdmin, put_once
+from penstock.state.records import Changes
+
+logger = logging.getLogger(__name__)
 
 NAME = "changelog-files"
 _MARKER_FORMAT = 1
+_BASE_DELTA_BYTES = 16 << 20
+"""Keys and values in one delta of a base."""
+_BASE_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,37 +103,80 @@ class ChangelogFilesBackup(TaskBackupManager):
     def __init__(self, context: BackendContext) -> None:
         self._context = context
         self._markers: dict[str, ChangelogMarker] = {}
+        self._bases: dict[str, BaseBackup[ChangelogMarker]] = {}
         self._taken: dict[str, Changes] = {}
 
-    def init(self, markers: Mapping[str, str]) -> None:
-        self._markers = {
-            store: ChangelogMarker.deserialize(markers[store]) if store in markers else ChangelogMarker()
-            for store in self._context.stores
-        }
+    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
+        for store in self._context.stores:
+            if store in markers:
+                self._markers[store] = ChangelogMarker.deserialize(markers[store])
+            elif checkpoint_id is None:
+                self._markers[store] = ChangelogMarker()
+            else:
+                self._bases[store] = BaseBackup(partial(self._upload_base, store), f"{store}-{self._context.task}")
+
+    def wants_copy(self, store: str) -> bool:
+        return store in self._bases and self._bases[store].needs_copy
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._taken = dict(changes)
+        for store, base in self._bases.items():
+            if not base.needs_copy:
+                base.add(changes.get(store, {}))
 
-    def upload(self, checkpoint_id: CheckpointId) -> Mapping[str, str]:
-        after = {store: self._upload_store(store, self._taken.get(store, {})) for store in self._context.stores}
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+        for store, base in self._bases.items():
+            if base.needs_copy and store in copies:
+                base.begin(copies[store])
+                base.wait(SMALL_BASE_SECONDS)
+        for store, base in list(self._bases.items()):
+            done = base.poll()
+            if done is not None:
+                self._markers[store], self._taken[store] = done
+                del self._bases[store]
+        after = {
+            store: self._upload_delta(store, marker, self._taken.get(store, {}))
+            for store, marker in self._markers.items()
+        }
         self._markers, self._taken = after, {}
         return {store: marker.serialize() for store, marker in after.items()}
 
     def close(self) -> None:
-        self._taken = {}
+        for base in self._bases.values():
+            base.cancel()
 
-    def _upload_store(self, store: str, changes: Changes) -> ChangelogMarker:
-        before = self._markers[store]
+    def _upload_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
+        """Everything in the copy as deltas that begin a history of their own."""
+        marker, part, size = ChangelogMarker(), dict[bytes, bytes | None](), 0
+        with closing(copy.entries()) as entries:
+            for key, value in entries:
+                part[key] = value
+                size += len(key) + len(value)
+                if size >= _BASE_DELTA_BYTES:
+                    if cancelled.is_set():
+                        raise RetryableError(f"the base of store `{store}` was cancelled")
+                    marker, part, size = self._upload_base_delta(store, marker, part, cancelled), {}, 0
+        return self._upload_base_delta(store, marker, part, cancelled)
+
+    def _upload_base_delta(
+        self, store: str, before: ChangelogMarker, part: Changes, cancelled: threading.Event
+    ) -> ChangelogMarker:
+        """Tries again here: a base that began anew, from a later copy, would find its names taken by other content."""
+        while True:
+            try:
+                return self._upload_delta(store, before, part)
+            except RetryableError as error:
+                logger.warning("the base of store `%s` of task %d waits: %s", store, self._context.task, error)
+                if cancelled.wait(_BASE_RETRY_SECONDS):
+                    raise
+
+    def _upload_delta(self, store: str, before: ChangelogMarker, changes: Changes) -> ChangelogMarker:
         if not changes:
             return before
         marker = before.next(self._context.epoch)
         key = self._context.paths.delta(store, self._context.task, marker.version, marker.epoch)
         data = encode_delta(DeltaHeader(marker.version, marker.epoch, marker.lineage), changes)
-        if not self._context.objects.put_if_absent(key, data) and self._context.objects.get(key) != data:
-            raise PenstockError(
-                f"`{key}` exists with other content: two containers write as epoch {self._context.epoch}. Nothing "
-                "was overwritten; stop every copy of the job and start one"
-            )
+        put_once(self._context.objects, key, data, self._context.epoch)
         return marker
 
 
@@ -127,9 +186,9 @@ class ChangelogFilesRestore(TaskRestoreManager):
     def __init__(self, context: BackendContext) -> None:
         self._context = context
 
-    def restore(self, marker: str, store: str, engine: Engine, progress: RestoreProgress) -> None:
-        target = ChangelogMarker.deserialize(marker)
-        for version, epoch in target.deltas():
+    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+        wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
+        for version, epoch in wanted.deltas():
             if progress.cancelled.is_set():
                 raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
             key = self._context.paths.delta(store, self._context.task, version, epoch)
@@ -137,7 +196,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
                 data = self._context.objects.get(key)
             except NotFoundError as error:
                 raise NotFoundError(
-                    f"delta `{key}` is missing: version {target.version} of store `{store}` of task "
+                    f"delta `{key}` is missing: version {wanted.version} of store `{store}` of task "
                     f"{self._context.task} cannot be rebuilt"
                 ) from error
             header, changes = decode_delta(data, key)
@@ -146,8 +205,24 @@ class ChangelogFilesRestore(TaskRestoreManager):
             engine.apply(changes)
             progress.report(len(data))
 
-    def close(self) -> None:
-        """Nothing is open."""
+
+class ChangelogFilesAdmin(ObjectBackendAdmin):
+    """Deletes deltas that no retained lineage has."""
+
+    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
+        paths = self.context.paths
+        runs = {
+            (own.store, own.task, run) for own in markers for run in ChangelogMarker.deserialize(own.marker).lineage
+        }
+        return {
+            paths.delta(store, task, version, epoch)
+            for store, task, (epoch, first, last) in runs
+            for version in range(first, last + 1)
+        }
+
+    def epoch_of(self, key: str) -> int | None:
+        versioned = versioned_name(key)
+        return None if versioned is None else versioned[1]
 
 
 class ChangelogFilesFactory(StateBackendFactory):
@@ -162,3 +237,6 @@ class ChangelogFilesFactory(StateBackendFactory):
 
     def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
         return ChangelogFilesRestore(context)
+
+    def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
+        return ChangelogFilesAdmin(context)

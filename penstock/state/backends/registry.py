@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from penstock.errors import ConfigError
 from penstock.state.backends.base import StateBackendFactory
+from penstock.state.backends.blob.blob import BlobFactory
 from penstock.state.backends.changelog_files import ChangelogFilesFactory
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
+
+_FACTORIES: dict[str, type[StateBackendFactory]] = {
+    "changelog-files": ChangelogFilesFactory,
+    "blob": BlobFactory,
+    "changelog-stream": ChangelogStreamFactory,
+}
 
 
 def backend_factory(name: str) -> StateBackendFactory:
-    """The backend's factory. Raises ConfigError listing the names there are."""
-    factories: dict[str, type[StateBackendFactory]] = {"changelog-files": ChangelogFilesFactory}
-    if name not in factories:
-        raise ConfigError(f"state backend `{name}` is not known; known: {', '.join(factories)}")
-    return factories[name]()
+    """The backend of a short name, or of `module:Class`.
+
+    Raises:
+        ConfigError: there is none of that name (the error lists those there are), or it is not a StateBackendFactory.
+    """
+    if name in _FACTORIES:
+        return _FACTORIES[name]()
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(
+            f"state backend `{name}` is not known; known: {', '.join(_FACTORIES)}, or your own as `module:Class`"
+        )
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"state backend `{name}` cannot be loaded: {error}. The module must be importable by the driver and by "
+            "the containers on every host"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, StateBackendFactory)):
+        raise ConfigError(f"state backend `{name}` is not a subclass of StateBackendFactory")
+    return found()

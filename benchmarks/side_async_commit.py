@@ -1,0 +1,88 @@
+"""The keyed fold with commits to a slow store: what runs in the side's own process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import side_penstock
+from benchmarks.slow_backend import NAME, environment
+from penstock.engine import launch
+from penstock.engine.commit import Boundary, Completed
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.run_loop import RunLoop
+
+Marks = dict[str, dict[str, float]]
+"""Checkpoint id -> when and how long, in epoch seconds and milliseconds."""
+
+
+def fold(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the fold; its batches, and its commits in their order, those at the start and the end included."""
+    os.environ.update(environment(parameters["latency_ms"], parameters["bytes_per_second"]))
+    commits = Commits(synchronous=parameters["mode"] == "synchronous")
+    commits.watch()
+    config = {
+        **side_penstock.configuration(
+            Path(parameters["streams"]), Path(parameters["work"]), parameters["partition_batch"], parameters["threads"]
+        ),
+        "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
+        "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
+        "stores.backup.factories": NAME,
+    }
+    job = side_penstock.application().run(config, until="latest")
+    batches = side_penstock.follow(job)
+    return {"batches": batches, "commits": commits.listed()}
+
+
+class Commits:
+    """Takes note of every commit of this process. With `synchronous` the run loop waits for each one as it begins."""
+
+    def __init__(self, *, synchronous: bool) -> None:
+        self._synchronous = synchronous
+        self._lock = threading.Lock()
+        self._marks: Marks = {}
+
+    def watch(self) -> None:
+        """From here on the jobs of this process run on a run loop, and a directory, that are watched."""
+        found, synchronous = self, self._synchronous
+
+        class WatchedDirectory(ContainerDirectory):
+            def upload(
+                self, epoch: int, checkpoint_id: str, abandoned: threading.Event
+            ) -> dict[str, dict[str, dict[str, str]]]:
+                began = time.monotonic()
+                markers = super().upload(epoch, checkpoint_id, abandoned)
+                found.note(checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
+                return markers
+
+        class WatchedLoop(RunLoop):
+            def _begin_commit(self, boundary: Boundary) -> None:
+                began = time.time()
+                super()._begin_commit(boundary)
+                flight = self._commits.in_flight
+                if flight is not None:
+                    found.note(str(flight.checkpoint_id), began=began, snapshot_ms=flight.snapshot_ms)
+                if synchronous:
+                    self._await_commit()
+
+            def _committed(self, done: Completed | None) -> None:
+                super()._committed(done)
+                if done is not None:
+                    found.note(str(done.record.id), completed=time.time())
+
+        setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+        setattr(launch, "RunLoop", WatchedLoop)  # noqa: B010
+
+    def note(self, checkpoint_id: str, **marks: float) -> None:
+        """Called from the run loop's and the commit's thread."""
+        with self._lock:
+            self._marks.setdefault(checkpoint_id, {}).update(marks)
+
+    def listed(self) -> list[dict[str, float]]:
+        """The complete ones, by the time they began."""
+        with self._lock:
+            complete = [dict(marks) for marks in self._marks.values() if "completed" in marks]
+        return sorted(complete, key=lambda marks: marks["began"])

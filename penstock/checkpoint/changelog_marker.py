@@ -1,0 +1,97 @@
+"""Where a store's changelog stream stood at a checkpoint, in Samza's two written forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import ConfigError, CorruptError, IncompatibleError
+
+VERSION = 1
+
+BACKEND = "changelog-stream"
+"""The backend whose markers these are, by Penstock's name."""
+
+SAMZA_BACKEND = "org.apache.samza.storage.KafkaChangelogStateBackendFactory"
+"""The same backend by Samza's name, which checkpoints carry so that Samza finds the markers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogStreamMarker:
+    """A position in a changelog stream (Samza's `KafkaStateCheckpointMarker`, the marker in a V2 checkpoint).
+
+    `offset` is that of the store's last record, None while there is none. `generation_offset` is the first offset of
+    the store's present generation, which Samza does not have; None means that the stream is read from its beginning.
+    """
+
+    ssp: SystemStreamPartition
+    offset: str | None
+    generation_offset: str | None = None
+
+    def serialize(self) -> str:
+        """The JSON Samza writes, fields in its order; `generation-offset` follows only where there is one."""
+        document: dict[str, object] = {
+            "version": VERSION,
+            "changelog-ssp": {
+                "system": self.ssp.system,
+                "partition": self.ssp.partition,
+                "stream": self.ssp.stream,
+                "keyBucket": -1,
+            },
+            "changelog-offset": self.offset,
+        }
+        if self.generation_offset is not None:
+            document["generation-offset"] = self.generation_offset
+        return orjson.dumps(document).decode()
+
+    @classmethod
+    def deserialize(cls, text: str) -> ChangelogStreamMarker:
+        """Read what Samza or Penstock wrote; unknown fields and the key bucket are ignored.
+
+        Raises:
+            CorruptError: this is no such marker.
+            IncompatibleError: it is of a newer version.
+        """
+        try:
+            document: dict[str, Any] = orjson.loads(text)
+            if document["version"] > VERSION:
+                raise IncompatibleError(
+                    f"marker `{text}` has version {document['version']}; this Penstock reads up to {VERSION}"
+                )
+            ssp = document["changelog-ssp"]
+            system, stream, partition = ssp["system"], ssp["stream"], ssp["partition"]
+            offset, generation = document["changelog-offset"], document.get("generation-offset")
+            without = "generation-offset" not in document  # as Samza writes it
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptError(f"not a changelog stream marker: {error!r} in {text[:200]!r}") from error
+        if not (isinstance(system, str) and isinstance(stream, str) and type(partition) is int):
+            raise CorruptError(f"a changelog stream marker names no partition of a stream: {text[:200]!r}")
+        if not (isinstance(offset, str | None) and (without or isinstance(generation, str))):
+            raise CorruptError(f"an offset of a changelog stream marker is no string: {text[:200]!r}")
+        return cls(SystemStreamPartition(system, stream, partition), offset, generation)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogOffset:
+    """The same position in a V1 checkpoint, among the input offsets (Samza's `KafkaChangelogSSPOffset`)."""
+
+    id: CheckpointId
+    offset: str | None
+
+    def __str__(self) -> str:
+        return f"{self.id}:{'null' if self.offset is None else self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChangelogOffset:
+        """Read `<checkpoint id>:<offset or null>`. Raises CorruptError for anything else."""
+        checkpoint_id, _, offset = text.partition(":")
+        if not offset or ":" in offset:
+            raise CorruptError(f"`{text}` is not a changelog's position, which looks like `1614147487244-33577:17`")
+        try:
+            return cls(CheckpointId.parse(checkpoint_id), None if offset == "null" else offset)
+        except ConfigError as error:
+            raise CorruptError(f"`{text}` is not a changelog's position: {error}") from error

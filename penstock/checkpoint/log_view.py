@@ -1,0 +1,135 @@
+"""The checkpoint log as it was read at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from penstock.checkpoint import decide
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointRecord, Claim, Record
+from penstock.errors import NotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What the log says, by slot and ascending.
+
+    `records` are those that can be read and are in their place. `damaged` are the others, with what is wrong.
+    `void` are claims that never held (`decide.void_claims`). `faults` are the slots for which the log cannot simply be
+    gone on from, with the reason: damage and holes where a record is needed. `end` is the next free slot.
+    """
+
+    records: Mapping[int, Record]
+    damaged: Mapping[int, str]
+    void: Mapping[int, Claim]
+    faults: Mapping[int, str]
+    end: int
+
+    @classmethod
+    def of(cls, found: Mapping[int, Record], damaged: Mapping[int, str], end: int) -> LogView:
+        """The view of what the slots before `end` hold. Pure."""
+        void = decide.void_claims(found)
+        held = {slot: record for slot, record in sorted(found.items()) if slot not in void}
+        misplaced = decide.not_linear(held, damaged)
+        records = {slot: record for slot, record in held.items() if slot not in misplaced}
+        damaged = dict(sorted({**damaged, **misplaced}.items()))
+        faults = {**decide.faults(records, damaged, void, end), **misplaced}
+        return cls(
+            MappingProxyType(records),
+            MappingProxyType(damaged),
+            MappingProxyType(void),
+            MappingProxyType(dict(sorted(faults.items()))),
+            end,
+        )
+
+    @property
+    def last_slot(self) -> int | None:
+        """The last slot that is taken; None in an empty log."""
+        return self.end - 1 if self.end else None
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """All claims that held, oldest first."""
+        return tuple(record for record in self.records.values() if isinstance(record, Claim))
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
+        """All checkpoints that are there and can be read, oldest first, retained or not."""
+        return tuple(record for record in self.records.values() if isinstance(record, CheckpointRecord))
+
+    @property
+    def latest(self) -> CheckpointRecord | None:
+        """The last checkpoint; None if there is none."""
+        return next(reversed(self.checkpoints), None)
+
+    @property
+    def owner(self) -> Claim | None:
+        """The last claim: whoever made it owns the job."""
+        return next(reversed(self.claims), None)
+
+    @property
+    def retained(self) -> dict[int, CheckpointId]:
+        """Slot -> id of every checkpoint that is kept, the newest included. Only these may be restored.
+
+        `retention.keep` takes it when the next checkpoint is made. What is damaged is not among them, so the
+        checkpoint that a run with `--from` begins with leaves it out, and the log is whole again.
+        """
+        return decide.retained(self.records)
+
+    @property
+    def restorable(self) -> tuple[CheckpointRecord, ...]:
+        """The records of `retained`, oldest first."""
+        kept = self.retained
+        return tuple(record for slot, record in self._checkpoints().items() if slot in kept)
+
+    @property
+    def left(self) -> dict[int, CheckpointRecord]:
+        """Slot -> checkpoint that is there but not retained any more: its objects may still have to be collected."""
+        kept = self.retained
+        return {slot: record for slot, record in self._checkpoints().items() if slot not in kept}
+
+    def find(self, checkpoint_id: CheckpointId | str) -> CheckpointRecord:
+        """The retained checkpoint of that id.
+
+        Raises:
+            NotFoundError: there is none, or it is there and not retained any more, so that it may be incomplete.
+        """
+        text = str(checkpoint_id)
+        for record in self.restorable:
+            if str(record.id) == text:
+                return record
+        if any(str(record.id) == text for record in self.left.values()):
+            raise NotFoundError(
+                f"checkpoint `{text}` is not retained any more (task.checkpoint.retained), so parts of it may be gone; "
+                "`penstock checkpoint list` shows those that are"
+            )
+        raise NotFoundError(
+            f"there is no checkpoint `{text}` in the log; `penstock checkpoint list` shows those there are"
+        )
+
+    def slot_of(self, record: Record) -> int:
+        """The slot of a record. Raises NotFoundError if it is not in this view."""
+        for slot, found in self.records.items():
+            if found == record:
+                return slot
+        what = f"checkpoint {record.id}" if isinstance(record, CheckpointRecord) else "the claim"
+        raise NotFoundError(f"{what} of epoch {record.epoch} by run `{record.run_id}` is not in the log")
+
+    def latest_before(self, claim: Claim) -> CheckpointRecord | None:
+        """The last checkpoint before the claim, which is what its run restores; None if there is none.
+
+        Raises:
+            NotFoundError: the claim is not in this view.
+        """
+        at = self.slot_of(claim)
+        before = [record for slot, record in self._checkpoints().items() if slot < at]
+        return before[-1] if before else None
+
+    def next_epoch(self) -> int:
+        """The epoch of the next claim."""
+        return decide.next_epoch({**self.records, **self.void}, self.end)
+
+    def _checkpoints(self) -> dict[int, CheckpointRecord]:
+        return {slot: record for slot, record in self.records.items() if isinstance(record, CheckpointRecord)}

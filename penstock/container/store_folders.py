@@ -1,0 +1,60 @@
+"""Where the stores of a container's tasks lie on this host, and how they are opened."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.config.model import JobConfig
+from penstock.state.copies import LocalCopies
+from penstock.state.engine import Engine, open_engine
+
+
+class StoreFolders:
+    """`<base>/<store>/<task>/`: `live-<epoch>-<container>`, the working copy, private to this container and epoch;
+    `making-...`, a copy being uploaded; `copy-<checkpoint id>`, see `penstock.state.copies`."""
+
+    def __init__(self, config: JobConfig, stores: tuple[str, ...], base: Path, container: str, epoch: int) -> None:
+        self.stores = stores
+        self._config = config
+        self._base = base
+        self._container = container
+        self._epoch = epoch
+        self._copies: dict[tuple[str, int], LocalCopies] = {}
+
+    def live(self, store: str, task: int) -> Path:
+        """The working copy's folder. Nothing an older epoch left in its place stays."""
+        folder = self._folder(store, task)
+        for pattern in ("live-*", "making-*"):
+            for path in folder.glob(pattern):
+                epoch = path.name.split("-")[1]
+                # Whoever still has one of an older epoch open is fenced.
+                if epoch.isdigit() and int(epoch) < self._epoch:
+                    shutil.rmtree(path, ignore_errors=True)
+        return folder / f"live-{self._epoch}-{self._container}"
+
+    def making(self, store: str, task: int, checkpoint_id: CheckpointId) -> Path:
+        """The folder of a copy for one commit."""
+        return self._folder(store, task) / f"making-{self._epoch}-{self._container}-{checkpoint_id}"
+
+    def copies(self, store: str, task: int) -> LocalCopies:
+        """The copies that stay."""
+        place = (store, task)
+        if place not in self._copies:
+            self._copies[place] = LocalCopies(self._folder(store, task))
+        return self._copies[place]
+
+    def open(self, store: str, directory: Path, *, read_only: bool = False) -> Engine:
+        """The store's engine over a folder."""
+        return open_engine(self._config.store(store), directory, read_only=read_only)
+
+    def remove_live(self, store: str, task: int) -> None:
+        """Remove the working copy and what was being made; they are never read again."""
+        folder = self._folder(store, task)
+        for path in (*folder.glob(f"live-{self._epoch}-*"), *folder.glob(f"making-{self._epoch}-*")):
+            if self._container in path.name:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _folder(self, store: str, task: int) -> Path:
+        return self._base / store / str(task)

@@ -1,0 +1,88 @@
+"""The admins of all backends of a job, and what its checkpoints mean to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.config.model import JobConfig
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
+from penstock.state.backends.registry import backend_factory
+from penstock.system.base import System
+
+
+class BackendAdmins:
+    """Makes what backends need before containers open, and deletes what no retained checkpoint needs."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        paths: JobPaths,
+        objects: ObjectStore,
+        tasks: int,
+        stores: Sequence[str],
+        systems: Mapping[str, System],
+    ) -> None:
+        self._config = config
+        self._paths = paths
+        self._objects = objects
+        self._tasks = tasks
+        self._systems = systems
+        self._configured: dict[str, list[str]] = {}
+        for store in stores:
+            settings = config.store(store)
+            for name in dict.fromkeys((*settings.backup_factories, *settings.restore_factories)):
+                self._configured.setdefault(name, []).append(store)
+        self._admins: dict[str, StateBackendAdmin] = {}
+
+    def prepare(self, epoch: int) -> None:
+        """Make and check what the configured backends need, fenced with the epoch. Raises ConfigError."""
+        for name in self._configured:
+            admin = self._admin(name, ())
+            admin.create_resources(epoch)
+            admin.validate_resources()
+
+    def collect(
+        self,
+        epoch: int,
+        retained: Sequence[CheckpointRecord],
+        left: Sequence[CheckpointRecord],
+        *,
+        sweep: bool,
+        dry_run: bool = False,
+    ) -> dict[str, Garbage]:
+        """Delete what only checkpoints that left the list need; with `sweep`, what dead epochs left behind, too.
+
+        A backend that is not configured any more, but has markers in these checkpoints, is asked as well.
+        """
+        kept, gone = _by_backend(retained), _by_backend(left)
+        return {
+            name: self._admin(name, [own.store for own in (*kept.get(name, ()), *gone.get(name, ()))]).collect(
+                Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep), dry_run=dry_run
+            )
+            for name in dict.fromkeys((*self._configured, *kept, *gone))
+        }
+
+    def close(self) -> None:
+        """Release what is open."""
+        for admin in self._admins.values():
+            admin.close()
+
+    def _admin(self, name: str, stores: Sequence[str]) -> StateBackendAdmin:
+        if name not in self._admins:
+            named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
+            context = AdminContext(self._objects, self._paths, self._tasks, named, self._config, self._systems)
+            self._admins[name] = backend_factory(name).admin(context)
+        return self._admins[name]
+
+
+def _by_backend(records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
+    found: dict[str, dict[StoreMarker, None]] = {}
+    for record in records:
+        for task in record.tasks:
+            for backend, stores in markers(record, task).items():
+                for store, marker in stores.items():
+                    found.setdefault(backend, {})[StoreMarker(store, task, marker)] = None
+    return {backend: tuple(own) for backend, own in found.items()}

@@ -1,0 +1,89 @@
+"""A base: everything a store holds, backed up in the background while commits go on.
+
+A backend that comes to a store with content (it was added, or another one restored the store) cannot give a marker
+before its base is complete. The base is made from a copy of the store at one boundary; what changes after that boundary
+is gathered here, and follows the base as one change when it is done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from penstock.errors import RetryableError
+from penstock.state.backends.base import StoreCopy
+from penstock.state.records import Changes
+
+T = TypeVar("T")
+
+SMALL_BASE_SECONDS = 1.0
+"""How long the upload that begins a base waits for it, so that a small one is in the same commit."""
+
+
+class BaseBackup(Generic[T]):
+    """The base of one store. Used by one thread; the work runs on a thread of its own.
+
+    `work(copy, cancelled)` backs up the copy and returns what follows continue from; it should look at `cancelled` now
+    and then and raise RetryableError when it is set.
+    """
+
+    def __init__(self, work: Callable[[StoreCopy, threading.Event], T], name: str) -> None:
+        self._work = work
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._cancelled = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._since: dict[bytes, bytes | None] = {}
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether it has not begun: it needs a copy to begin with."""
+        return self._thread is None
+
+    def begin(self, copy: StoreCopy) -> None:
+        """Start to back up the copy. What the store held before its boundary is in it, what comes later is not."""
+
+        copy.acquire()
+
+        def run() -> None:
+            try:
+                self._result.append(self._work(copy, self._cancelled))
+            except BaseException as error:
+                self._error = error
+            finally:
+                copy.release()
+
+        self._thread = threading.Thread(target=run, name=f"base-{self._name}", daemon=True)
+        self._thread.start()
+
+    def add(self, changes: Changes) -> None:
+        """Changes made after the boundary."""
+        self._since.update(changes)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the work has ended or the time is over."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def poll(self) -> tuple[T, Changes] | None:
+        """Once complete: what `work` returned, and what changed since the boundary; None before.
+
+        Raises what the work raised; a RetryableError only once, and the base then begins anew with the next copy.
+        """
+        if self._thread is None or self._thread.is_alive():
+            return None
+        if self._error is not None:
+            error = self._error
+            if isinstance(error, RetryableError):
+                self._thread, self._error = None, None
+                self._since.clear()
+            raise error
+        return self._result[0], self._since
+
+    def cancel(self) -> None:
+        """Stop and join the work."""
+        self._cancelled.set()
+        if self._thread is not None:
+            self._thread.join()

@@ -1,0 +1,81 @@
+"""The backup manager of the blob backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
+from penstock.state.backends.bases import SMALL_BASE_SECONDS, BaseBackup
+from penstock.state.backends.blob.marker import BlobMarker
+from penstock.state.backends.blob.store_backup import StoreBackup
+from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.records import Changes
+
+
+class BlobBackup(TaskBackupManager):
+    """Uploads, at each commit, the files of every changed store that its last index does not have.
+
+    The base of a store with content is an upload of all its files in the background, from the copy of one commit; the
+    commit that finds it done uploads what its own copy has beyond that, and the index. A store with a marker that
+    another backend restored has other files than its index: its first change uploads them all, within the commit.
+    """
+
+    def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
+        self._context = context
+        self._stores = {store: StoreBackup(context, store, budget, max_part_bytes) for store in context.stores}
+        self._bases: dict[str, BaseBackup[None]] = {}
+        self._changed: set[str] = set()
+        """The stores whose changes of the last snapshot are not durable yet."""
+
+    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
+        for name, store in self._stores.items():
+            if name in markers:
+                store.resume(BlobMarker.deserialize(markers[name]))
+            elif checkpoint_id is not None:
+                self._bases[name] = self._base(name, checkpoint_id)
+
+    def wants_copy(self, store: str) -> bool:
+        """Always: whether the store will have changed is not known yet, and a copy is cheap."""
+        return store in self._stores
+
+    def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
+        self._changed = {store for store, changed in changes.items() if changed}
+
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+        self._work_on_bases(copies)
+        after = {}
+        for name, store in self._stores.items():
+            if name in self._bases:
+                continue
+            last = store.last()
+            if last is None or name in self._changed:
+                last = store.upload(checkpoint_id, copies[name].directory)
+            after[name] = last
+        # Only now, so that a second try after an error begins where the first one did.
+        for name, snapshot in after.items():
+            self._stores[name].advance(snapshot)
+        self._changed -= after.keys()
+        return {name: snapshot.marker.serialize() for name, snapshot in after.items()}
+
+    def close(self) -> None:
+        for base in self._bases.values():
+            base.cancel()
+
+    def _base(self, name: str, checkpoint_id: CheckpointId) -> BaseBackup[None]:
+        """The files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
+
+        def work(copy: StoreCopy, cancelled: threading.Event) -> None:
+            self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)
+
+        return BaseBackup(work, f"blob-{name}-{self._context.task}")
+
+    def _work_on_bases(self, copies: Mapping[str, StoreCopy]) -> None:
+        for name, base in self._bases.items():
+            if base.needs_copy:
+                base.begin(copies[name])
+                base.wait(SMALL_BASE_SECONDS)
+        for name, base in list(self._bases.items()):
+            if base.poll() is not None:
+                del self._bases[name]

@@ -1,0 +1,35 @@
+"""The blob store backend (SEP-28): every commit uploads the files that its copy has and the last index has not."""
+
+from __future__ import annotations
+
+from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
+from penstock.state.backends.blob.admin import BlobAdmin
+from penstock.state.backends.blob.backup import BlobBackup
+from penstock.state.backends.blob.files import MAX_PART_BYTES
+from penstock.state.backends.blob.restore import BlobRestore
+from penstock.state.backends.blob.transfer import ByteBudget
+
+NAME = "blob"
+_IN_FLIGHT = ByteBudget(128 << 20)
+"""Of all tasks of a process together."""
+
+
+class BlobFactory(StateBackendFactory):
+    """`blob`."""
+
+    def __init__(self, budget: ByteBudget = _IN_FLIGHT, max_part_bytes: int = MAX_PART_BYTES) -> None:
+        self._budget = budget
+        self._max_part_bytes = max_part_bytes
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def backup_manager(self, context: BackendContext) -> BlobBackup:
+        return BlobBackup(context, self._budget, self._max_part_bytes)
+
+    def restore_manager(self, context: BackendContext) -> BlobRestore:
+        return BlobRestore(context, self._budget)
+
+    def admin(self, context: AdminContext) -> BlobAdmin:
+        return BlobAdmin(context)

@@ -1,0 +1,42 @@
+"""What of a copy is already stored: a comparison of its files with the last index, by content alone.
+
+Two restores of one copy write different files of one name and size, so these prove nothing. A hash does, under any
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from penstock.state.backends.blob.files import LocalFile
+from penstock.state.backends.blob.index import DirIndex, FileIndex
+
+
+@dataclass(frozen=True, slots=True)
+class DirDiff:
+    """`retained` and `added` together are the copy's files, by path."""
+
+    retained: dict[str, FileIndex]
+    """Files whose content the index has, under their paths in the copy."""
+    added: dict[str, LocalFile]
+    """Files whose content it does not have."""
+    removed: dict[str, FileIndex]
+    """Files of the index that the copy does not have under that path."""
+
+
+def diff(local: Iterable[LocalFile], index: DirIndex) -> DirDiff:
+    """Compare the files of a copy with an index."""
+    before = index.by_path()
+    stored = {file.content: file for file in before.values()}
+    retained: dict[str, FileIndex] = {}
+    added: dict[str, LocalFile] = {}
+    for file in local:
+        known = stored.get(file.content)
+        if known is None:
+            added[file.path] = file
+        else:
+            retained[file.path] = replace(known, name=file.path.rpartition("/")[2])
+    kept = {(path, file.content) for path, file in retained.items()}
+    removed = {path: file for path, file in before.items() if (path, file.content) not in kept}
+    return DirDiff(retained, added, removed)

@@ -1,0 +1,58 @@
+"""The marker of a store in the blob backend: which index, and the hash of that index.
+
+The index has the hash of every file, so the marker vouches for every byte of the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.metadata.object_store import ObjectStore
+from penstock.state.backends.blob.index import SnapshotIndex
+from penstock.state.backends.blob.names import BlobNames, epoch_of, is_index
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlobMarker:
+    """The name of an index and the SHA-256 of its bytes."""
+
+    index: str
+    sha256: str
+
+    def serialize(self) -> str:
+        """The marker as it stands in a checkpoint."""
+        return orjson.dumps({"format": _FORMAT, "index": self.index, "sha256": self.sha256}).decode()
+
+    @classmethod
+    def deserialize(cls, text: str) -> BlobMarker:
+        """Read a marker. Raises CorruptError if it is not one, IncompatibleError for a newer format."""
+        try:
+            fields = orjson.loads(text)
+            if fields["format"] > _FORMAT:
+                raise IncompatibleError(
+                    f"marker `{text}` has format {fields['format']}; this Penstock reads up to {_FORMAT}"
+                )
+            marker = cls(str(fields["index"]), str(fields["sha256"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"`{text}` is not a marker of the blob backend") from error
+        if not is_index(marker.index) or epoch_of(f"/blob/{marker.index}") is None:
+            raise CorruptError(f"marker `{text}` of the blob backend does not name an index")
+        return marker
+
+
+def read_index(objects: ObjectStore, names: BlobNames, marker: BlobMarker) -> SnapshotIndex:
+    """The index of a marker. Raises NotFoundError, CorruptError or IncompatibleError, naming the object."""
+    key = names.key(marker.index)
+    try:
+        data = objects.get(key)
+    except NotFoundError as error:
+        raise NotFoundError(f"index `{key}` of {names} is missing") from error
+    if hashlib.sha256(data).hexdigest() != marker.sha256:
+        raise CorruptError(f"index `{key}` of {names} is damaged: the hash of its {len(data)} bytes does not match")
+    return SnapshotIndex.deserialize(data, key)

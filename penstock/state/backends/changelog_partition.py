@@ -1,0 +1,199 @@
+"""One partition of a changelog stream: markers into it, and how it is written, read and brought back to a marker.
+
+A partition belongs to one store of one task. Its records are a key's new value, or None where the key was deleted; a
+later record of a key counts. What makes a marker's range hold this task's commits and nothing else:
+
+* Every write carries the epoch, and the system refuses an epoch that is older than one it has seen. Whoever takes over
+  raises the fence before it looks at what is there, so nothing can follow that it has not seen.
+* What a dead epoch wrote behind the last checkpoint is outweighed before the first commit: every key that it changed is
+  written again as it was (`Changelog.revert`). Its records may then lie inside the range of the next marker: for every
+  one of their keys a later record in the range says what holds.
+* An append whose outcome is not known is made again. If both happened, the same values stand there twice with nothing
+  of another writer between them, and the marker names the end of the one that surely happened. For a keyed log that is
+  the same as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.metadata.paths import JobPaths
+from penstock.state.records import Changes
+from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, SystemReader, WriterIdentity
+
+NAME = BACKEND
+_APPEND_RECORDS = 50_000
+_APPEND_BYTES = 8 << 20
+"""The most keys and values of one append: what is held in memory once more, and written in one transaction."""
+_READ_MESSAGES = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogMarker:
+    """A store at one commit: what the records from `generation` to `offset`, both included, make of an empty one.
+
+    Its text is a ChangelogStreamMarker. In one that Samza wrote the generation begins with the stream.
+    """
+
+    ssp: SystemStreamPartition
+    generation: int
+    """The first offset of the generation: what is before it has nothing to do with the store."""
+    offset: int | None
+    """The last record of the store; None if it has none and is empty."""
+
+    @property
+    def range(self) -> OffsetRange:
+        """The records the store is made of."""
+        return OffsetRange(self.ssp, self.generation, self.generation if self.offset is None else self.offset + 1)
+
+    def serialize(self) -> str:
+        """The marker as it stands in a checkpoint."""
+        offset = None if self.offset is None else str(self.offset)
+        return ChangelogStreamMarker(self.ssp, offset, str(self.generation)).serialize()
+
+    @classmethod
+    def deserialize(cls, text: str) -> ChangelogMarker:
+        """Read a marker. Raises CorruptError if it is not one, IncompatibleError if it is of a newer version."""
+        written = ChangelogStreamMarker.deserialize(text)
+        try:
+            generation = int(written.generation_offset or 0)
+            marker = cls(written.ssp, generation, None if written.offset is None else int(written.offset))
+        except ValueError as error:
+            raise CorruptError(f"an offset of marker `{text}` is not a number") from error
+        if marker.generation < 0 or (marker.offset is not None and marker.offset < marker.generation):
+            raise CorruptError(f"marker `{text}` ends before its generation begins")
+        return marker
+
+
+def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> System:
+    """The system of a changelog. Raises ConfigError if there is none, or it cannot hold a changelog."""
+    system = systems.get(stream.system)
+    if system is None:
+        raise ConfigError(
+            f"there is no system `{stream.system}` for the changelog `{stream}`: set `systems.{stream.system}.type`"
+        )
+    if not system.compacts_on_request:
+        raise ConfigError(
+            f"the changelog `{stream}` cannot be on the system `{stream.system}`: it drops records in its own time, "
+            "so a marker might not restore what it stands for. Name a stream of another system, such as `local`"
+        )
+    return system
+
+
+def changelog_writer(paths: JobPaths, epoch: int) -> WriterIdentity:
+    """Who writes the changelogs of a job."""
+    return WriterIdentity(f"{paths.root}/state", epoch)
+
+
+class Changelog:
+    """One partition, as one epoch writes it. Used by one thread."""
+
+    def __init__(self, system: System, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+        self.ssp = ssp
+        self._reader = system.reader()
+        self._writer = system.writer(writer)
+
+    def take_over(self) -> int:
+        """From here on no older epoch can write; returns the offset the next record will get."""
+        return self._writer.append(self.ssp, [])
+
+    def append(
+        self,
+        timestamp_ms: int,
+        changes: Iterable[tuple[bytes, bytes | None]],
+        proceed: Callable[[], None] | None = None,
+    ) -> OffsetRange | None:
+        """Append the changes, many at once; returns the range they lie in, None if there are none.
+
+        `proceed` is called before each append and may raise. Of a call that raised, a part may have been appended;
+        calling it again appends everything behind that part.
+        """
+        start, end = None, 0
+        for part in _parts(timestamp_ms, changes):
+            if proceed is not None:
+                proceed()
+            first = self._writer.append(self.ssp, part)
+            start, end = (first if start is None else start), first + len(part)
+        return None if start is None else OffsetRange(self.ssp, start, end)
+
+    def revert(self, marker: ChangelogMarker, timestamp_ms: int) -> ChangelogMarker:
+        """Bring the partition back to the marker; returns one of the same content that has in it what was behind.
+
+        Call `take_over` first. The values are read from the log itself, so it does not matter who restored the store.
+        The keys that changed behind the marker, with their values, are held in memory.
+
+        Raises:
+            NotFoundError: the marker's records are not all there.
+        """
+        upcoming = self.take_over()
+        behind = OffsetRange(self.ssp, marker.range.end, upcoming)
+        if upcoming < marker.range.end:
+            raise NotFoundError(
+                f"the changelog `{self.ssp.system_stream}` partition {self.ssp.partition} has nothing at offset "
+                f"{marker.offset} of the marker: the upcoming one is {upcoming}. Was the stream created anew?"
+            )
+        changed = self._net(behind)
+        before = self._net(marker.range, changed.keys())
+        # Where a key is back at its old value there is nothing to write: a start that fails again and again does not
+        # make the log longer each time.
+        differ = ((key, before.get(key)) for key, value in changed.items() if before.get(key) != value)
+        reverts = self.append(timestamp_ms, differ)
+        end = behind.end if reverts is None else reverts.end
+        return replace(marker, offset=end - 1) if len(behind) else marker
+
+    def close(self) -> None:
+        """Release what is open."""
+        self._reader.close()
+        self._writer.close()
+
+    def _net(self, offsets: OffsetRange, only: Collection[bytes] | None = None) -> dict[bytes, bytes | None]:
+        """The last value of every key in the range (of `only` these); it is checked that the range can be read."""
+        net: dict[bytes, bytes | None] = {}
+        for chunk in read_changes(self._reader, offsets):
+            if only is not None and not only:
+                break
+            net.update(chunk if only is None else {key: chunk[key] for key in chunk if key in only})
+        return net
+
+
+def read_changes(reader: SystemReader, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
+    """The net changes of a range, in chunks; to be applied in their order.
+
+    Raises:
+        NotFoundError: the range, or the stream, is not there, or no longer as a whole.
+        CorruptError: there is a record without a key, which no changelog has.
+        RetryableError: it failed for now.
+    """
+    for messages in reader.read_compacted(offsets, _READ_MESSAGES):
+        yield {_key(message, offsets.ssp): message[3] for message in messages}
+
+
+def _key(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
+    if message[2] is None:
+        raise CorruptError(
+            f"the record at offset {message[0]} of the changelog `{ssp.system_stream}` partition {ssp.partition} has "
+            "no key: something else than a state backend wrote it"
+        )
+    return message[2]
+
+
+def _parts(timestamp_ms: int, changes: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[RawRecord]]:
+    part: list[RawRecord] = []
+    size = 0
+    for key, value in changes:
+        part.append((timestamp_ms, key, value))
+        size += len(key) + (0 if value is None else len(value))
+        if size >= _APPEND_BYTES or len(part) >= _APPEND_RECORDS:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def size_of(changes: Changes) -> int:
+    """The bytes of all keys and values."""
+    return sum(len(key) + (0 if value is None else len(value)) for key, value in changes.items())

@@ -1,0 +1,83 @@
+"""What the admins of backends that keep objects under the job root share: deciding what is garbage, and deleting it."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+
+from penstock.errors import CorruptError, NotFoundError, PenstockError
+from penstock.metadata.object_store import ObjectStore
+from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
+
+logger = logging.getLogger(__name__)
+
+
+class ObjectBackendAdmin(StateBackendAdmin):
+    """Deletes objects that no retained marker reaches. The keys of a task's store lie in its state folder."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self.context = context
+        self._told = False
+
+    @abstractmethod
+    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
+        """The keys of every object the markers need. Raises NotFoundError if that cannot be found out."""
+
+    @abstractmethod
+    def epoch_of(self, key: str) -> int | None:
+        """The epoch in a key of this backend; None for a key that is not one."""
+
+    def rank(self, key: str) -> int:
+        """Of the keys of an epoch those with a smaller rank are deleted first."""
+        return len(key)
+
+    def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
+        keep = self._reach_readable(retention.retained, kept=True)
+        gone = self._reach_readable(retention.left, kept=False) - keep
+        if retention.sweep:
+            gone |= dead(self._listing(), self.epoch_of, keep, retention.epoch)
+        names = tuple(sorted(gone, key=lambda key: (self.epoch_of(key) or 0, self.rank(key), key)))
+        if not dry_run:
+            for name in names:
+                self.context.objects.delete(name)
+        return Garbage(names)
+
+    def _reach_readable(self, markers: Sequence[StoreMarker], *, kept: bool) -> set[str]:
+        """As `reach`, without what is damaged or gone. Of a marker that left, an interrupted collection may have taken
+        it: a sweep by a later epoch finds what it named. One that is retained can restore nothing any more."""
+        found: set[str] = set()
+        lost: list[str] = []
+        for own in markers:
+            try:
+                found |= self.reach([own])
+            except (NotFoundError, CorruptError) as error:
+                lost.append(str(error))
+        if kept and lost and not self._told:
+            self._told = True
+            more = f", and so are {len(lost) - 1} more" if len(lost) > 1 else ""
+            logger.warning("a marker of a retained checkpoint is of no use any more: %s%s", lost[0], more)
+        return found
+
+    def _listing(self) -> Iterable[str]:
+        for store in self.context.stores:
+            yield from self.context.objects.list(self.context.paths.store_folder(store))
+
+
+def put_once(objects: ObjectStore, key: str, data: bytes, epoch: int) -> None:
+    """Create an object of this epoch; a second try finds its own. Raises PenstockError if the key has other content."""
+    if not objects.put_if_absent(key, data) and objects.get(key) != data:
+        raise PenstockError(
+            f"`{key}` exists with other content: two containers write as epoch {epoch}. Nothing was overwritten; stop "
+            "every copy of the job and start one"
+        )
+
+
+def dead(listing: Iterable[str], epoch_of: Callable[[str], int | None], keep: set[str], epoch: int) -> set[str]:
+    """The keys of epochs before `epoch` that nothing keeps: nobody writes them any more, so nothing will need them."""
+    found: set[str] = set()
+    for key in listing:
+        of = epoch_of(key)
+        if of is not None and of < epoch and key not in keep:
+            found.add(key)
+    return found

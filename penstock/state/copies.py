@@ -1,0 +1,144 @@
+"""Copies of a store on the host, one for each of the last checkpoints: a restart there needs no download.
+
+    copy-<checkpoint id>/       the engine's files, immutable
+    copy-<checkpoint id>.json   every file with its size and SHA-256; written last, so that a copy without it is none
+
+A copy is used only for exactly the checkpoint it was made at, and after all of it was verified.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import ConfigError, CorruptError
+
+_FORMAT = 1
+_CHUNK = 1 << 20
+
+
+class LocalCopies:
+    """The copies of one store of one task, in the folder its working copies lie in too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hashes: dict[tuple[int, int, int], str] = {}
+        """(inode, size, mtime) of a file -> its hash: copies share their files by hard links."""
+
+    def publish(self, checkpoint_id: CheckpointId, files: Path) -> None:
+        """Make the folder `files` the copy of a checkpoint. It is moved; durable when this returns."""
+        target = self._folder / f"copy-{checkpoint_id}"
+        shutil.rmtree(target, ignore_errors=True)
+        hashes: dict[tuple[int, int, int], str] = {}
+        listing: dict[str, tuple[int, str]] = {}
+        for path in _files(files):
+            stat = path.stat()
+            key = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            hashes[key] = self._hashes.get(key) or _sync_and_hash(path)
+            listing[str(path.relative_to(files))] = (stat.st_size, hashes[key])
+        self._hashes = hashes
+        files.rename(target)
+        _sync(self._folder)
+        made = self._folder / f"copy-{checkpoint_id}.json.new"
+        made.write_bytes(orjson.dumps({"format": _FORMAT, "files": listing}))
+        _sync(made)
+        made.rename(self._description(checkpoint_id))
+        _sync(self._folder)
+
+    def take(self, checkpoint_id: CheckpointId, target: Path) -> bool:
+        """Link a verified copy of exactly this checkpoint into the new folder `target`; False if there is none.
+
+        Files an engine never changes are linked, the others copied.
+
+        Raises:
+            CorruptError: there is one, but it is damaged; it is left for `keep_only` to remove.
+        """
+        try:
+            description = orjson.loads(self._description(checkpoint_id).read_bytes())
+            listing = _listing(description) if description["format"] == _FORMAT else None
+        except FileNotFoundError:
+            return False
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptError(
+                f"the description of the local copy `{self._description(checkpoint_id)}` is damaged"
+            ) from error
+        if listing is None:
+            return False
+        source = self._folder / f"copy-{checkpoint_id}"
+        target.mkdir(parents=True)
+        for name, (size, expected) in listing.items():
+            path = source / name
+            if not path.is_file() or path.stat().st_size != size or _hash(path) != expected:
+                raise CorruptError(f"the file `{path}` of a local copy is missing or damaged")
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith(".sst"):
+                os.link(path, target / name)
+            else:
+                shutil.copy2(path, target / name)
+        return True
+
+    def keep_only(self, kept: CheckpointId | None) -> None:
+        """Remove every copy but that of one checkpoint."""
+        for path in self._folder.glob("copy-*"):
+            if kept is None or path.name not in {f"copy-{kept}", f"copy-{kept}.json"}:
+                _remove(path)
+
+    def ids(self) -> list[CheckpointId]:
+        """The checkpoints there are copies of."""
+        found = []
+        for path in self._folder.glob("copy-*.json"):
+            try:
+                found.append(CheckpointId.parse(path.name.removeprefix("copy-").removesuffix(".json")))
+            except ConfigError:
+                continue
+        return sorted(found)
+
+    def _description(self, checkpoint_id: CheckpointId) -> Path:
+        return self._folder / f"copy-{checkpoint_id}.json"
+
+
+def _listing(description: Any) -> dict[str, tuple[int, str]]:
+    """Name -> size and hash. Raises ValueError and others if the description is not one."""
+    listing = {name: (size, expected) for name, (size, expected) in description["files"].items()}
+    if not listing:
+        raise ValueError("no engine has no files: a store opened over nothing would be an empty one")
+    return listing
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_and_hash(path: Path) -> str:
+    _sync(path)
+    return _hash(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

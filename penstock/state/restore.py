@@ -1,0 +1,134 @@
+"""Restoring a store: from the first backend that has a marker for it and can."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import CorruptError, PenstockError, RetryableError
+from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engine import Engine
+
+logger = logging.getLogger(__name__)
+_TRIES = 3
+_BACKOFF_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A backend that could not restore a store, and why."""
+
+    store: str
+    task: int
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"store `{self.store}` of task {self.task} could not be restored from {self.backend}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """An open store, the backend it came from, and those that could not."""
+
+    engine: Engine
+    backend: str
+    failed: tuple[Tried, ...]
+
+
+def restore_store(
+    context: BackendContext,
+    store: str,
+    wanted: Sequence[str],
+    markers: Mapping[str, Mapping[str, str]],
+    directory: Path,
+    open_engine: Callable[[Path], Engine],
+    progress: RestoreProgress,
+) -> Restored:
+    """Fill the folder from the first of the wanted backends that has a marker (factory -> store -> marker) and works.
+
+    A failure that may pass is tried again; one that does not is reported, and the next backend used.
+
+    Raises:
+        CorruptError: no wanted backend has a marker, or none could restore it; says what was tried.
+        RetryableError: it was cancelled.
+    """
+    named = [name for name in wanted if store in markers.get(name, {})]
+    if not named:
+        has = ", ".join(name for name, stores in markers.items() if store in stores) or "none"
+        raise CorruptError(
+            f"the checkpoint has no marker for store `{store}` of task {context.task} from {', '.join(wanted)}; "
+            f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
+        )
+    failed: list[Tried] = []
+    for name in named:
+        try:
+            engine = _restore(context, store, name, markers[name][store], directory, open_engine, progress)
+        except PenstockError as error:
+            if progress.cancelled.is_set():
+                raise
+            failed.append(Tried(store, context.task, name, str(error)))
+            logger.warning("%s", failed[-1])
+        else:
+            return Restored(engine, name, tuple(failed))
+    tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
+    raise CorruptError(
+        f"store `{store}` of task {context.task} cannot be restored from this checkpoint. Tried {tried}. "
+        "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"
+    )
+
+
+def _restore(
+    context: BackendContext,
+    store: str,
+    name: str,
+    marker: str,
+    directory: Path,
+    open_engine: Callable[[Path], Engine],
+    progress: RestoreProgress,
+) -> Engine:
+    for attempt in range(1, _TRIES + 1):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        opener = _Once(lambda: open_engine(directory))
+        manager = backend_factory(name).restore_manager(context)
+        try:
+            manager.restore(store, marker, RestoreTarget(directory, opener), progress)
+            return opener()
+        except RetryableError as error:
+            opener.close()
+            if attempt == _TRIES or progress.cancelled.wait(_BACKOFF_SECONDS * attempt):
+                raise
+            logger.warning("the restore of store `%s` of task %d is tried again: %s", store, context.task, error)
+        except BaseException:
+            opener.close()
+            raise
+        finally:
+            manager.close()
+    raise AssertionError("unreachable: the last try returns or raises")
+
+
+class _Once:
+    """Opens an engine at the first call. Thread-safe."""
+
+    def __init__(self, open_engine: Callable[[], Engine]) -> None:
+        self._open = open_engine
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+
+    def __call__(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._open()
+            return self._engine
+
+    def close(self) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None

@@ -1,0 +1,75 @@
+"""Compaction of a partition of the local system.
+
+What was compacted stands in a table of its own, `compacted`, which the first compaction makes: a partition that is
+never compacted has the same file as ever. Its one row says where the partition begins, up to where it is compacted,
+and how many records were left there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from penstock.system._ranges import Compacted
+from penstock.system.base import OffsetRange
+
+_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'compacted'"
+_CREATE = """
+CREATE TABLE IF NOT EXISTS compacted (
+    id INTEGER PRIMARY KEY CHECK (id = 0), start_offset INTEGER NOT NULL, end_offset INTEGER NOT NULL,
+    kept INTEGER NOT NULL)
+"""
+_FIND = """
+CREATE TEMP TABLE superseded AS
+SELECT offset FROM message WHERE offset < :start
+UNION ALL
+SELECT offset FROM message
+ WHERE offset >= :start AND offset < :end AND key IS NOT NULL AND (value IS NULL OR offset NOT IN
+    (SELECT MAX(offset) FROM message WHERE offset >= :start AND offset < :end AND key IS NOT NULL GROUP BY key))
+"""
+_DROP = "DELETE FROM message WHERE offset IN (SELECT offset FROM temp.superseded)"
+# `peak` leads from a time to the first append that reached it. Once nothing is left between a row and the next one,
+# the next one leads to the same message. The last row stays: it says which timestamps are new peaks.
+_DROP_PEAKS = """
+DELETE FROM peak WHERE timestamp < (SELECT MAX(timestamp) FROM peak) AND NOT EXISTS
+    (SELECT 1 FROM message WHERE message.offset >= peak.offset AND message.offset <
+        (SELECT later.offset FROM peak AS later WHERE later.timestamp > peak.timestamp
+          ORDER BY later.timestamp LIMIT 1))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a compaction would do: how many records go, and how many stay in and before its range."""
+
+    superseded: int
+    kept: int
+
+
+def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
+    """What compactions made of the partition so far."""
+    if connection.execute(_EXISTS).fetchone() is None:
+        return Compacted()
+    row = connection.execute("SELECT start_offset, end_offset, kept FROM compacted").fetchone()
+    return Compacted() if row is None else Compacted(*row)
+
+
+def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> Found:
+    """Find what a compaction of the range drops, and keep it with the connection for `drop_superseded`.
+
+    It takes no lock that an append would wait for. The records of the range are there already and never change, so
+    what is found stays true.
+    """
+    connection.execute(_FIND, {"start": offsets.start, "end": offsets.end})
+    superseded = connection.execute("SELECT COUNT(*) FROM temp.superseded").fetchone()[0]
+    total = connection.execute("SELECT COUNT(*) FROM message WHERE offset < ?", (offsets.end,)).fetchone()[0]
+    return Found(superseded, total - superseded)
+
+
+def drop_superseded(connection: sqlite3.Connection, offsets: OffsetRange, kept: int) -> None:
+    """Drop what was found and say that the range is compacted; in the caller's transaction."""
+    connection.execute(_DROP)
+    connection.execute(_DROP_PEAKS)
+    connection.execute(_CREATE)
+    after = read_compacted_state(connection).with_range(offsets, kept)
+    connection.execute("REPLACE INTO compacted VALUES (0, ?, ?, ?)", (after.start, after.end, after.kept))

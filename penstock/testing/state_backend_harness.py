@@ -1,0 +1,273 @@
+"""What the driver and a container do with a state backend, in one thread, for tests of backends."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.config import load_config
+from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import (
+    AdminContext,
+    BackendContext,
+    Garbage,
+    RestoreProgress,
+    RestoreTarget,
+    Retention,
+    StateBackendFactory,
+    StoreCopy,
+    StoreMarker,
+)
+from penstock.state.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.records import Changes
+from penstock.system.base import System
+
+STORES = ("first", "second")
+Content: TypeAlias = dict[bytes, bytes]
+EngineName: TypeAlias = Literal["rocksdb", "memory"]
+
+_MAX_TRIES = 1000
+_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+class BackendHarness:
+    """One job with the stores `STORES`: several tasks and epochs, each with engines of its own.
+
+    `objects` may be replaced while tasks are open: contexts made from then on have the new one.
+    """
+
+    def __init__(
+        self,
+        factory: StateBackendFactory,
+        objects: ObjectStore,
+        directory: Path,
+        engine: EngineName = "rocksdb",
+        systems: Mapping[str, System] | None = None,
+    ) -> None:
+        self.factory = factory
+        self.objects = objects
+        self.systems = dict(systems or {})
+        self.config = load_config(overrides={"job.name": "contract", "job.id": "1"}, environ={})
+        self.paths = JobPaths("contract", "1")
+        self.copies: set[Path] = set()
+        """The copies somebody still uses."""
+        self._directory = directory
+        self._engine = engine
+        self._folders = 0
+        self._last_id = CheckpointId(1_700_000_000_000, 0)
+        self._epoch = 0
+        self._open: list[TaskBackup] = []
+
+    def context(self, epoch: int, task: int = 0) -> BackendContext:
+        """What a backend is given."""
+        return BackendContext(self.objects, self.paths, task, STORES, epoch, self.config, self.systems)
+
+    def admin_context(self) -> AdminContext:
+        """What a backend's admin is given."""
+        return AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems)
+
+    def backup(
+        self,
+        epoch: int,
+        markers: Mapping[str, str] | None = None,
+        task: int = 0,
+        *,
+        content: Mapping[str, Content] | None = None,
+    ) -> TaskBackup:
+        """Open a task as a container does.
+
+        Without markers and content it is new. Otherwise it continues from a checkpoint with these markers of the
+        backend; a store in `content` was restored by somebody else, any other one is restored by the backend.
+        """
+        self._create_resources(epoch)
+        backup = TaskBackup(self, epoch, task, content or {}, markers)
+        self._open.append(backup)
+        return backup
+
+    def restore(self, marker: str, store: str = "first", *, epoch: int = 99, task: int = 0) -> Content:
+        """What a store holds at a marker."""
+        progress = RestoreProgress(threading.Event(), lambda _: None)
+        with closing(self.restore_engine(marker, store, progress, epoch=epoch, task=task)) as engine:
+            return dict(engine.scan(None, None))
+
+    def restore_engine(
+        self, marker: str, store: str, progress: RestoreProgress, *, epoch: int = 99, task: int = 0
+    ) -> Engine:
+        """Restore a store into a folder of its own; the open engine."""
+        directory = self.new_folder()
+        opened: list[Engine] = []
+
+        def engine() -> Engine:
+            if not opened:
+                opened.append(self.open_engine(directory))
+            return opened[0]
+
+        manager = self.factory.restore_manager(self.context(epoch, task))
+        try:
+            manager.restore(store, marker, RestoreTarget(directory, engine), progress)
+        except BaseException:
+            for each in opened:
+                each.close()
+            raise
+        finally:
+            manager.close()
+        return engine()
+
+    def collect(
+        self,
+        retained: Sequence[Mapping[str, str]],
+        left: Sequence[Mapping[str, str]],
+        *,
+        epoch: int,
+        sweep: bool = False,
+        dry_run: bool = False,
+    ) -> Garbage:
+        """Let a new admin collect; the markers are those of task 0."""
+        retention = Retention(epoch, _of_task_0(retained), _of_task_0(left), sweep)
+        with closing(self.factory.admin(self.admin_context())) as admin:
+            return admin.collect(retention, dry_run=dry_run)
+
+    def close(self) -> None:
+        """Close every task that is still open."""
+        for backup in self._open:
+            backup.close()
+
+    def next_id(self) -> CheckpointId:
+        """The id of the next checkpoint."""
+        self._last_id = CheckpointId(self._last_id.millis + 1, 0)
+        return self._last_id
+
+    def last_id(self) -> CheckpointId:
+        """The id of the last one."""
+        return self._last_id
+
+    def new_folder(self) -> Path:
+        """An empty folder."""
+        self._folders += 1
+        folder = self._directory / str(self._folders)
+        folder.mkdir(parents=True)
+        return folder
+
+    def open_engine(self, directory: Path, *, read_only: bool = False) -> Engine:
+        """The engine over what is in a folder."""
+        if self._engine == "memory":
+            return MemoryEngine(directory)
+        return RocksDbEngine(directory, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16, read_only=read_only)
+
+    def copy(self, engine: Engine) -> StoreCopy:
+        """A copy of what an engine holds now."""
+        directory = self.new_folder() / "copy"
+        engine.copy_to(directory)
+        self.copies.add(directory)
+
+        def remove() -> None:
+            shutil.rmtree(directory)
+            self.copies.remove(directory)
+
+        return StoreCopy(directory, lambda: self.open_engine(directory, read_only=True), remove)
+
+    def _create_resources(self, epoch: int) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            with closing(self.factory.admin(self.admin_context())) as admin:
+                admin.create_resources(epoch)
+                admin.validate_resources()
+
+
+class TaskBackup:
+    """A task in its container: an engine for each store, and a backup manager."""
+
+    def __init__(
+        self,
+        harness: BackendHarness,
+        epoch: int,
+        task: int,
+        content: Mapping[str, Content],
+        markers: Mapping[str, str] | None,
+    ) -> None:
+        self._harness = harness
+        self._closed = False
+        checkpoint_id = harness.last_id() if markers is not None or content else None
+        progress = RestoreProgress(threading.Event(), lambda _: None)
+        self.manager = harness.factory.backup_manager(harness.context(epoch, task))
+        self.engines: dict[str, Engine] = {}
+        for store in STORES:
+            if store in content or store not in (markers or {}):
+                self.engines[store] = harness.open_engine(harness.new_folder())
+                self.engines[store].apply(content.get(store, {}))
+            else:
+                marker = (markers or {})[store]
+                self.engines[store] = harness.restore_engine(marker, store, progress, epoch=epoch, task=task)
+        self.manager.init(checkpoint_id, markers or {})
+        if checkpoint_id is not None:
+            self.manager.clean_up(checkpoint_id, markers or {})
+
+    def content(self, store: str = "first") -> Content:
+        """What a store holds now."""
+        return dict(self.engines[store].scan(None, None))
+
+    def commit(self, **changes: Changes) -> dict[str, str]:
+        """Make the changes, then commit them; store -> marker."""
+        return self.commit_changes(changes)
+
+    def commit_changes(
+        self, changes: Mapping[str, Changes], *, retry: bool = False, complete: bool = False, clean_up: bool = True
+    ) -> dict[str, str]:
+        """As `commit`, with a choice of what a container does.
+
+        `retry`: repeat the upload after each RetryableError, as a container does. `complete`: ask again until every
+        store has a marker. `clean_up`: False if the checkpoint does not get into the log.
+        """
+        for store, changed in changes.items():
+            self.engines[store].apply(changed)
+        checkpoint_id = self._harness.next_id()
+        wanted = [store for store in STORES if self.manager.wants_copy(store)]
+        self.manager.snapshot(checkpoint_id, {store: changes.get(store, {}) for store in STORES})
+        copies = {store: self._harness.copy(self.engines[store]) for store in wanted}
+        try:
+            markers = self._upload(checkpoint_id, copies, _MAX_TRIES if retry else 1)
+            deadline = time.monotonic() + _TIMEOUT_S
+            while complete and markers.keys() != set(STORES):
+                if time.monotonic() > deadline:
+                    raise PenstockTimeoutError(f"after {_TIMEOUT_S} s only {list(markers)} have markers")
+                time.sleep(_POLL_S)
+                again = self._upload(checkpoint_id, copies, _MAX_TRIES)
+                if not markers.items() <= again.items():
+                    raise PenstockError(f"asked again for checkpoint {checkpoint_id}, {markers} became {again}")
+                markers = again
+        finally:
+            for copy in copies.values():
+                copy.release()
+        if clean_up:
+            self.manager.clean_up(checkpoint_id, markers)
+        return markers
+
+    def close(self) -> None:
+        """Close the manager and the engines; once."""
+        if not self._closed:
+            self._closed = True
+            self.manager.close()
+            for engine in self.engines.values():
+                engine.close()
+
+    def _upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy], tries: int) -> dict[str, str]:
+        for number in range(1, tries + 1):
+            try:
+                return dict(self.manager.upload(checkpoint_id, copies))
+            except RetryableError:
+                if number == tries:
+                    raise
+        raise PenstockError("no upload was tried")
+
+
+def _of_task_0(checkpoints: Sequence[Mapping[str, str]]) -> tuple[StoreMarker, ...]:
+    return tuple(StoreMarker(store, 0, marker) for markers in checkpoints for store, marker in markers.items())

@@ -1,0 +1,496 @@
+"""Commits and restores of real containers: local copies, copies while a batch ends, bases, several backends."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
+from penstock.runtime.outcome import Succeeded
+from tests.support.commit_jobs import CommitJob, Markers
+from tests.support.container_app import messages, oracle
+from tests.support.containers import DEADLINE_S, ContainerProcess, wait_until
+from tests.support.fault_jobs import faulty
+from tests.support.faults import Fault
+
+FILES, FIRST, SECOND = "changelog-files", faulty("changelog-files"), faulty("SecondFiles")
+AFFINITY = {"job.host-affinity.enabled": "true"}
+A, B, C, D = messages(40), messages(30, 40), messages(20, 70), messages(25, 90)
+TASKS = 2
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Iterator[ContainerProcess]:
+    """One of its own for each test: faults are wrapped around what its process has loaded."""
+    container = ContainerProcess(tmp_path)
+    yield container
+    container.kill()
+
+
+def opened(folder: Path, container: ContainerProcess, **config: object) -> CommitJob:
+    """A job with the first batch in it."""
+    job = CommitJob(folder, [container], config=config)
+    job.open()
+    job.run_batch(1, A)
+    return job
+
+
+def reconfigured(job: CommitJob, **config: object) -> CommitJob:
+    """The same job with another configuration, as after a restart."""
+    return CommitJob(job.folder, [job.homes[0]], config=config)
+
+
+def upload_until_good(job: CommitJob, number: int) -> tuple[Markers, int]:
+    """Upload as a driver does; the markers, and how many tries it took."""
+    for tries in range(1, 20):
+        try:
+            return job.upload(number), tries
+        except ContainerLostError:
+            raise
+        except RetryableError:
+            continue
+    raise AssertionError("no try was good")
+
+
+# Copies on the host.
+
+
+def test_a_local_copy_of_the_checkpoint_is_used_and_no_backend_read(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    job.whole_commit(1)
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    shutil.rmtree(job.data_of())
+    job.open_at(2, markers, last_ended=2)
+    job.run_batch(3, C)
+    job.snapshot(3)
+    job.upload(3)
+    assert job.copied(3) == oracle(A, B, C)
+    assert job.notes == []
+
+
+def test_without_affinity_no_copy_is_made_and_none_is_used(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    markers = job.whole_commit(1)
+    assert job.copy_ids(0) == job.copy_ids(1) == [1]
+    without = reconfigured(job)
+    without.open_at(1, markers, last_ended=1)
+    without.run_batch(2, B)
+    markers = without.whole_commit(2)
+    assert without.copy_ids(0) == [1], "nobody looks after copies that are not asked for"
+    shutil.rmtree(job.data_of())
+    with pytest.raises(CorruptError, match="is missing"):
+        without.open_at(2, markers, last_ended=2)
+
+
+def test_copies_of_older_checkpoints_go_once_a_newer_one_is_in_the_log(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    job.whole_commit(1)
+    job.run_batch(2, B)
+    job.snapshot(2)
+    markers = job.upload(2)
+    assert [job.copy_ids(task) for task in range(TASKS)] == [[1, 2]] * TASKS, "until then either may be restored"
+    job.clean_up(2, markers)
+    assert [job.copy_ids(task) for task in range(TASKS)] == [[2]] * TASKS
+    left = {path.name.partition("-")[0] for task in range(TASKS) for path in job.store_folder(task).iterdir()}
+    assert left == {"live", "copy"}, "what was made to be uploaded is gone"
+
+
+def test_a_copy_of_a_checkpoint_that_never_completed_is_not_used(tmp_path: Path, container: ContainerProcess) -> None:
+    """Schedule of DESIGN section 13: `a local copy of a commit that never completed lies on the host`."""
+    job = opened(tmp_path, container, **AFFINITY)
+    markers = job.whole_commit(1)
+    job.run_batch(2, B)
+    job.snapshot(2)
+    job.upload(2)
+    assert job.copy_ids(0) == [1, 2]
+    shutil.rmtree(job.data_of())
+    job.open_at(1, markers, last_ended=1)
+    job.run_batch(2, C)
+    job.snapshot(3)
+    markers = job.upload(3)
+    job.clean_up(3, markers)
+    assert job.copied(3) == oracle(A, C)
+    assert job.copy_ids(0) == [3]
+
+
+def test_without_a_copy_of_the_checkpoint_the_backend_is_used(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    older = job.whole_commit(1)
+    job.run_batch(2, B)
+    job.whole_commit(2)
+    job.open_at(1, older, last_ended=1)
+    markers = job.whole_commit(3)
+    assert job.restored(markers) == job.copied(3) == oracle(A)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a byte": lambda copy: _flip(max((p for p in copy.iterdir() if p.name.startswith("MANIFEST")), key=str)),
+    "CURRENT is gone": lambda copy: (copy / "CURRENT").unlink(),
+    "all files are gone": shutil.rmtree,
+    "half of the description": lambda copy: _halve(copy.with_name(f"{copy.name}.json")),
+    "a description of nothing": lambda copy: copy.with_name(f"{copy.name}.json").write_text(
+        '{"format": 1, "files": {}}'
+    ),
+    "a description that is none": lambda copy: copy.with_name(f"{copy.name}.json").write_text(
+        '{"format": 1, "files": {"CURRENT": 1}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_copy_is_refused_and_the_backend_used(
+    tmp_path: Path, container: ContainerProcess, damage: str
+) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    markers = job.whole_commit(1)
+    DAMAGES[damage](job.store_folder(0) / "copy-1-0")
+    job.open_at(1, markers, last_ended=1)
+    assert "the local copy" in container.log
+    assert "is not used" in container.log
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    assert job.restored(markers) == job.copied(2) == oracle(A, B)
+
+
+def test_a_copy_of_another_kind_of_store_is_refused_and_the_backend_used(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **AFFINITY, **{"stores.totals.factory": "memory"})
+    job.open_at(1, markers, last_ended=1)
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    assert job.restored(markers) == job.copied(2) == oracle(A, B)
+
+
+def test_a_new_job_in_the_same_place_uses_no_copy(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **AFFINITY)
+    job.whole_commit(1)
+    job.open()
+    assert job.copy_ids(0) == []
+    job.run_batch(1, B)
+    assert job.restored(job.whole_commit(2)) == oracle(B)
+
+
+# Stores in memory.
+
+
+@pytest.mark.parametrize("config", [{}, AFFINITY], ids=["from the backend", "from a copy"])
+def test_a_store_in_memory_is_committed_and_restored(
+    tmp_path: Path, container: ContainerProcess, config: dict[str, object]
+) -> None:
+    job = opened(tmp_path, container, **{**config, "stores.totals.factory": "memory"})
+    markers = job.whole_commit(1)
+    if config:
+        shutil.rmtree(job.data_of())
+    job.open_at(1, markers, last_ended=1)
+    job.run_batch(2, B)
+    job.snapshot(2)
+    markers = job.upload(2)
+    found = job.copied(2) if config else job.restored(markers)
+    assert found == oracle(A, B)
+    assert not list((job.folder / "local").rglob("*.sst"))
+
+
+# A copy is being made.
+
+
+def test_end_waits_while_a_copy_is_made_and_the_copy_is_of_the_boundary(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    """The next batch is processed meanwhile: only its End waits."""
+    job = opened(tmp_path, container, **AFFINITY, **{"stores.backup.factories": FIRST})
+    job.faults.plan(Fault("copy", "copy.begin", "block", times=TASKS))
+    job.snapshot(1)
+    wait_until(lambda: job.faults.is_reached("copy"), "the copy begins")
+    run = job.start(2, B)
+    results = [packet for task in range(TASKS) for packet in job.attempt(run, task)[0]]
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded), outcome
+    with ThreadPoolExecutor(2) as pool:
+        uploading = pool.submit(job.upload, 1)
+        ending = pool.submit(job.end, 2, outcome.tokens)
+        client = container.client
+        container.client.listen(lambda _: None)
+        wait_until(lambda: client.last_beat is not None, "a beat")
+        assert not ending.done()
+        assert not uploading.done()
+        job.faults.open()
+        ending.result(DEADLINE_S)
+        markers = uploading.result(DEADLINE_S)
+    assert job.copied(1) == job.restored(markers) == oracle(A)
+    assert job.restored(job.whole_commit(2)) == oracle(A, B)
+
+
+def test_a_copy_that_cannot_be_made_is_an_error_of_the_upload_and_lets_end_go_on(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    job = opened(tmp_path, container, **AFFINITY, **{"stores.backup.factories": FIRST})
+    job.faults.plan(Fault("copy", "copy.begin", "fail"))
+    job.snapshot(1)
+    with pytest.raises(PenstockError, match=r"store `totals` of task [01] could not be copied: injected: `copy`"):
+        job.upload(1)
+    job.run_batch(2, B)
+
+
+def test_a_new_epoch_does_not_wait_for_a_copy_that_nobody_needs(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **AFFINITY, **{"stores.backup.factories": FIRST, "task.shutdown.ms": 20_000})
+    markers = job.whole_commit(1)
+    job.faults.plan(Fault("copy", "copy.begin", "block", times=TASKS))
+    job.run_batch(2, B)
+    job.snapshot(2)
+    wait_until(lambda: job.faults.is_reached("copy"), "the copy begins")
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(job.open_at, 1, markers, 1)
+        job.faults.open()
+        opening.result(DEADLINE_S)
+    job.run_batch(2, C)
+    assert job.restored(job.whole_commit(3)) == oracle(A, C)
+    assert not [path for task in range(TASKS) for path in job.store_folder(task).glob("making-*")]
+
+
+# Uploads.
+
+
+def test_an_upload_that_is_repeated_has_the_same_effect(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **{"stores.backup.factories": f"{FIRST},{SECOND}"})
+    job.faults.plan(
+        Fault("before", "upload.begin", "retryable", backend="files"),
+        Fault("half", "upload.middle", "retryable", task=0, backend="second"),
+        Fault("reply", "upload.end", "retryable", task=1, backend="files"),
+    )
+    job.snapshot(1)
+    markers, tries = upload_until_good(job, 1)
+    assert tries > 1
+    assert job.faults.left() == []
+    for backend in (FIRST, SECOND):
+        assert job.restored(markers, backend) == oracle(A)
+    assert job.upload(1) == markers
+    job.clean_up(1, markers)
+    job.clean_up(1, markers)
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    assert job.restored(markers, FIRST) == job.restored(markers, SECOND) == oracle(A, B)
+
+
+def test_what_is_final_comes_before_what_may_pass(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **{"stores.backup.factories": f"{FIRST},{SECOND}"})
+    job.faults.plan(
+        Fault("retry", "upload.begin", "retryable", backend="files", times=TASKS),
+        Fault("final", "upload.end", "fail", backend="second", task=1),
+    )
+    job.snapshot(1)
+    with pytest.raises(PenstockError, match="`final` is final") as caught:
+        job.upload(1)
+    assert not isinstance(caught.value, RetryableError)
+
+
+def test_managers_are_told_that_the_checkpoint_they_continue_from_is_in_the_log(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    """A driver that died between the record and the clean-up leaves that to the next start."""
+    job = opened(tmp_path, container, **{"stores.backup.factories": FIRST})
+    job.snapshot(1)
+    markers = job.upload(1)
+    job.open_at(1, markers, last_ended=1)
+    inits = job.faults.trace("init", "clean_up.end")[-2 * TASKS :]
+    assert sorted(each["point"] for each in inits) == ["clean_up.end"] * TASKS + ["init"] * TASKS
+    assert {each["checkpoint"] for each in inits} == {"1-0"}
+
+
+def test_a_clean_up_that_fails_at_a_start_costs_nothing(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **{"stores.backup.factories": FIRST})
+    markers = job.whole_commit(1)
+    job.faults.plan(Fault("clean-up", "clean_up.begin", "fail", times=TASKS))
+    job.open_at(1, markers, last_ended=1)
+    assert job.faults.left() == []
+    job.run_batch(2, B)
+    assert job.restored(job.whole_commit(2)) == oracle(A, B)
+
+
+# Bases.
+
+
+def test_base_before_marker_when_a_backend_is_added(tmp_path: Path, container: ContainerProcess) -> None:
+    """Schedule of DESIGN section 13: `a backend is added, or another one restored the store`."""
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **{"stores.backup.factories": f"{FILES},{SECOND}"})
+    job.open_at(1, markers, last_ended=1)
+    job.faults.plan(Fault("base", "put.begin", "block", times=2 * TASKS, backend="second"))
+    for number, batch in ((2, B), (3, C)):
+        job.run_batch(number, batch)
+        markers = job.whole_commit(number)
+        assert all(own.keys() == {FILES, SECOND} for own in markers.values())
+        assert all(own[SECOND] == {} for own in markers.values()), "no marker before its base is complete"
+    assert job.restored(markers) == oracle(A, B, C)
+    with pytest.raises(CorruptError, match=f"no marker for store `totals` of task 0 from {SECOND}; .* from: {FILES}"):
+        job.restored(markers, SECOND)
+    job.faults.open()
+    number = 3
+
+    def complete() -> bool:
+        nonlocal number, markers
+        number += 1
+        markers = job.whole_commit(number)
+        return all(own[SECOND] for own in markers.values())
+
+    wait_until(complete, "the base")
+    assert job.restored(markers, SECOND) == job.restored(markers, FILES) == oracle(A, B, C)
+    job.run_batch(4, D)
+    markers = job.whole_commit(number + 1)
+    assert job.restored(markers, SECOND) == oracle(A, B, C, D)
+
+    shutil.rmtree(job.data_of())
+    job = reconfigured(
+        job, **{"stores.backup.factories": f"{FILES},{SECOND}", "stores.totals.restore.factories": SECOND}
+    )
+    job.open_at(number + 1, markers, last_ended=4)
+    assert job.notes == []
+    job.run_batch(5, B)
+    markers = job.whole_commit(number + 2)
+    assert job.restored(markers, SECOND) == oracle(A, B, C, D, B)
+
+
+def test_a_backend_that_replaces_the_only_one_is_waited_for(tmp_path: Path, container: ContainerProcess) -> None:
+    """A checkpoint without any marker would be worth nothing: its upload lasts until the base is done."""
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **{"stores.backup.factories": SECOND, "stores.restore.factories": f"{SECOND},{FILES}"})
+    job.open_at(1, markers, last_ended=1)
+    assert job.notes == [], "a backend without a marker is none that failed"
+    job.faults.plan(Fault("base", "put.begin", "block", times=TASKS, backend="second"))
+    job.snapshot(2)
+    with ThreadPoolExecutor(1) as pool:
+        uploading = pool.submit(job.upload, 2)
+        wait_until(lambda: len(job.faults.trace("upload.end")) >= 3 * TASKS, "the base is asked for again")
+        assert not uploading.done()
+        job.faults.open()
+        markers = uploading.result(DEADLINE_S)
+    assert all(own.keys() == {SECOND} and own[SECOND] for own in markers.values())
+    job.run_batch(2, B)
+    assert job.restored(job.whole_commit(3)) == oracle(A, B)
+
+
+def test_a_base_that_fails_for_now_begins_again_from_a_later_copy(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **{"stores.backup.factories": f"{FILES},{SECOND}"})
+    job.open_at(1, markers, last_ended=1)
+    job.faults.plan(Fault("base", "put.begin", "retryable", times=2, backend="second"))
+    number = 1
+
+    def complete() -> bool:
+        nonlocal number, markers
+        number += 1
+        job.run_batch(number, C)
+        job.snapshot(number)
+        markers, _ = upload_until_good(job, number)
+        return all(own[SECOND] for own in markers.values())
+
+    wait_until(complete, "the base")
+    expected = oracle(A, *[C] * (number - 1))
+    assert job.restored(markers, SECOND) == job.restored(markers, FILES) == expected
+    assert job.faults.left() == []
+
+
+# Restores from several backends.
+
+
+def both(folder: Path, container: ContainerProcess) -> tuple[CommitJob, Markers]:
+    """A job with two backends, and its second checkpoint."""
+    job = opened(folder, container, **{"stores.backup.factories": f"{FILES},{SECOND}"})
+    job.whole_commit(1)
+    job.run_batch(2, B)
+    return job, job.whole_commit(2)
+
+
+def test_the_second_backend_is_used_if_the_first_one_cannot(tmp_path: Path, container: ContainerProcess) -> None:
+    job, markers = both(tmp_path, container)
+    (missing,) = job.data_of().glob("totals/1/1.*.delta")
+    missing.unlink()
+    job.open_at(2, markers, last_ended=2)
+    (note,) = job.notes
+    assert note.startswith(f"store `totals` of task 1 could not be restored from {FILES}: delta `")
+    assert f"{missing.relative_to(job.root)}` is missing" in note
+    job.run_batch(3, C)
+    markers = job.whole_commit(3)
+    assert job.restored(markers, SECOND) == oracle(A, B, C)
+
+
+def test_the_backend_that_could_not_restore_gets_a_new_base(tmp_path: Path, container: ContainerProcess) -> None:
+    """A marker means that this backend alone can rebuild the store: going on behind a hole would make markers that
+    restore nothing."""
+    job, markers = both(tmp_path, container)
+    for delta in job.data_of().glob("totals/*/1.*.delta"):
+        delta.unlink()
+    job.open_at(2, markers, last_ended=2)
+    assert len(job.notes) == TASKS
+    job.run_batch(3, C)
+    number = 2
+
+    def complete() -> bool:
+        nonlocal number, markers
+        number += 1
+        markers = job.whole_commit(number)
+        return all(own[FILES] for own in markers.values())
+
+    wait_until(complete, "the new base")
+    assert job.restored(markers, FILES) == job.restored(markers, SECOND) == oracle(A, B, C)
+
+
+def test_damaged_data_of_the_first_backend(tmp_path: Path, container: ContainerProcess) -> None:
+    job, markers = both(tmp_path, container)
+    (damaged,) = job.data_of().glob("totals/0/2.*.delta")
+    _flip(damaged)
+    job.open_at(2, markers, last_ended=2)
+    (note,) = job.notes
+    assert str(damaged.relative_to(job.root)) in note
+    job.run_batch(3, C)
+    assert job.restored(job.whole_commit(3), SECOND) == oracle(A, B, C)
+
+
+def test_a_restore_that_fails_for_now_is_tried_again(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container, **{"stores.backup.factories": FIRST})
+    markers = job.whole_commit(1)
+    job.faults.plan(Fault("restore", "restore.begin", "retryable", times=2, task=0))
+    job.open_at(1, markers, last_ended=1)
+    assert job.notes == []
+    assert job.faults.left() == []
+    job.run_batch(2, B)
+    assert job.restored(job.whole_commit(2)) == oracle(A, B)
+
+
+def test_no_backend_can_restore(tmp_path: Path, container: ContainerProcess) -> None:
+    job, markers = both(tmp_path, container)
+    for label in (None, "second"):
+        shutil.rmtree(job.data_of(label))
+    with pytest.raises(CorruptError) as caught:
+        job.open_at(2, markers, last_ended=2)
+    text = str(caught.value)
+    assert "store `totals` of task" in text
+    assert "cannot be restored from this checkpoint" in text
+    assert f"Tried {FILES}: delta `totals-1/state/totals/" in text
+    assert f"; {SECOND}: delta `totals.second-1/state/totals/" in text
+    assert "penstock run --from ID" in text
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
+
+
+def _halve(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])

@@ -1,0 +1,124 @@
+"""The totals application on real containers, with commits step by step, local copies, and restores of any backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.client import ContainerClient
+from penstock.container.protocol import CleanUpCall, CommitCall, OpenCall
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.copies import LocalCopies
+from penstock.state.engine import open_whatever
+from penstock.state.restore import restore_store
+from tests.support.containers import DEADLINE_S, ContainerProcess, Job, _epochs
+from tests.support.faults import Faults
+
+Markers = dict[str, dict[str, dict[str, str]]]
+STORE = "totals"
+
+
+class CommitJob(Job):
+    """A job whose commits have numbers, which are their checkpoints' ids."""
+
+    def __init__(
+        self,
+        folder: Path,
+        containers: Sequence[ContainerProcess],
+        *,
+        tasks: int = 2,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(folder, containers, tasks=tasks, config=config)
+        self.faults = Faults.of_root(str(self.root))
+        self.notes: list[str] = []
+        """What the containers told of the last `open_at`."""
+
+    def open_at(self, number: int, markers: Markers, last_ended: int) -> None:
+        """Enter a new epoch everywhere, from the checkpoint of a commit."""
+        self.epoch = next(_epochs)
+        self.notes = []
+        for client in self.clients:
+            tasks = self.tasks_of(client)
+            own = {str(task): markers[str(task)] for task in tasks}
+            call = OpenCall(client.identity(self.epoch), last_ended, f"{number}-0", own, [STORE], tasks)
+            for _, notes in client.open(call, self.package, DEADLINE_S):
+                self.notes += notes
+
+    def snapshot(self, number: int) -> None:
+        """The synchronous part everywhere."""
+        for client in self.clients:
+            client.snapshot(self._call(client, number), DEADLINE_S)
+
+    def upload(self, number: int) -> Markers:
+        """The part in the background, everywhere; the markers."""
+        found: Markers = {}
+        for client in self.clients:
+            found |= client.upload(self._call(client, number), DEADLINE_S)
+        return found
+
+    def clean_up(self, number: int, markers: Markers) -> None:
+        """The checkpoint is in the log."""
+        for client in self.clients:
+            own = {str(task): markers[str(task)] for task in self.tasks_of(client)}
+            client.clean_up(CleanUpCall(client.identity(self.epoch), f"{number}-0", own), DEADLINE_S)
+
+    def whole_commit(self, number: int) -> Markers:
+        """Every step."""
+        self.snapshot(number)
+        markers = self.upload(number)
+        self.clean_up(number, markers)
+        return markers
+
+    def _call(self, client: ContainerClient, number: int) -> CommitCall:
+        return CommitCall(client.identity(self.epoch), f"{number}-0")
+
+    # What is stored.
+
+    def restored(self, markers: Markers, *backends: str) -> dict[bytes, bytes]:
+        """What the backends, in this order, make of the markers, in all tasks together."""
+        found: dict[bytes, bytes] = {}
+        wanted = backends or self.config.store(STORE).restore_factories
+        for task in range(self.tasks):
+            context = BackendContext(self.objects, JobPaths("totals", "1"), task, (STORE,), self.epoch, self.config)
+            folder = self.folder / "restored" / f"{self.epoch}-{task}"
+            settings = self.config.store(STORE)
+            progress = RestoreProgress(threading.Event(), lambda _: None)
+            restored = restore_store(
+                context,
+                STORE,
+                wanted,
+                markers[str(task)],
+                folder,
+                lambda path: open_whatever(settings, path),  # noqa: B023 - called before the next round
+                progress,
+            )
+            found |= dict(restored.engine.scan(None, None))
+            restored.engine.close()
+        return found
+
+    def store_folder(self, task: int) -> Path:
+        """Where a task's store lies on this host."""
+        return self.folder / "local" / "totals-1-uid" / STORE / str(task)
+
+    def copy_ids(self, task: int) -> list[int]:
+        """The commits there is a local copy of."""
+        return [checkpoint_id.millis for checkpoint_id in LocalCopies(self.store_folder(task)).ids()]
+
+    def copied(self, number: int) -> dict[bytes, bytes]:
+        """What the local copies of a commit hold, in all tasks together."""
+        found: dict[bytes, bytes] = {}
+        for task in range(self.tasks):
+            target = self.folder / "copied" / f"{self.epoch}-{number}-{task}"
+            assert LocalCopies(self.store_folder(task)).take(CheckpointId(number, 0), target)
+            engine = open_whatever(self.config.store(STORE), target)
+            found |= dict(engine.scan(None, None))
+            engine.close()
+        return found
+
+    def data_of(self, label: str | None = None) -> Path:
+        """The folder of all a backend has written: of `changelog-files`, or of a wrapped one."""
+        return self.root / ("totals-1" if label is None else f"totals.{label}-1") / "state"

@@ -1,0 +1,288 @@
+"""State backends as a user would bring them: each wraps one of Penstock's and meets faults at named points.
+
+`tests.support.fault_backend:FaultyFiles` and so on. The points of a task's backup, in a container:
+
+    init, snapshot.begin, snapshot.end, upload.begin, upload.middle, upload.end, clean_up.begin, clean_up.end
+    put.begin     before anything is written, by an upload or by a base in the background
+    copy.begin    before an engine is copied
+    restore.begin
+
+`upload.middle` is after the first thing that an upload has written, and is not reached if it writes nothing.
+
+What a wrapped backend writes lies under another job name, so that it and the one it wraps may be used side by side.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import (
+    AdminContext,
+    BackendContext,
+    RestoreProgress,
+    RestoreTarget,
+    StateBackendAdmin,
+    StateBackendFactory,
+    StoreCopy,
+    TaskBackupManager,
+    TaskRestoreManager,
+)
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engine import MemoryEngine, RocksDbEngine
+from penstock.state.records import Changes
+from penstock.system.base import RawRecord, System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
+from tests.support.faults import Faults
+
+Hook = Callable[[], None]
+
+
+class FaultyFactory(StateBackendFactory):
+    """Wraps the backend `inner`."""
+
+    inner: ClassVar[str]
+    label: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return f"{type(self).__module__}:{type(self).__name__}"
+
+    def backup_manager(self, context: BackendContext) -> TaskBackupManager:
+        points = Points(context, self.label)
+        _watch_copies(points.faults)
+        store = HookedStore(context.objects, points.writing, points.written)
+        systems = {name: HookedSystem(each, points.writing, points.written) for name, each in context.systems.items()}
+        own = replace(context, objects=store, systems=systems, paths=self._paths(context.paths))
+        return FaultyBackup(backend_factory(self.inner).backup_manager(own), points)
+
+    def restore_manager(self, context: BackendContext) -> TaskRestoreManager:
+        own = replace(context, paths=self._paths(context.paths))
+        return FaultyRestore(backend_factory(self.inner).restore_manager(own), Points(context, self.label))
+
+    def admin(self, context: AdminContext) -> StateBackendAdmin:
+        return backend_factory(self.inner).admin(replace(context, paths=self._paths(context.paths)))
+
+    def _paths(self, paths: JobPaths) -> JobPaths:
+        return JobPaths(f"{paths.name}.{self.label}", paths.job_id)
+
+
+class FaultyFiles(FaultyFactory):
+    """`changelog-files`."""
+
+    inner = "changelog-files"
+    label = "files"
+
+
+class SecondFiles(FaultyFactory):
+    """`changelog-files` once more."""
+
+    inner = "changelog-files"
+    label = "second"
+
+
+class FaultyBlob(FaultyFactory):
+    """`blob`."""
+
+    inner = "blob"
+    label = "blob"
+
+
+class FaultyStream(FaultyFactory):
+    """`changelog-stream`."""
+
+    inner = "changelog-stream"
+    label = "stream"
+
+
+class Points:
+    """The points of one task's manager."""
+
+    def __init__(self, context: BackendContext, label: str) -> None:
+        self.faults = Faults.of_root(context.config.job.root)
+        self._task = context.task
+        self._label = label
+        self._lock = threading.Lock()
+        self._uploading: str | None = None
+
+    def at(self, point: str, checkpoint: str | None = None) -> None:
+        """The manager is there."""
+        self.faults.at(point, backend=self._label, task=self._task, checkpoint=checkpoint)
+
+    def upload(self, checkpoint: str | None) -> None:
+        """An upload begins, or with None has ended."""
+        with self._lock:
+            self._uploading = checkpoint
+
+    def writing(self) -> None:
+        """The wrapped backend is about to write something."""
+        self.at("put.begin")
+
+    def written(self) -> None:
+        """It has."""
+        with self._lock:
+            checkpoint, self._uploading = self._uploading, None
+        if checkpoint is not None:
+            self.at("upload.middle", checkpoint)
+
+
+class FaultyBackup(TaskBackupManager):
+    """A backup manager with faults around its calls."""
+
+    def __init__(self, inner: TaskBackupManager, points: Points) -> None:
+        self._inner = inner
+        self._points = points
+
+    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
+        self._points.at("init", str(checkpoint_id))
+        self._inner.init(checkpoint_id, markers)
+
+    def wants_copy(self, store: str) -> bool:
+        return self._inner.wants_copy(store)
+
+    def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
+        self._points.at("snapshot.begin", str(checkpoint_id))
+        self._inner.snapshot(checkpoint_id, changes)
+        self._points.at("snapshot.end", str(checkpoint_id))
+
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+        self._points.at("upload.begin", str(checkpoint_id))
+        self._points.upload(str(checkpoint_id))
+        try:
+            markers = self._inner.upload(checkpoint_id, copies)
+        finally:
+            self._points.upload(None)
+        self._points.at("upload.end", str(checkpoint_id))
+        return markers
+
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:
+        self._points.at("clean_up.begin", str(checkpoint_id))
+        self._inner.clean_up(checkpoint_id, markers)
+        self._points.at("clean_up.end", str(checkpoint_id))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyRestore(TaskRestoreManager):
+    """A restore manager with a fault before its restore."""
+
+    def __init__(self, inner: TaskRestoreManager, points: Points) -> None:
+        self._inner = inner
+        self._points = points
+
+    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+        self._points.at("restore.begin")
+        self._inner.restore(store, marker, target, progress)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class HookedStore(ObjectStore):
+    """Calls hooks before and after each write."""
+
+    def __init__(self, inner: ObjectStore, before: Hook, after: Hook) -> None:
+        self._inner = inner
+        self._before = before
+        self._after = after
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._before()
+        made = self._inner.put_if_absent(key, data)
+        self._after()
+        return made
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        self._before()
+        made = self._inner.put_if_match(key, data, tag)
+        self._after()
+        return made
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        return self._inner.get_with_tag(key)
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        return self._inner.list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class HookedSystem(System):
+    """A system whose writers call hooks before and after each append."""
+
+    def __init__(self, inner: System, before: Hook, after: Hook) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._before = before
+        self._after = after
+
+    @property
+    def compacts_on_request(self) -> bool:  # type: ignore[override]  # the wrapped one's
+        return self._inner.compacts_on_request
+
+    def admin(self) -> SystemAdmin:
+        return self._inner.admin()
+
+    def reader(self) -> SystemReader:
+        return self._inner.reader()
+
+    def writer(self, identity: WriterIdentity | None) -> SystemWriter:
+        return HookedWriter(self._inner.writer(identity), self._before, self._after)
+
+
+class HookedWriter(SystemWriter):
+    """Calls hooks before and after each append of something."""
+
+    def __init__(self, inner: SystemWriter, before: Hook, after: Hook) -> None:
+        self._inner = inner
+        self._before = before
+        self._after = after
+
+    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+        if not records:
+            return self._inner.append(ssp, records)
+        self._before()
+        first = self._inner.append(ssp, records)
+        self._after()
+        return first
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _watch_copies(faults: Faults) -> None:
+    """Make the engines of this process meet `copy.begin`. A process serves one job."""
+    for engine in (MemoryEngine, RocksDbEngine):
+        if not hasattr(engine.copy_to, "func"):
+            inner: Callable[[Any, Path], None] = engine.copy_to
+            engine.copy_to = _Watched(inner, faults)  # type: ignore[method-assign, assignment]
+
+
+class _Watched:
+    """A method that first meets a fault."""
+
+    def __init__(self, func: Callable[[Any, Path], None], faults: Faults) -> None:
+        self.func = func
+        self._faults = faults
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else partial(self._call, instance)
+
+    def _call(self, engine: Any, directory: Path) -> None:
+        self._faults.at("copy.begin")
+        self.func(engine, directory)
