@@ -165,16 +165,26 @@ def _write(
 def _v1(
     checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], task_markers: Markers
 ) -> CheckpointV1:
-    changelogs = map(ChangelogStreamMarker.deserialize, task_markers.get(changelog_marker.BACKEND, {}).values())
-    positions = {marker.ssp: str(ChangelogOffset(checkpoint_id, marker.offset)) for marker in changelogs}
+    positions = {m.ssp: str(ChangelogOffset(checkpoint_id, m.offset)) for m in _in_v1(task_markers).values()}
     return CheckpointV1({**offsets, **positions})
 
 
+def _in_v1(task_markers: Markers) -> dict[str, ChangelogStreamMarker]:
+    """Store -> marker that version 1 can say. It has no generation: read back, one that does not begin with the
+    stream would take in what came before it."""
+    found = {
+        store: ChangelogStreamMarker.deserialize(text)
+        for store, text in task_markers.get(changelog_marker.BACKEND, {}).items()
+    }
+    return {store: marker for store, marker in found.items() if marker.generation_offset in {None, "0"}}
+
+
 def _refuse_loss(checkpoint_id: CheckpointId, task_markers: Markers) -> None:
-    kept = set(task_markers.get(changelog_marker.BACKEND, {}))
+    kept = _in_v1(task_markers).keys()
     lost = sorted({store for stores in task_markers.values() for store in stores} - kept)
     if lost:
         raise ConfigError(
             f"checkpoint {checkpoint_id} could not restore the stores {', '.join(f'`{store}`' for store in lost)}: "
-            f"version 1 holds markers of `{changelog_marker.BACKEND}` only. Add 2 to task.checkpoint.write.versions"
+            f"version 1 holds markers of `{changelog_marker.BACKEND}` only, and only where a store's history begins "
+            "with its stream. Add 2 to task.checkpoint.write.versions"
         )

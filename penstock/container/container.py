@@ -55,8 +55,8 @@ class RunningAttempt:
         self.lock = threading.Lock()
         self.cancelled = False
         self._busy_since: float | None = None
-        self._seen: tuple[int, int] = (0, 0)
-        """The page and row that were being processed when somebody last looked."""
+        self._seen: object = None
+        """How far it was when somebody last looked."""
 
     @contextmanager
     def touch(self) -> Iterator[Attempt]:
@@ -79,7 +79,7 @@ class RunningAttempt:
         if since is None:
             return 0.0
         position = self.attempt.instance.position
-        seen = (id(position.page), position.row)
+        seen = position.progress()
         if seen != self._seen:
             self._seen = seen
             self._busy_since = now

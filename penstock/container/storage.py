@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -273,7 +273,11 @@ def _each(
             raise
 
     futures: list[Future[_B]] = [pool.submit(one, item) for item in items]
-    wait(futures)
+    for future in futures:
+        try:
+            future.exception()  # unlike `wait`, it notices a future that the pool's shutdown has cancelled
+        except CancelledError:
+            errors.append(RetryableError("the container leaves the epoch"))
     if errors:
         errors.sort(key=lambda error: isinstance(error, RetryableError))
         for error in errors[1:]:

@@ -90,6 +90,9 @@ class CommitCoordinator:
         self._swept_epoch: int | None = None
         self._on_failed = on_failed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._collector = ThreadPoolExecutor(1, thread_name_prefix="collect")
+        """Of its own: a collection may take long, and no commit waits for it."""
+        self._collecting: Future[None] | None = None
         self._append_lock = threading.Lock()
         self.in_flight: InFlight | None = None
         self.last: CheckpointRecord | None = None
@@ -166,6 +169,7 @@ class CommitCoordinator:
         idle = self.in_flight is None
         self.abandon()
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
+        self._collector.shutdown(wait=idle, cancel_futures=not idle)
 
     # On the commit thread.
 
@@ -185,7 +189,8 @@ class CommitCoordinator:
         flight.total_ms = round(flight.age_ms)
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
-        self._collect(record)
+        if self._collecting is None or self._collecting.done():
+            self._collecting = self._collector.submit(self._collect, record)
 
     def _is_too_late(self, flight: InFlight) -> bool:
         """Whether a container that did not answer is there and beats: it is its upload that takes too long."""

@@ -137,7 +137,7 @@ class RunLoop:
     def _start(self) -> None:
         """Open the first epoch and write the start checkpoint."""
         self._board.update(phase="restoring" if self._job.restore_from else "starting")
-        self._commits.last = self._job.restore_from
+        origin = self._commits.last = self._job.restore_from
         failure: RetryableError | None = None
         while not self._stop.immediate.is_set():
             try:
@@ -145,7 +145,10 @@ class RunLoop:
                     self._commits.abandon()
                     self._count_failure(failure)
                     self._claim = self._log.claim(self._claim.run_id)
-                self._open_epoch(self._job.restore_from)
+                    latest = self._log.latest_before(self._claim)
+                    if latest is not None and latest.epoch >= self._job.claim.epoch:
+                        origin = self._commits.last = latest  # this run's own start checkpoint is in the log already
+                self._open_epoch(origin)
                 self._commit(detail="start")
                 break
             except RetryableError as error:

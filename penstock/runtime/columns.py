@@ -70,7 +70,7 @@ def decode_column(
     serde: Serde[Any], column: Sequence[bytes | None], rows: Sequence[int], position: Position, operator: str
 ) -> Sequence[Any]:
     """The objects of the bytes; None stays None."""
-    if isinstance(serde, Bytes):
+    if type(serde) is Bytes:  # a subclass may decode
         return column
     decode, elements = serde.from_bytes, iter(column)
     with _locating(elements, rows, position, operator):
@@ -101,12 +101,15 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
 
     An iterator over a list or a tuple knows how many it has left, so nothing is counted while nothing fails.
     """
+    position.elements = elements
     try:
         yield
     except USER_FAILURES as error:
         left: int = elements.__length_hint__()  # type: ignore[attr-defined]
         position.row = rows[len(rows) - left - 1]
         raise OperatorFailedError(operator, error) from error
+    finally:
+        position.elements = None
 
 
 def is_stateless(op: OperatorSpec) -> bool:

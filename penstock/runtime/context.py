@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
@@ -77,11 +77,19 @@ class Page:
 class Position:
     """The input message that is being processed: a row of a page. Set by the attempt's loop."""
 
-    __slots__ = ("page", "row")
+    __slots__ = ("elements", "page", "row")
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.row = 0
+        self.elements: Iterator[object] | None = None
+        """The iterator over a column while an operator is run over it: how far it is, it knows itself."""
+
+    def progress(self) -> object:
+        """Something that is another one as soon as a message more was processed. May be called from any thread."""
+        elements = self.elements
+        left = 0 if elements is None else elements.__length_hint__()  # type: ignore[attr-defined]
+        return (id(self.page), self.row, id(elements), left)
 
 
 class SspTable(dict[int, SystemStreamPartition]):

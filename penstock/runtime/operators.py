@@ -71,7 +71,7 @@ def filter_node(op: FilterSpec, downstream: Push) -> Push:
 
     def push(key: Any, value: Any) -> None:
         try:
-            keep = function(value)
+            keep = bool(function(value))
         except USER_FAILURES as error:
             raise OperatorFailedError(op.id, error) from error
         if keep:

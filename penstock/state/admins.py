@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import System
+
+logger = logging.getLogger(__name__)
 
 
 class BackendAdmins:
@@ -55,15 +59,25 @@ class BackendAdmins:
     ) -> dict[str, Garbage]:
         """Delete what only checkpoints that left the list need; with `sweep`, what dead epochs left behind, too.
 
-        A backend that is not configured any more, but has markers in these checkpoints, is asked as well.
+        A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
+        the others are asked all the same, and then its error is raised.
         """
         kept, gone = _by_backend(retained), _by_backend(left)
-        return {
-            name: self._admin(name, [own.store for own in (*kept.get(name, ()), *gone.get(name, ()))]).collect(
-                Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep), dry_run=dry_run
-            )
-            for name in dict.fromkeys((*self._configured, *kept, *gone))
-        }
+        found: dict[str, Garbage] = {}
+        failures: list[PenstockError] = []
+        for name in dict.fromkeys((*self._configured, *kept, *gone)):
+            stores = [own.store for own in (*kept.get(name, ()), *gone.get(name, ()))]
+            plan = Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep)
+            try:
+                found[name] = self._admin(name, stores).collect(plan, dry_run=dry_run)
+            except PenstockError as error:
+                if isinstance(error, ConfigError) and name not in self._configured:
+                    logger.warning("what the dropped backend %s keeps cannot be collected: %s", name, error)
+                else:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+        return found
 
     def close(self) -> None:
         """Release what is open."""

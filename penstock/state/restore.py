@@ -27,6 +27,7 @@ class Tried:
     task: int
     backend: str
     reason: str
+    may_pass: bool
 
     def __str__(self) -> str:
         return f"store `{self.store}` of task {self.task} could not be restored from {self.backend}: {self.reason}"
@@ -56,7 +57,7 @@ def restore_store(
 
     Raises:
         CorruptError: no wanted backend has a marker, or none could restore it; says what was tried.
-        RetryableError: it was cancelled.
+        RetryableError: it was cancelled, or a backend that may work later did not.
     """
     named = [name for name in wanted if store in markers.get(name, {})]
     if not named:
@@ -72,11 +73,13 @@ def restore_store(
         except PenstockError as error:
             if progress.cancelled.is_set():
                 raise
-            failed.append(Tried(store, context.task, name, str(error)))
+            failed.append(Tried(store, context.task, name, str(error), isinstance(error, RetryableError)))
             logger.warning("%s", failed[-1])
         else:
             return Restored(engine, name, tuple(failed))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
+    if any(each.may_pass for each in failed):
+        raise RetryableError(f"store `{store}` of task {context.task} could not be restored for now. Tried {tried}")
     raise CorruptError(
         f"store `{store}` of task {context.task} cannot be restored from this checkpoint. Tried {tried}. "
         "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"

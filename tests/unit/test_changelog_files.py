@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
-from penstock.state.backends.changelog_files import ChangelogFilesFactory, ChangelogMarker
+from penstock.state.backends.base import StoreMarker
+from penstock.state.backends.changelog_files import ChangelogFilesFactory, ChangelogMarker, _Runs
 from penstock.state.backends.delta import DeltaHeader, encode_delta
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.state_backend_contract import BackendHarness
@@ -166,3 +167,23 @@ def test_the_registry() -> None:
     assert backend_factory("changelog-files").name == "changelog-files"
     with pytest.raises(ConfigError, match="`blobs` is not known; known: changelog-files, "):
         backend_factory("blobs")
+
+
+def test_a_marker_that_lost_a_delta_is_not_continued(harness: BackendHarness, objects: ObjectStore) -> None:
+    """Another backend restored the store: this one begins anew, so that its next marker restores again."""
+    markers = commits(harness, 1, None, range(3))
+    whole = harness.restore(markers["first"])
+    objects.delete(f"{FOLDER}/2.1.delta")
+    task = harness.backup(2, markers, content={"first": whole, "second": {}})
+    again = task.commit_changes({"first": {b"k": b"new"}}, complete=True)
+    assert harness.restore(again["first"]) == {**whole, b"k": b"new"}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(0, 6)), max_size=8), st.integers(1, 3))
+def test_runs_are_sets_of_versions(runs: list[tuple[int, int, int]], epoch: int) -> None:
+    markers = []
+    for of, first, more in runs:  # a lineage of its own for each, with dead versions before it
+        lineage = ((9, 1, first - 1),) * (first > 1) + ((of, first, first + more),)
+        markers.append(StoreMarker("s", 0, ChangelogMarker(first + more, lineage).serialize()))
+    covered = {v for of, first, more in runs if of == epoch for v in range(first, first + more + 1)}
+    assert list(_Runs(markers).uncovered(("s", 0, epoch), 1, 20)) == [v for v in range(1, 21) if v not in covered]

@@ -226,3 +226,14 @@ def test_the_keys() -> None:
     overrides = {"job.name": "a", "task.checkpoint.read.versions": "1", "task.live.checkpoint.max.age": "0"}
     task = load_config(overrides=overrides, environ={}).task
     assert (task.checkpoint_read_versions, task.live_checkpoint_max_age_ms) == ((1,), 0)
+
+
+def test_v1_says_nothing_of_a_store_whose_history_does_not_begin_with_the_stream() -> None:
+    """Read back without its generation, it would take in what another history wrote before."""
+    later = ChangelogStreamMarker(ORDERS.ssp, "1017", "50").serialize()
+    first = ChangelogStreamMarker(TOTALS.ssp, "7", "0").serialize()
+    built = build_versions(ID, {INPUT: "42"}, {BACKEND: {"orders": later, "totals": first}}, (2, 1))
+    found = read_task(record(built), 0, 1, CHANGELOGS)
+    assert (dict(found.offsets), list(found.markers[BACKEND])) == ({INPUT: "42"}, ["totals"])
+    with pytest.raises(ConfigError, match="`orders`"):
+        build_versions(ID, {INPUT: "42"}, {BACKEND: {"orders": later}}, (1,))

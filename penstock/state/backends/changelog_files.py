@@ -21,8 +21,11 @@ from penstock.metadata.paths import versioned_name
 from penstock.state.backends.base import (
     AdminContext,
     BackendContext,
+    Garbage,
     RestoreProgress,
     RestoreTarget,
+    Retention,
+    StateBackendAdmin,
     StateBackendFactory,
     StoreCopy,
     StoreMarker,
@@ -31,7 +34,7 @@ from penstock.state.backends.base import (
 )
 from penstock.state.backends.bases import SMALL_BASE_SECONDS, BaseBackup
 from penstock.state.backends.delta import DeltaHeader, decode_delta, encode_delta
-from penstock.state.backends.objects import ObjectBackendAdmin, put_once
+from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
@@ -108,12 +111,24 @@ class ChangelogFilesBackup(TaskBackupManager):
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
-            if store in markers:
-                self._markers[store] = ChangelogMarker.deserialize(markers[store])
+            if store in markers and self._is_whole(store, marker := ChangelogMarker.deserialize(markers[store])):
+                self._markers[store] = marker
             elif checkpoint_id is None:
                 self._markers[store] = ChangelogMarker()
             else:
                 self._bases[store] = BaseBackup(partial(self._upload_base, store), f"{store}-{self._context.task}")
+
+    def _is_whole(self, store: str, marker: ChangelogMarker) -> bool:
+        """Whether every delta is there. Another backend may have restored the store: what is continued from a marker
+        that lost a delta could never be restored."""
+        context = self._context
+        there = set(context.objects.list(context.paths.state_folder(store, context.task)))
+        for version, epoch in marker.deltas():
+            key = context.paths.delta(store, context.task, version, epoch)
+            if key not in there:
+                logger.warning("delta `%s` is missing: store `%s` is backed up from the ground", key, store)
+                return False
+        return True
 
     def wants_copy(self, store: str) -> bool:
         return store in self._bases and self._bases[store].needs_copy
@@ -206,23 +221,64 @@ class ChangelogFilesRestore(TaskRestoreManager):
             progress.report(len(data))
 
 
-class ChangelogFilesAdmin(ObjectBackendAdmin):
-    """Deletes deltas that no retained lineage has."""
+class ChangelogFilesAdmin(StateBackendAdmin):
+    """Deletes deltas that no retained lineage has. Counts in runs of versions: lineages are long, and mostly alike."""
 
-    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
-        paths = self.context.paths
-        runs = {
-            (own.store, own.task, run) for own in markers for run in ChangelogMarker.deserialize(own.marker).lineage
-        }
-        return {
-            paths.delta(store, task, version, epoch)
-            for store, task, (epoch, first, last) in runs
-            for version in range(first, last + 1)
-        }
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
 
-    def epoch_of(self, key: str) -> int | None:
-        versioned = versioned_name(key)
-        return None if versioned is None else versioned[1]
+    def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
+        kept = _Runs(retention.retained)
+        gone: dict[str, tuple[int, int]] = {}
+        for (store, task, epoch), runs in _Runs(retention.left).runs.items():
+            for first, last in runs:
+                for version in kept.uncovered((store, task, epoch), first, last):
+                    gone[self._context.paths.delta(store, task, version, epoch)] = (epoch, version)
+        if retention.sweep:
+            gone |= self._dead(kept, retention.epoch)
+        names = tuple(sorted(gone, key=lambda name: (gone[name], name)))
+        if not dry_run:
+            for name in names:
+                self._context.objects.delete(name)
+        return Garbage(names)
+
+    def _dead(self, kept: _Runs, before: int) -> dict[str, tuple[int, int]]:
+        """Deltas of dead epochs that no retained lineage has: nobody writes them any more."""
+        found = {}
+        for store in self._context.stores:
+            for name in self._context.objects.list(self._context.paths.store_folder(store)):
+                versioned, task = versioned_name(name), name.split("/")[-2]
+                if versioned is None or versioned[1] >= before or not task.isdigit():
+                    continue
+                version, epoch, _ = versioned
+                if any(True for _ in kept.uncovered((store, int(task), epoch), version, version)):
+                    found[name] = (epoch, version)
+        return found
+
+
+class _Runs:
+    """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and apart."""
+
+    def __init__(self, markers: Sequence[StoreMarker]) -> None:
+        self.runs: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        for own in markers:
+            for epoch, first, last in ChangelogMarker.deserialize(own.marker).lineage:
+                self.runs.setdefault((own.store, own.task, epoch), []).append((first, last))
+        for place, runs in self.runs.items():
+            merged: list[tuple[int, int]] = []
+            for first, last in sorted(set(runs)):
+                if merged and first <= merged[-1][1] + 1:
+                    merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+                else:
+                    merged.append((first, last))
+            self.runs[place] = merged
+
+    def uncovered(self, place: tuple[str, int, int], first: int, last: int) -> Iterator[int]:
+        """The versions from `first` to `last` that are in none of the runs."""
+        for start, end in self.runs.get(place, ()):
+            yield from range(first, min(last + 1, start))
+            first = max(first, end + 1)
+        yield from range(first, last + 1)
 
 
 class ChangelogFilesFactory(StateBackendFactory):

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.api.graph import MapSpec
+from penstock.runtime.columns import Columns, step_of
+from penstock.runtime.context import Page, Position, SspTable
 from penstock.testing import TestRunner
 
 STEPS: dict[str, tuple[Any, Any]] = {
@@ -104,3 +107,53 @@ def test_what_has_no_truth_fails_in_its_filter() -> None:
     app.input("m.in").filter(lambda v: Neither(), id="odd-one").send_to(app.output("m.out"))
     with pytest.raises(ps.UserCodeError, match=r"neither true nor false(.|\n)*`odd-one`"):
         TestRunner(app, partitions=1).input("m.in", [1]).run()
+
+
+class Backwards(ps.Bytes):
+    """Bytes that are stored the other way round."""
+
+    def to_bytes(self, obj: bytes) -> bytes:
+        return obj[::-1]
+
+    def from_bytes(self, data: bytes) -> bytes:
+        return data[::-1]
+
+
+def test_a_subclass_of_bytes_is_decoded() -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in", value=Backwards()).map(lambda v: v + b"!").send_to(app.output("m.out", value=ps.Bytes()))
+    runner = TestRunner(app, partitions=1).input("m.in", [b"abc"]).run()
+    assert [m.value for m in runner.output("m.out")] == [b"abc!"]
+
+
+def test_a_filter_behind_a_task_fails_as_a_filter() -> None:
+    class Neither:
+        def __bool__(self) -> bool:
+            raise ValueError("neither true nor false")
+
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in").process(Seen)
+    stream.filter(lambda v: Neither(), id="odd-one").send_to(app.output("m.out"))
+    with pytest.raises(ps.UserCodeError, match=r"neither true nor false(.|\n)*`odd-one`"):
+        TestRunner(app, partitions=1).input("m.in", [1]).run()
+
+
+def test_each_message_of_a_column_counts_as_progress() -> None:
+    """Who watches for a message that never ends must see that a slow operator goes on."""
+    position = Position(Page(SspTable(()), (), (), ()))
+    seen: list[object] = []
+    step = step_of(
+        MapSpec(id="m", upstream=(), key_serde=ps.Bytes(), value_serde=ps.Bytes(), function=_look(position, seen))
+    )
+    assert step is not None
+    step(Columns([None] * 3, [1, 2, 3], range(3), None, None), position)
+    assert len(set(seen)) == 3
+    assert position.elements is None
+
+
+def _look(position: Position, seen: list[object]) -> Any:
+    def function(value: Any) -> Any:
+        seen.append(position.progress())
+        return value
+
+    return function
