@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, CorruptError, FencedError, Incompatible
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.state.backends import changelog_partition, changelog_stream
+from penstock.state.backends import bases, changelog_partition
 from penstock.state.backends.base import AdminContext
 from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory, needless
@@ -402,7 +402,7 @@ def test_a_base_that_breaks_off_counts_for_nothing(
 
 def test_a_base_that_is_cancelled(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 1)
-    monkeypatch.setattr(changelog_stream, "_SMALL_BASE_SECONDS", 0.0)
+    monkeypatch.setattr(bases, "SMALL_BASE_SECONDS", 0.0)
     reached, go_on = threading.Event(), threading.Event()
 
     class SlowSystem(MemorySystem):

@@ -8,7 +8,7 @@ is gathered here, and follows the base as one change when it is done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from penstock.errors import RetryableError
@@ -87,3 +87,44 @@ class BaseBackup(Generic[T]):
         self._cancelled.set()
         if self._thread is not None:
             self._thread.join()
+
+
+class Bases(Generic[T]):
+    """The bases that a task's stores still need in one backend."""
+
+    def __init__(self) -> None:
+        self._bases: dict[str, BaseBackup[T]] = {}
+
+    def need(self, store: str, base: BaseBackup[T]) -> None:
+        """The store has no marker to continue from."""
+        self._bases[store] = base
+
+    def __contains__(self, store: str) -> bool:
+        return store in self._bases
+
+    def needs_copy(self, store: str) -> bool:
+        """Whether the store's base has not begun."""
+        return store in self._bases and self._bases[store].needs_copy
+
+    def add(self, changes: Mapping[str, Changes]) -> None:
+        """The changes of a snapshot: those of stores whose base has begun come behind it."""
+        for store, base in self._bases.items():
+            if not base.needs_copy:
+                base.add(changes.get(store, {}))
+
+    def advance(self, copies: Mapping[str, StoreCopy]) -> Iterator[tuple[str, T, Changes]]:
+        """Begin what can begin now. Yields (store, what its work returned, what changed since) for each that is
+        complete, and forgets it. Raises what `BaseBackup.poll` raises."""
+        for store, base in self._bases.items():
+            if base.needs_copy and store in copies:
+                base.begin(copies[store])
+                base.wait(SMALL_BASE_SECONDS)
+        for store, base in list(self._bases.items()):
+            if (done := base.poll()) is not None:
+                del self._bases[store]
+                yield store, *done
+
+    def cancel(self) -> None:
+        """Stop and join all of them."""
+        for base in self._bases.values():
+            base.cancel()

@@ -32,7 +32,7 @@ from penstock.state.backends.base import (
     TaskBackupManager,
     TaskRestoreManager,
 )
-from penstock.state.backends.bases import SMALL_BASE_SECONDS, BaseBackup
+from penstock.state.backends.bases import BaseBackup, Bases
 from penstock.state.backends.delta import DeltaHeader, decode_delta, encode_delta
 from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
@@ -106,7 +106,7 @@ class ChangelogFilesBackup(TaskBackupManager):
     def __init__(self, context: BackendContext) -> None:
         self._context = context
         self._markers: dict[str, ChangelogMarker] = {}
-        self._bases: dict[str, BaseBackup[ChangelogMarker]] = {}
+        self._bases = Bases[ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
@@ -116,7 +116,7 @@ class ChangelogFilesBackup(TaskBackupManager):
             elif checkpoint_id is None:
                 self._markers[store] = ChangelogMarker()
             else:
-                self._bases[store] = BaseBackup(partial(self._upload_base, store), f"{store}-{self._context.task}")
+                self._bases.need(store, BaseBackup(partial(self._upload_base, store), f"{store}-{self._context.task}"))
 
     def _is_whole(self, store: str, marker: ChangelogMarker) -> bool:
         """Whether every delta is there. Another backend may have restored the store: what is continued from a marker
@@ -131,24 +131,15 @@ class ChangelogFilesBackup(TaskBackupManager):
         return True
 
     def wants_copy(self, store: str) -> bool:
-        return store in self._bases and self._bases[store].needs_copy
+        return self._bases.needs_copy(store)
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._taken = dict(changes)
-        for store, base in self._bases.items():
-            if not base.needs_copy:
-                base.add(changes.get(store, {}))
+        self._bases.add(changes)
 
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
-        for store, base in self._bases.items():
-            if base.needs_copy and store in copies:
-                base.begin(copies[store])
-                base.wait(SMALL_BASE_SECONDS)
-        for store, base in list(self._bases.items()):
-            done = base.poll()
-            if done is not None:
-                self._markers[store], self._taken[store] = done
-                del self._bases[store]
+        for store, marker, since in self._bases.advance(copies):
+            self._markers[store], self._taken[store] = marker, since
         after = {
             store: self._upload_delta(store, marker, self._taken.get(store, {}))
             for store, marker in self._markers.items()
@@ -157,8 +148,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         return {store: marker.serialize() for store, marker in after.items()}
 
     def close(self) -> None:
-        for base in self._bases.values():
-            base.cancel()
+        self._bases.cancel()
 
     def _upload_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
         """Everything in the copy as deltas that begin a history of their own."""

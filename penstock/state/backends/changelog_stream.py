@@ -30,7 +30,7 @@ from penstock.state.backends.base import (
     TaskBackupManager,
     TaskRestoreManager,
 )
-from penstock.state.backends.bases import BaseBackup
+from penstock.state.backends.bases import BaseBackup, Bases
 from penstock.state.backends.changelog_partition import (
     NAME,
     Changelog,
@@ -45,8 +45,6 @@ from penstock.system.base import OffsetRange, SystemAdmin
 
 logger = logging.getLogger(__name__)
 
-_SMALL_BASE_SECONDS = 1.0
-"""How long the first upload waits for a base, so that a small one is in the same commit."""
 _MIN_DIRTY_RATIO = 0.5
 """A partition is compacted when at least this part of what is looked at is new, as Kafka's log cleaner does it."""
 
@@ -58,7 +56,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         self._context = context
         self._logs: dict[str, Changelog] = {}
         self._markers: dict[str, ChangelogMarker] = {}
-        self._bases: dict[str, BaseBackup[ChangelogMarker]] = {}
+        self._bases = Bases[ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
         self._timestamp_ms = 0
 
@@ -71,20 +69,20 @@ class ChangelogStreamBackup(TaskBackupManager):
             if marker is not None:
                 self._markers[store] = marker
             else:
-                self._bases[store] = BaseBackup(partial(self._write_base, store), f"{store}-{self._context.task}")
+                base = BaseBackup(partial(self._write_base, store), f"{store}-{self._context.task}")
+                self._bases.need(store, base)
 
     def wants_copy(self, store: str) -> bool:
-        return store in self._bases and self._bases[store].needs_copy
+        return self._bases.needs_copy(store)
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._timestamp_ms = checkpoint_id.millis
         self._taken = dict(changes)
-        for store, base in self._bases.items():
-            if not base.needs_copy:
-                base.add(changes.get(store, {}))
+        self._bases.add(changes)
 
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
-        self._advance_bases(copies)
+        for store, marker, since in self._bases.advance(copies):
+            self._markers[store], self._taken[store] = marker, since
         for store, marker in list(self._markers.items()):
             written = self._logs[store].append(checkpoint_id.millis, self._taken.get(store, {}).items())
             if written is not None:
@@ -93,8 +91,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         return {store: marker.serialize() for store, marker in self._markers.items()}
 
     def close(self) -> None:
-        for base in self._bases.values():
-            base.cancel()
+        self._bases.cancel()
         for log in self._logs.values():
             log.close()
 
@@ -124,17 +121,6 @@ class ChangelogStreamBackup(TaskBackupManager):
                 error,
             )
             return None
-
-    def _advance_bases(self, copies: Mapping[str, StoreCopy]) -> None:
-        for store, base in self._bases.items():
-            if base.needs_copy and store in copies:
-                base.begin(copies[store])
-                base.wait(_SMALL_BASE_SECONDS)
-        for store, base in list(self._bases.items()):
-            done = base.poll()
-            if done is not None:
-                self._markers[store], self._taken[store] = done
-                del self._bases[store]
 
     def _write_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
         """Everything in the copy, as a new generation. Until it is complete nobody else appends to the partition."""

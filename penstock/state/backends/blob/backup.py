@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
-from penstock.state.backends.bases import SMALL_BASE_SECONDS, BaseBackup
+from penstock.state.backends.bases import BaseBackup, Bases
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.blob.store_backup import StoreBackup
 from penstock.state.backends.blob.transfer import ByteBudget
@@ -25,7 +25,7 @@ class BlobBackup(TaskBackupManager):
     def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
         self._stores = {store: StoreBackup(context, store, budget, max_part_bytes) for store in context.stores}
-        self._bases: dict[str, BaseBackup[None]] = {}
+        self._bases = Bases[None]()
         self._changed: set[str] = set()
         """The stores whose changes of the last snapshot are not durable yet."""
 
@@ -34,7 +34,7 @@ class BlobBackup(TaskBackupManager):
             if name in markers:
                 store.resume(BlobMarker.deserialize(markers[name]))
             elif checkpoint_id is not None:
-                self._bases[name] = self._base(name, checkpoint_id)
+                self._bases.need(name, self._base(name, checkpoint_id))
 
     def wants_copy(self, store: str) -> bool:
         """Always: whether the store will have changed is not known yet, and a copy is cheap."""
@@ -44,7 +44,8 @@ class BlobBackup(TaskBackupManager):
         self._changed = {store for store, changed in changes.items() if changed}
 
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
-        self._work_on_bases(copies)
+        for _ in self._bases.advance(copies):
+            pass  # what its own copy has beyond a base that is complete, this upload adds
         after = {}
         for name, store in self._stores.items():
             if name in self._bases:
@@ -60,8 +61,7 @@ class BlobBackup(TaskBackupManager):
         return {name: snapshot.marker.serialize() for name, snapshot in after.items()}
 
     def close(self) -> None:
-        for base in self._bases.values():
-            base.cancel()
+        self._bases.cancel()
 
     def _base(self, name: str, checkpoint_id: CheckpointId) -> BaseBackup[None]:
         """The files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
@@ -70,12 +70,3 @@ class BlobBackup(TaskBackupManager):
             self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)
 
         return BaseBackup(work, f"blob-{name}-{self._context.task}")
-
-    def _work_on_bases(self, copies: Mapping[str, StoreCopy]) -> None:
-        for name, base in self._bases.items():
-            if base.needs_copy:
-                base.begin(copies[name])
-                base.wait(SMALL_BASE_SECONDS)
-        for name, base in list(self._bases.items()):
-            if base.poll() is not None:
-                del self._bases[name]
