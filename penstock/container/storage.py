@@ -21,8 +21,9 @@ from penstock.metadata.paths import JobPaths
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import Engine
+from penstock.state.engine import Engine, RocksDbEngine
 from penstock.state.restore import Tried, restore_store
+from penstock.state.write_behind import WriteBehindEngine
 
 if TYPE_CHECKING:
     from penstock.container.container import JobPackage
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _MAX_POOL = 64
 _COPIERS = 2
+_WRITERS = 2
 _BASE_POLL_SECONDS = 0.2
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -55,6 +57,7 @@ class ContainerStorage:
         self._restorers = self._pool("restore", tasks, config.container.restore_thread_pool_size)
         self._committers = self._pool("commit", tasks, config.container.commit_thread_pool_size)
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{epoch}")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
 
     def _pool(self, name: str, tasks: int, least: int) -> ThreadPoolExecutor:
         size = min(max(2 * tasks, least), _MAX_POOL)
@@ -116,10 +119,15 @@ class ContainerStorage:
             for engine in engines.values():
                 engine.close()
             raise
-        instance = TaskInstance(task, self._package.topology, self._package.settings, engines, call.last_ended)
+        behind = {store: self._behind(engine) for store, engine in engines.items()}
+        instance = TaskInstance(task, self._package.topology, self._package.settings, behind, call.last_ended)
         self._tasks[task] = instance
         affinity = self._package.config.job.host_affinity_enabled
         self._commits[task] = TaskCommitManager(instance, backups, self._folders, keep_copies=affinity)
+
+    def _behind(self, engine: Engine) -> Engine:
+        """Writing a batch to RocksDB takes longer than what an End may wait for; a map in memory is written at once."""
+        return WriteBehindEngine(engine, self._writers) if isinstance(engine, RocksDbEngine) else engine
 
     def _open_store(
         self,
@@ -246,6 +254,7 @@ class ContainerStorage:
         for task in self._tasks:
             for store in self._stores:
                 self._folders.remove_live(store, task)
+        self._writers.shutdown()
         self._objects.close()
 
 

@@ -107,8 +107,12 @@ class TaskInstance:
         for attempt in attempts:
             for store, overlay in attempt.instance.overlays.items():
                 if overlay.changes:
+                    # First: what was applied before is written now, so `_pending`, which may be the same dict, is free.
                     self._engines[store].apply(overlay.changes)
-                    self._pending.setdefault(store, {}).update(overlay.changes)
+                    if store in self._pending:
+                        self._pending[store].update(overlay.changes)
+                    else:
+                        self._pending[store] = overlay.changes
                     self.pending_bytes += _size(overlay.changes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:

@@ -46,10 +46,10 @@ class Overlay:
         # A dict keeps its keys in the order they were added, so the new ones are at its end.
         self._order.update(islice(self.changes, len(self._order), None))
         keys = list(self._order.irange(start, end, inclusive=(True, False)))
-        return _merge(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
+        return merge_changes(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
 
 
-def _merge(
+def merge_changes(
     stored: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Both in order; a changed entry replaces the stored one of its key."""

@@ -1,0 +1,109 @@
+"""An engine that writes behind: what it shows is the same at every moment, and a failed write is not forgotten."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.state.engine import Engine, RocksDbEngine
+from penstock.state.records import Changes
+from penstock.state.write_behind import WriteBehindEngine
+
+_BUFFER = 1 << 20
+
+
+class Gated(RocksDbEngine):
+    """RocksDB that writes only while its gate is open, and fails if it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+
+    def apply(self, changes: Changes) -> None:
+        assert self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        super().apply(changes)
+
+
+@pytest.fixture
+def below(tmp_path: Path) -> Gated:
+    return Gated(tmp_path / "db")
+
+
+@pytest.fixture
+def engine(below: Gated) -> Iterator[WriteBehindEngine]:
+    with ThreadPoolExecutor(1) as writer:
+        made = WriteBehindEngine(below, writer)
+        yield made
+        below.gate.set()
+        made.close()
+
+
+def _all(engine: Engine) -> dict[bytes, bytes]:
+    return dict(engine.scan(None, None))
+
+
+def test_what_is_being_written_is_seen_as_if_it_were_written(engine: WriteBehindEngine, below: Gated) -> None:
+    engine.apply({b"a": b"1", b"b": b"2", b"d": b"4"})
+    engine.settle()
+    below.gate.clear()
+    engine.apply({b"a": b"one", b"b": None, b"c": b"3"})
+    assert below.get(b"b") == b"2"  # not written yet
+    assert [engine.get(key) for key in (b"a", b"b", b"c", b"d", b"e")] == [b"one", None, b"3", b"4", None]
+    assert list(engine.scan(None, None)) == [(b"a", b"one"), (b"c", b"3"), (b"d", b"4")]
+    assert list(engine.scan(b"b", b"d")) == [(b"c", b"3")]
+    below.gate.set()
+    engine.settle()
+    assert _all(engine) == _all(below) == {b"a": b"one", b"c": b"3", b"d": b"4"}
+
+
+def test_random_changes_read_as_a_dict_does_while_they_are_being_written(
+    engine: WriteBehindEngine, below: Gated
+) -> None:
+    choose = random.Random(7)
+    oracle: dict[bytes, bytes] = {}
+    for _ in range(60):
+        changes = {
+            b"%04d" % choose.randrange(3000): None if choose.random() < 0.3 else b"%d" % choose.randrange(100)
+            for _ in range(choose.randrange(1, 2000))
+        }
+        engine.apply(changes)
+        oracle.update({key: value for key, value in changes.items() if value is not None})
+        for key in [key for key, value in changes.items() if value is None]:
+            oracle.pop(key, None)
+        start, end = sorted((b"%04d" % choose.randrange(3000), b"%04d" % choose.randrange(3000)))
+        assert list(engine.scan(start, end)) == sorted((k, v) for k, v in oracle.items() if start <= k < end)
+        probe = b"%04d" % choose.randrange(3000)
+        assert engine.get(probe) == oracle.get(probe)
+    engine.settle()
+    assert _all(below) == oracle
+
+
+def test_a_copy_has_what_was_being_written(engine: WriteBehindEngine, below: Gated, tmp_path: Path) -> None:
+    below.gate.clear()
+    engine.apply({b"k": b"v"})
+    opener = threading.Timer(0.05, below.gate.set)
+    opener.start()
+    engine.copy_to(tmp_path / "copy")
+    copied = RocksDbEngine(tmp_path / "copy", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER, read_only=True)
+    assert _all(copied) == {b"k": b"v"}
+    copied.close()
+
+
+def test_a_failed_write_is_told_at_the_next_one_and_reads_stay_right(engine: WriteBehindEngine, below: Gated) -> None:
+    below.failure = OSError("no space left")
+    engine.apply({b"k": b"v"})
+    with pytest.raises(OSError, match="no space left"):
+        engine.apply({b"k": b"later"})
+    assert engine.get(b"k") == b"v"
+    assert _all(engine) == {b"k": b"v"}
+    with pytest.raises(OSError, match="no space left"):
+        engine.settle()
