@@ -1,4 +1,5 @@
-"""How the blob backend names its objects: all in the folder `blob` of a task's store.
+"""How the blob backend names its objects: all in the folder `blob` of a task's store. Other backends that keep files
+by content name them alike, in a folder of their own.
 
     <epoch>-<checkpoint id>-<sha256>    a file, or a part of one, that this commit was the first to hold
     <epoch>-<checkpoint id>.index       the index of the commit
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from penstock.checkpoint.id import CheckpointId
 from penstock.metadata.paths import JobPaths
 
-_FOLDER = "blob"
+FOLDER = "blob"
 _INDEX = ".index"
 _NUMBER = "(?:0|[1-9][0-9]*)"
 _NAME = re.compile(rf"({_NUMBER})-{_NUMBER}-{_NUMBER}(?:-([0-9a-f]{{64}})|\.index)")
@@ -28,10 +29,11 @@ class BlobNames:
     paths: JobPaths
     store: str
     task: int
+    folder: str = FOLDER
 
     def key(self, name: str) -> str:
         """The object key of a name."""
-        return self.paths.state_object(self.store, self.task, f"{_FOLDER}/{name}")
+        return self.paths.state_object(self.store, self.task, f"{self.folder}/{name}")
 
     def __str__(self) -> str:
         return f"store `{self.store}` of task {self.task}"
@@ -58,8 +60,8 @@ def content_of(name: str) -> str | None:
     return match[2] if match else None
 
 
-def epoch_of(key: str) -> int | None:
-    """The epoch that wrote a key; None for what is no key of this backend."""
-    folder, _, name = key.rpartition("/")
+def epoch_of(key: str, folder: str = FOLDER) -> int | None:
+    """The epoch that wrote a key; None for what is no key of this folder."""
+    place, _, name = key.rpartition("/")
     match = _NAME.fullmatch(name)
-    return int(match[1]) if match and folder.endswith(f"/{_FOLDER}") else None
+    return int(match[1]) if match and place.endswith(f"/{folder}") else None

@@ -1,0 +1,118 @@
+"""The files of a store's copies, each content stored once: what is there is found by its hash and named again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from functools import partial
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import CorruptError, NotFoundError
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.blob.diff import diff
+from penstock.state.backends.blob.files import FileHashes, LocalFile, part_ranges
+from penstock.state.backends.blob.index import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.blob.names import BlobNames, file_name
+from penstock.state.backends.blob.transfer import ByteBudget, in_parallel
+from penstock.state.backends.objects import put_once
+
+logger = logging.getLogger(__name__)
+
+
+class StoredFiles:
+    """Uploads what the last copy did not have. Used by one thread at a time."""
+
+    def __init__(self, context: BackendContext, names: BlobNames, budget: ByteBudget, max_part_bytes: int) -> None:
+        self._context = context
+        self._names = names
+        self._budget = budget
+        self._max_part_bytes = max_part_bytes
+        self._hashes = FileHashes(max_part_bytes)
+        self._put: dict[str, str] = {}
+        """SHA-256 -> name of what was uploaded and is in no index yet, so that a second try does not do it again."""
+
+    def put(self, checkpoint_id: CheckpointId, directory: Path, last: DirIndex, cancelled: threading.Event) -> DirIndex:
+        """Upload what `last` does not have of the copy in the directory, in parallel. New names carry the checkpoint.
+
+        Raises RetryableError once it is cancelled.
+        """
+        what = f"the upload of {self._names}"
+        difference = diff(self._hashes.list(directory, cancelled, what), last)
+        missing: dict[str, partial[tuple[str, str]]] = {}
+        for file in difference.added.values():
+            ranges = part_ranges(file.size, self._max_part_bytes)
+            for sha256, (offset, size) in zip(file.parts, ranges, strict=True):
+                if sha256 not in self._put:
+                    name = file_name(self._context.epoch, checkpoint_id, sha256)
+                    missing[sha256] = partial(self._put_part, directory / file.path, offset, size, name, sha256)
+        for sha256, name in in_parallel(list(missing.values()), cancelled, what):
+            self._put[sha256] = name
+        added = {path: self._indexed(file) for path, file in difference.added.items()}
+        logger.debug(
+            "%s at %s: %d files added, %d retained, %d removed; %d objects uploaded",
+            *(self._names, checkpoint_id, len(added), len(difference.retained), len(difference.removed), len(missing)),
+        )
+        return DirIndex.of(difference.retained | added)
+
+    def advance(self) -> None:
+        """What was put is in an index that counts: the next copy is compared with that.
+
+        Only what the last one holds is safe from collection, so nothing else is remembered.
+        """
+        self._put.clear()
+
+    def _put_part(self, path: Path, offset: int, size: int, name: str, sha256: str) -> tuple[str, str]:
+        with self._budget.hold(size):
+            with path.open("rb") as file:
+                file.seek(offset)
+                data = file.read(size)
+            put_once(self._context.objects, self._names.key(name), data, self._context.epoch)
+        return sha256, name
+
+    def _indexed(self, file: LocalFile) -> FileIndex:
+        ranges = part_ranges(file.size, self._max_part_bytes)
+        blobs = [FileBlob(self._put[sha256], offset) for sha256, (offset, _) in zip(file.parts, ranges, strict=True)]
+        return FileIndex(file.path.rpartition("/")[2], file.size, file.sha256, tuple(blobs))
+
+
+def fetch_files(
+    context: BackendContext,
+    names: BlobNames,
+    index: DirIndex,
+    directory: Path,
+    budget: ByteBudget,
+    progress: RestoreProgress,
+) -> None:
+    """Download all files of an index in parallel. Every object's size and hash is checked; nothing is opened.
+
+    Raises NotFoundError or CorruptError naming the object, RetryableError if it was cancelled.
+    """
+    jobs: list[partial[int]] = []
+    for path, file in index.by_path().items():
+        local = directory / path
+        local.parent.mkdir(parents=True, exist_ok=True)
+        local.write_bytes(b"")  # the parts are written into it in any order
+        jobs += [partial(_fetch, context, names, blob, size, local, budget) for blob, size in file.parts()]
+    for size in in_parallel(jobs, progress.cancelled, f"the restore of {names}"):
+        progress.report(size)
+
+
+def _fetch(
+    context: BackendContext, names: BlobNames, blob: FileBlob, size: int, local: Path, budget: ByteBudget
+) -> int:
+    key = names.key(blob.name)
+    with budget.hold(size):
+        try:
+            data = context.objects.get(key)
+        except NotFoundError as error:
+            raise NotFoundError(f"blob `{key}`, of file `{local.name}` of {names}, is missing") from error
+        if len(data) != size:
+            raise CorruptError(f"blob `{key}`, of file `{local.name}` of {names}, has {len(data)} of {size} bytes")
+        if hashlib.sha256(data).hexdigest() != blob.sha256:
+            raise CorruptError(f"blob `{key}`, of file `{local.name}` of {names}, is damaged: its hash differs")
+        with local.open("r+b") as file:
+            file.seek(blob.offset)
+            file.write(data)
+    return size
