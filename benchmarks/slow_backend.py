@@ -14,12 +14,10 @@ from dataclasses import replace
 
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.base import AdminContext, BackendContext
-from penstock.state.backends.changelog_files import (
-    ChangelogFilesAdmin,
-    ChangelogFilesBackup,
-    ChangelogFilesFactory,
-    ChangelogFilesRestore,
-)
+from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
+from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
+from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
 
 NAME = "benchmarks.slow_backend:SlowChangelogFiles"
 _LATENCY = "PENSTOCK_BENCH_LATENCY_MS"

@@ -127,7 +127,7 @@ class StateJob:
         """A whole commit, as a container does it when the driver asks."""
         self._last_id = self._next_id(self._last_id)
         began = time.perf_counter()
-        self._storage.snapshot(self._last_id)
+        self._storage.snapshot(self._last_id, last=False)
         taken = time.perf_counter()
         self._storage._commits[_TASK].await_copies()
         copied = time.perf_counter()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.api.ssp import SystemStream
 from penstock.config import keys, table
-from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, TaskSettings
+from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, StateSettings, TaskSettings
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values import Raw, RefusedError, absolute
 from penstock.errors import ConfigError
@@ -155,4 +155,9 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         live_checkpoint_max_age_ms=get(table.LIVE_CHECKPOINT_MAX_AGE),
         checkpoint_retained=get(table.CHECKPOINT_RETAINED),
     )
-    return JobConfig(job, container, task, resolved, origins)
+    state = StateSettings(
+        changelog_enabled=get(table.CHANGELOG_ENABLED),
+        snapshot_interval_commits=get(table.SNAPSHOT_COMMITS),
+        snapshot_interval_seconds=get(table.SNAPSHOT_SECONDS),
+    )
+    return JobConfig(job, container, task, state, resolved, origins)

@@ -91,6 +91,15 @@ class TaskSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSettings:
+    """`state.*`, for the backend `changelog-files`. An interval of 0 is none."""
+
+    changelog_enabled: bool
+    snapshot_interval_commits: int
+    snapshot_interval_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """`stores.<name>.*`, with the job-wide values where the store has none of its own."""
 
@@ -121,6 +130,7 @@ class JobConfig:
     job: JobSettings
     container: ContainerSettings
     task: TaskSettings
+    state: StateSettings
     resolved: Resolved
     origins: Mapping[str, str] = field(repr=False, compare=False)
 

@@ -145,6 +145,13 @@ LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000
 CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
+CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",
+    "Whether the backend `changelog-files` writes the changes of each commit; otherwise each commit makes a snapshot.")
+SNAPSHOT_COMMITS = Key("state.snapshot.interval.commits", Number(0), "20",
+    "After how many commits that changed a store a snapshot of it is made in the background; 0 for no such limit.")
+SNAPSHOT_SECONDS = Key("state.snapshot.interval.seconds", Number(0), "1800",
+    "After how long a snapshot of a store that has changed is made in the background; 0 for no such limit.")
+
 OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
     "Where a stream without a checkpoint is read from.")
 SYSTEM_OFFSET_DEFAULT_OLD = Key("systems.<name>.samza.offset.default", _OFFSET_DEFAULT, None,

@@ -20,6 +20,7 @@ from penstock.container.protocol import (
     CommitCall,
     ContainerAddress,
     EndCall,
+    FinishCall,
     Identity,
     OpenCall,
     PlainCall,
@@ -79,6 +80,10 @@ class ContainerClient:
     def clean_up(self, call: CleanUpCall, timeout_s: float) -> None:
         """The checkpoint is in the log."""
         self._call("clean-up", dump(call), timeout_s)
+
+    def finish(self, call: FinishCall, timeout_s: float) -> None:
+        """The run has ended well."""
+        self._call("finish", dump(call), timeout_s)
 
     def close(self, epoch: int, timeout_s: float) -> None:
         """Close the tasks and end the process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -45,11 +46,11 @@ class TaskCommitManager:
         """The names of the backends."""
         return tuple(self._backups)
 
-    def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor) -> None:
-        """The synchronous part: take the changes; copies begin on `copiers`."""
+    def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
+        """The synchronous part: take the changes; copies begin on `copiers`. `last`: the run is to end with this."""
         self._release_copies()
         self._wants = {
-            name: frozenset(store for store in stores if manager.wants_copy(store))
+            name: frozenset(store for store in stores if manager.wants_copy(store, last=last))
             for name, (manager, stores) in self._backups.items()
         }
         copied = set(self._folders.stores) if self._keep_copies else set().union(*self._wants.values())
@@ -128,6 +129,12 @@ class TaskCommitManager:
         if self._keep_copies:
             for store in self._folders.stores:
                 self._folders.copies(store, self._task.task).keep_only(checkpoint_id)
+
+    def finish(self, timeout_s: float) -> None:
+        """Give what the backends do in the background the time to end."""
+        deadline = time.monotonic() + timeout_s
+        for manager, _ in self._backups.values():
+            manager.finish(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Stop what the backends do in the background; forget the copies. One that fails does not keep the others."""

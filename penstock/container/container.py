@@ -18,6 +18,7 @@ from penstock.container.protocol import (
     CleanUpCall,
     CommitCall,
     EndCall,
+    FinishCall,
     Identity,
     OpenCall,
     StartRun,
@@ -247,7 +248,7 @@ class Container:
 
     def snapshot(self, call: CommitCall) -> None:
         """The synchronous part of a commit: take what changed since the last one."""
-        self._current(call.identity).snapshot(CheckpointId.parse(call.checkpoint_id))
+        self._current(call.identity).snapshot(CheckpointId.parse(call.checkpoint_id), last=call.last)
 
     def upload(self, call: CommitCall) -> dict[str, dict[str, dict[str, str]]]:
         """Make the snapshot durable; task -> factory -> store -> marker."""
@@ -256,6 +257,10 @@ class Container:
     def clean_up(self, call: CleanUpCall) -> None:
         """The checkpoint is in the log, with these markers."""
         self._current(call.identity).clean_up(CheckpointId.parse(call.checkpoint_id), call.markers)
+
+    def finish_background(self, call: FinishCall) -> None:
+        """The run has ended well: give what runs in the background the time to end."""
+        self._current(call.identity).finish(call.timeout_ms / 1000)
 
     def close(self, identity: Identity) -> None:
         """Close the tasks; the process ends afterwards."""

@@ -98,10 +98,11 @@ class EndCall:
 
 @dataclass(frozen=True, slots=True)
 class CommitCall:
-    """A step of a commit, `snapshot` or `upload`."""
+    """A step of a commit, `snapshot` or `upload`. `last`: the run is to end with this commit."""
 
     identity: Identity
     checkpoint_id: str
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,14 @@ class PlainCall:
     """A call without arguments: `close`."""
 
     identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class FinishCall:
+    """The run has ended well: what runs in the background, and makes the next start quicker, has this long to end."""
+
+    identity: Identity
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)

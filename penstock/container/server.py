@@ -22,6 +22,7 @@ from penstock.container.protocol import (
     CleanUpCall,
     CommitCall,
     EndCall,
+    FinishCall,
     OpenCall,
     PlainCall,
     StartRun,
@@ -91,6 +92,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             "snapshot": self._plain(CommitCall, self._container.snapshot),
             "upload": self._plain(CommitCall, self._container.upload),
             "clean-up": self._plain(CleanUpCall, self._container.clean_up),
+            "finish": self._plain(FinishCall, self._container.finish_background),
             "beat": lambda _: self._beats(context),
             "close": self._close,
         }

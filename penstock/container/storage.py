@@ -6,6 +6,7 @@ import logging
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -79,7 +80,7 @@ class ContainerStorage:
         self, call: OpenCall, cancelled: threading.Event, report: Callable[[int], None]
     ) -> dict[int, TaskInstance]:
         """Open and fill every store of the tasks, in parallel. The first error is raised once all have stopped."""
-        progress = RestoreProgress(cancelled, report)
+        progress = RestoreProgress(cancelled, report, self._failed.append)
 
         def one(task: int) -> None:
             self._restore_task(task, call, progress)
@@ -96,7 +97,7 @@ class ContainerStorage:
 
     @property
     def failed_restores(self) -> tuple[str, ...]:
-        """What to tell of backends that could not restore a store, where another one could."""
+        """What to tell of restores that went wrong on the way, though they went well in the end."""
         return tuple(self._failed)
 
     def _restore_task(self, task: int, call: OpenCall, progress: RestoreProgress) -> None:
@@ -203,10 +204,10 @@ class ContainerStorage:
 
     # Commit.
 
-    def snapshot(self, checkpoint_id: CheckpointId) -> None:
-        """The synchronous part of a commit, for every task."""
+    def snapshot(self, checkpoint_id: CheckpointId, *, last: bool) -> None:
+        """The synchronous part of a commit, for every task. `last`: the run is to end with it."""
         for commit in self._commits.values():
-            commit.snapshot(checkpoint_id, self._copiers)
+            commit.snapshot(checkpoint_id, self._copiers, last=last)
 
     def upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
         """The part of a commit that runs in the background: all tasks and backends in parallel. May be called again
@@ -240,6 +241,12 @@ class ContainerStorage:
         )
 
     # The end.
+
+    def finish(self, timeout_s: float) -> None:
+        """The run has ended well: give what backends do in the background the time to end."""
+        deadline = time.monotonic() + timeout_s
+        for commit in self._commits.values():
+            commit.finish(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
         """Stop and join what runs in the background. The tasks may be closed then."""

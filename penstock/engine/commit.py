@@ -113,7 +113,7 @@ class CommitCoordinator:
         parent = self.last.id if self.last else None
         checkpoint_id = CheckpointId.next_after(parent, time.time_ns() // 1_000_000, time.monotonic_ns())
         try:
-            self._directory.snapshot(claim.epoch, str(checkpoint_id))
+            self._directory.snapshot(claim.epoch, str(checkpoint_id), last=boundary.ended is not None)
         except PenstockError as error:
             raise _final(error, checkpoint_id) from error
         abandoned = threading.Event()

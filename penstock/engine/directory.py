@@ -25,6 +25,7 @@ from penstock.container.protocol import (
     ContainerAddress,
     ContainerSpec,
     EndCall,
+    FinishCall,
     OpenCall,
     StartRun,
 )
@@ -215,9 +216,9 @@ class ContainerDirectory:
 
         self._all(one)
 
-    def snapshot(self, epoch: int, checkpoint_id: str) -> None:
-        """The synchronous part of a commit, everywhere."""
-        self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id), _CALL_SECONDS))
+    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
+        """The synchronous part of a commit, everywhere. `last`: the run is to end with it."""
+        self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id, last), _CALL_SECONDS))
 
     def upload(
         self, epoch: int, checkpoint_id: str, abandoned: threading.Event
@@ -262,6 +263,15 @@ class ContainerDirectory:
             client.clean_up(CleanUpCall(client.identity(epoch), checkpoint_id, own), _CALL_SECONDS)
 
         self._all(clean)
+
+    def finish(self, epoch: int) -> None:
+        """The last checkpoint is in the log: let containers end what they do in the background, for at most
+        `task.shutdown.ms`. Errors are logged: it would only have made the next start quicker."""
+        timeout_ms = self._config.task.shutdown_ms
+        try:
+            self._all(lambda c: c.finish(FinishCall(c.identity(epoch), timeout_ms), timeout_ms / 1000 + _CLOSE_SECONDS))
+        except PenstockError as error:
+            logger.warning("a container did not end what it did in the background: %s", error)
 
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""

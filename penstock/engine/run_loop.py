@@ -118,6 +118,7 @@ class RunLoop:
         try:
             self._await_commit()
             self._commit(ended="stopped")
+            self._directory.finish(self._claim.epoch)
         except ContainerLostError as error:
             self._rewind(error)
             return False

@@ -19,6 +19,8 @@ from penstock.state.records import Changes, decode_records, encode_records
 
 _ENTRIES = "entries.zst"
 """The file of a copy of a MemoryEngine."""
+_BULK = 1000
+"""Fewer changes than this are not worth a table."""
 
 
 class Engine(ABC):
@@ -31,6 +33,10 @@ class Engine(ABC):
     @abstractmethod
     def apply(self, changes: Changes) -> None:
         """Make the changes, all or none as far as readers of this process see."""
+
+    def load(self, changes: Changes) -> None:
+        """As `apply`, for a restore: many at once, and nobody reads meanwhile."""
+        self.apply(changes)
 
     @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -100,7 +106,8 @@ class RocksDbEngine(Engine):
 
     def __init__(self, path: Path, *, block_cache_bytes: int, write_buffer_bytes: int, read_only: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        options = _options(block_cache_bytes, write_buffer_bytes)
+        self._path = path
+        self._options = options = _options(block_cache_bytes, write_buffer_bytes)
         access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
         try:
             self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
@@ -122,6 +129,25 @@ class RocksDbEngine(Engine):
             else:
                 put(key, value)
         self._db.write(batch, self._write_options)
+
+    def load(self, changes: Changes) -> None:
+        """Sorted, as a table of its own, which takes about half the time of puts and leaves nothing to compact."""
+        if len(changes) < _BULK:
+            self.apply(changes)
+            return
+        table = self._path.with_name(f"{self._path.name}.load")
+        writer = rocksdict.SstFileWriter(self._options)
+        writer.open(str(table))
+        for key in sorted(changes):
+            value = changes[key]
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value
+        writer.finish()
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._db.ingest_external_file([str(table)], options)
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         options = rocksdict.ReadOptions()
@@ -159,10 +185,14 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
     )
 
 
+def engine_kind(directory: Path) -> EngineKind:
+    """The kind of engine whose files are in the folder; `rocksdb` if there are none."""
+    return "memory" if (directory / _ENTRIES).exists() else "rocksdb"
+
+
 def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
     """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
-    kind: EngineKind = "memory" if (directory / _ENTRIES).exists() else "rocksdb"
-    return open_engine(replace(settings, factory=kind), directory)
+    return open_engine(replace(settings, factory=engine_kind(directory)), directory)
 
 
 def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:

@@ -51,6 +51,11 @@ class StateBackendContract(RetentionContract):
         """The systems that contexts have, by name; new and empty for every test. Override it if you need one."""
         return {}
 
+    @pytest.fixture
+    def overrides(self) -> Mapping[str, object]:
+        """The configuration of the job, where the defaults are not what you want to test."""
+        return {}
+
     @pytest.fixture(params=["rocksdb", "memory"])
     def engine(self, request: pytest.FixtureRequest) -> EngineName:
         """The engine that the stores live in."""
@@ -71,9 +76,10 @@ class StateBackendContract(RetentionContract):
         tmp_path: Path,
         engine: EngineName,
         systems: Mapping[str, System],
+        overrides: Mapping[str, object],
     ) -> Iterator[BackendHarness]:
         """A job that uses the backend; after the test nobody must still use a copy."""
-        with closing(BackendHarness(factory, objects, tmp_path, engine, systems)) as harness:
+        with closing(BackendHarness(factory, objects, tmp_path, engine, systems, overrides)) as harness:
             yield harness
         assert not harness.copies
 

@@ -52,11 +52,14 @@ class BackendHarness:
         directory: Path,
         engine: EngineName = "rocksdb",
         systems: Mapping[str, System] | None = None,
+        overrides: Mapping[str, object] | None = None,
     ) -> None:
+        """`overrides`: what the job's configuration says besides its name."""
         self.factory = factory
         self.objects = objects
         self.systems = dict(systems or {})
-        self.config = load_config(overrides={"job.name": "contract", "job.id": "1"}, environ={})
+        given = {"job.name": "contract", "job.id": "1", **(overrides or {})}
+        self.config = load_config(overrides=given, environ={})
         self.paths = JobPaths("contract", "1")
         self.copies: set[Path] = set()
         """The copies somebody still uses."""
@@ -220,17 +223,23 @@ class TaskBackup:
         return self.commit_changes(changes)
 
     def commit_changes(
-        self, changes: Mapping[str, Changes], *, retry: bool = False, complete: bool = False, clean_up: bool = True
+        self,
+        changes: Mapping[str, Changes],
+        *,
+        retry: bool = False,
+        complete: bool = False,
+        clean_up: bool = True,
+        last: bool = False,
     ) -> dict[str, str]:
         """As `commit`, with a choice of what a container does.
 
         `retry`: repeat the upload after each RetryableError, as a container does. `complete`: ask again until every
-        store has a marker. `clean_up`: False if the checkpoint does not get into the log.
+        store has a marker. `clean_up`: False if the checkpoint does not get into the log. `last`: the run is to end.
         """
         for store, changed in changes.items():
             self.engines[store].apply(changed)
         checkpoint_id = self._harness.next_id()
-        wanted = [store for store in STORES if self.manager.wants_copy(store)]
+        wanted = [store for store in STORES if self.manager.wants_copy(store, last=last)]
         self.manager.snapshot(checkpoint_id, {store: changes.get(store, {}) for store in STORES})
         copies = {store: self._harness.copy(self.engines[store]) for store in wanted}
         try:
@@ -250,6 +259,10 @@ class TaskBackup:
         if clean_up:
             self.manager.clean_up(checkpoint_id, markers)
         return markers
+
+    def finish(self) -> None:
+        """Wait for what the manager does in the background."""
+        self.manager.finish(_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the manager and the engines; once."""

@@ -64,14 +64,18 @@ class RetentionContract:
             last = markers
 
     def test_a_sweep_removes_what_dead_epochs_left_behind(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        first = harness.backup(1).commit(first={b"a": b"1"})
+        alive = harness.backup(1)
+        first = alive.commit(first={b"a": b"1"})
+        alive.finish()
         logged = set(objects.list(""))
         dead = harness.backup(2, first)
         dead.commit_changes({"first": {b"dead": b"1"}}, clean_up=False)
         dead.commit_changes({"first": {b"dead": b"2"}}, clean_up=False)
+        dead.finish()
         leftovers = set(objects.list("")) - logged
         live = harness.backup(3, first)
         in_flight = live.commit_changes({"first": {b"live": b"1"}}, clean_up=False)
+        live.finish()
         own = set(objects.list("")) - logged - leftovers
         collected = harness.collect([first], [], epoch=3, sweep=True)
         assert leftovers <= set(collected.names)

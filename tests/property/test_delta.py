@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.backends.delta import DeltaHeader, decode_delta, decode_records, encode_delta, encode_records
+from penstock.state.backends.changelog_files.delta import (
+    DeltaHeader,
+    decode_delta,
+    decode_records,
+    encode_delta,
+    encode_records,
+)
 
 GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))

@@ -42,7 +42,7 @@ from penstock.runtime.sink import SinkAttempt
 from penstock.runtime.source import run_source
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
-from penstock.state.backends.changelog_files import ChangelogFilesRestore
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.engine import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
@@ -286,7 +286,7 @@ def stored(job: Job, markers: dict[str, dict[str, dict[str, str]]]) -> dict[byte
         marker = markers[str(task)]["changelog-files"]["totals"]
         target = RestoreTarget(Path(), partial(_same, engine))
         progress = RestoreProgress(threading.Event(), lambda _: None)
-        ChangelogFilesRestore(context).restore("totals", marker, target, progress)
+        ChangelogFilesFactory().restore_manager(context).restore("totals", marker, target, progress)
         found |= dict(engine.scan(None, None))
     return found
 

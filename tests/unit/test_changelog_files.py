@@ -16,8 +16,10 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.state.backends.base import StoreMarker
-from penstock.state.backends.changelog_files import ChangelogFilesFactory, ChangelogMarker, _Runs
-from penstock.state.backends.delta import DeltaHeader, encode_delta
+from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
+from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.state.backends.changelog_files.runs import Runs
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.state_backend_contract import BackendHarness
 
@@ -96,8 +98,8 @@ def test_a_lineage_with_a_gap_is_refused(version: int, lineage: Any, said: str) 
 
 
 def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
-    with pytest.raises(IncompatibleError, match="format 2"):
-        ChangelogMarker.deserialize('{"format":2,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
+    with pytest.raises(IncompatibleError, match="format 3"):
+        ChangelogMarker.deserialize('{"format":3,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
 
 
 def test_the_names_carry_version_and_epoch(harness: BackendHarness, objects: ObjectStore) -> None:
@@ -186,4 +188,4 @@ def test_runs_are_sets_of_versions(runs: list[tuple[int, int, int]], epoch: int)
         lineage = ((9, 1, first - 1),) * (first > 1) + ((of, first, first + more),)
         markers.append(StoreMarker("s", 0, ChangelogMarker(first + more, lineage).serialize()))
     covered = {v for of, first, more in runs if of == epoch for v in range(first, first + more + 1)}
-    assert list(_Runs(markers).uncovered(("s", 0, epoch), 1, 20)) == [v for v in range(1, 21) if v not in covered]
+    assert list(Runs(markers).uncovered(("s", 0, epoch), 1, 20)) == [v for v in range(1, 21) if v not in covered]

@@ -11,6 +11,7 @@ closed and new ones continue from the last checkpoint in the log.
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
@@ -25,6 +26,8 @@ from penstock.metadata.paths import JobPaths
 from penstock.state.engine import Engine
 from penstock.state.records import Changes
 from penstock.system.base import System
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class RestoreProgress:
     cancelled: threading.Event
     report: Callable[[int], None]
     """Called with a number of bytes that were restored, from the restore's thread."""
+    note: Callable[[str], None] = logger.error
+    """Called with what went wrong on the way though the restore goes on, for whoever runs the job."""
 
 
 class TaskBackupManager(ABC):
@@ -109,8 +114,9 @@ class TaskBackupManager(ABC):
         checkpoint all stores are empty and need none.
         """
 
-    def wants_copy(self, store: str) -> bool:
-        """Asked before each snapshot: whether `upload` needs everything the store holds, not just what changed."""
+    def wants_copy(self, store: str, *, last: bool) -> bool:
+        """Asked before each snapshot: whether `upload` needs everything the store holds, not just what changed.
+        `last`: the run is to end with this commit."""
         return False
 
     @abstractmethod
@@ -130,6 +136,10 @@ class TaskBackupManager(ABC):
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none
         """The checkpoint is in the log, with these markers: let go of what was kept in case it would not be.
         Idempotent; also called after `init`. What older checkpoints alone need is the admin's business."""
+
+    def finish(self, timeout_s: float) -> None:  # noqa: B027 - most have nothing under way
+        """The run ended with a checkpoint that is in the log, and `close` follows: give what is under way in the
+        background, and makes the next start quicker, the time to come to its end."""
 
     @abstractmethod
     def close(self) -> None:

@@ -26,18 +26,22 @@ class ObjectBackendAdmin(StateBackendAdmin):
 
     @abstractmethod
     def epoch_of(self, key: str) -> int | None:
-        """The epoch in a key of this backend; None for a key that is not one."""
+        """The epoch in a key that a sweep may find dead; None for any other."""
 
-    def rank(self, key: str) -> int:
-        """Of the keys of an epoch those with a smaller rank are deleted first."""
-        return len(key)
+    def order(self, key: str) -> tuple[int, ...]:
+        """What is smaller is deleted first."""
+        return (self.epoch_of(key) or 0, len(key))
 
-    def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
+    def plan(self, retention: Retention) -> set[str]:
+        """The keys to delete."""
         keep = self._reach_readable(retention.retained, kept=True)
         gone = self._reach_readable(retention.left, kept=False) - keep
         if retention.sweep:
             gone |= dead(self._listing(), self.epoch_of, keep, retention.epoch)
-        names = tuple(sorted(gone, key=lambda key: (self.epoch_of(key) or 0, self.rank(key), key)))
+        return gone
+
+    def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
+        names = tuple(sorted(self.plan(retention), key=lambda key: (*self.order(key), key)))
         if not dry_run:
             for name in names:
                 self.context.objects.delete(name)

@@ -31,9 +31,9 @@ class BlobAdmin(ObjectBackendAdmin):
     def epoch_of(self, key: str) -> int | None:
         return epoch_of(key)
 
-    def rank(self, key: str) -> int:
+    def order(self, key: str) -> tuple[int, ...]:
         """An index goes after all it names, which is of its epoch or older: as long as it is there they are found."""
-        return 1 if is_index(key) else 0
+        return (epoch_of(key) or 0, 1 if is_index(key) else 0)
 
     def _reach_one(self, own: StoreMarker) -> frozenset[str]:
         names = BlobNames(self.context.paths, own.store, own.task)

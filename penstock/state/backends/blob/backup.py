@@ -36,7 +36,7 @@ class BlobBackup(TaskBackupManager):
             elif checkpoint_id is not None:
                 self._bases.need(name, self._base(name, checkpoint_id))
 
-    def wants_copy(self, store: str) -> bool:
+    def wants_copy(self, store: str, *, last: bool) -> bool:
         """Always: whether the store will have changed is not known yet, and a copy is cheap."""
         return store in self._stores
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -33,13 +34,23 @@ class StoredFiles:
         self._put: dict[str, str] = {}
         """SHA-256 -> name of what was uploaded and is in no index yet, so that a second try does not do it again."""
 
-    def put(self, checkpoint_id: CheckpointId, directory: Path, last: DirIndex, cancelled: threading.Event) -> DirIndex:
+    def put(
+        self,
+        checkpoint_id: CheckpointId,
+        directory: Path,
+        last: DirIndex,
+        cancelled: threading.Event,
+        *,
+        leave_out: Collection[str] = (),
+    ) -> DirIndex:
         """Upload what `last` does not have of the copy in the directory, in parallel. New names carry the checkpoint.
+        Files with the paths in `leave_out` are somebody else's business.
 
         Raises RetryableError once it is cancelled.
         """
         what = f"the upload of {self._names}"
-        difference = diff(self._hashes.list(directory, cancelled, what), last)
+        local = [file for file in self._hashes.list(directory, cancelled, what) if file.path not in leave_out]
+        difference = diff(local, last)
         missing: dict[str, partial[tuple[str, str]]] = {}
         for file in difference.added.values():
             ranges = part_ranges(file.size, self._max_part_bytes)

@@ -1,0 +1,99 @@
+"""The admin of the changelog files backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from penstock.metadata.paths import versioned_name
+from penstock.state.backends.base import AdminContext, Retention, StoreMarker
+from penstock.state.backends.blob.names import BlobNames, epoch_of
+from penstock.state.backends.changelog_files.history import Found
+from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.state.backends.changelog_files.runs import Runs
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.objects import ObjectBackendAdmin
+
+_CACHED = 10_000
+
+
+class ChangelogFilesAdmin(ObjectBackendAdmin):
+    """Deletes deltas and snapshots that no retained marker needs. Deltas are counted in runs of versions: lineages may
+    be long, and are mostly alike."""
+
+    def __init__(self, context: AdminContext) -> None:
+        super().__init__(context)
+        self._reached: dict[str, frozenset[str]] = {}
+        """Key of a snapshot -> it and the shared files it names; a snapshot never changes."""
+
+    def plan(self, retention: Retention) -> set[str]:
+        kept = Runs(retention.retained)
+        gone = {
+            self.context.paths.delta(store, task, version, epoch)
+            for (store, task, epoch), runs in Runs(retention.left).runs.items()
+            for first, last in runs
+            for version in kept.uncovered((store, task, epoch), first, last)
+        }
+        if retention.sweep:
+            listing = list(self._listing())
+            retention = replace(retention, retained=tuple(self._with_found(retention.retained, listing)))
+            gone |= self._dead_deltas(listing, kept, retention.epoch)
+        return gone | super().plan(retention)
+
+    def _with_found(self, retained: Sequence[StoreMarker], listing: Sequence[str]) -> Iterator[StoreMarker]:
+        """The markers, with the snapshots of their own versions that were made after them."""
+        by_folder: dict[str, list[str]] = {}
+        for key in listing:
+            by_folder.setdefault(key.rpartition("/")[0], []).append(key)
+        for own in retained:
+            marker = ChangelogMarker.deserialize(own.marker)
+            found = Found.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
+            later = sorted((version for version in found.snapshots if marker.has(version)), reverse=True)
+            named = sorted({*marker.snapshots, *later}, reverse=True)
+            yield replace(own, marker=replace(marker, snapshots=tuple(named)).serialize())
+
+    def _dead_deltas(self, listing: Sequence[str], kept: Runs, before: int) -> set[str]:
+        """Deltas of dead epochs that no retained lineage has: nobody writes them any more."""
+        found = set()
+        for key in listing:
+            named, (*_, store, task, _name) = versioned_name(key), key.split("/")
+            if named is None or named[2] != "delta" or named[1] >= before or not task.isdigit():
+                continue
+            if any(True for _ in kept.uncovered((store, int(task), named[1]), named[0], named[0])):
+                found.add(key)
+        return found
+
+    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
+        """Snapshots and their files; deltas are counted elsewhere."""
+        found: set[str] = set()
+        for own in markers:
+            for version in ChangelogMarker.deserialize(own.marker).snapshots:
+                found |= self._reach_one(own, *version)
+        return found
+
+    def _reach_one(self, own: StoreMarker, version: int, epoch: int) -> frozenset[str]:
+        key = self.context.paths.snapshot(own.store, own.task, version, epoch)
+        if key not in self._reached:
+            names = BlobNames(self.context.paths, own.store, own.task, SHARED_FOLDER)
+            files = Snapshot.decode(self.context.objects.get(key), key).shared.by_path().values()
+            while len(self._reached) >= _CACHED:
+                del self._reached[next(iter(self._reached))]
+            blobs = {sys.intern(names.key(blob.name)) for file in files for blob in file.blobs}
+            self._reached[key] = frozenset({key, *blobs})
+        return self._reached[key]
+
+    def epoch_of(self, key: str) -> int | None:
+        """Of snapshots and their files. Whether a delta is dead is decided by runs."""
+        named = versioned_name(key)
+        if named is not None:
+            return named[1] if named[2] == "zip" else None
+        return epoch_of(key, SHARED_FOLDER)
+
+    def order(self, key: str) -> tuple[int, ...]:
+        """Deltas, oldest first; then files; then snapshots: as long as one is there the files it names are found."""
+        named = versioned_name(key)
+        if named is None:
+            return (1, epoch_of(key, SHARED_FOLDER) or 0)
+        version, epoch, kind = named
+        return (0 if kind == "delta" else 2, epoch, version)

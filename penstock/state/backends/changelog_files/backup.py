@@ -1,0 +1,185 @@
+"""The backup manager of the changelog files backend."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import CorruptError, NotFoundError, RetryableError
+from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
+from penstock.state.backends.bases import BaseBackup, Bases
+from penstock.state.backends.blob.names import BlobNames
+from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
+from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.keeper import SnapshotKeeper
+from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.objects import put_once
+from penstock.state.records import Changes
+
+logger = logging.getLogger(__name__)
+_BASE_RETRY_SECONDS = 1.0
+
+
+class ChangelogFilesBackup(TaskBackupManager):
+    """Writes a delta for each commit that changed a store, and now and then a snapshot in the background.
+
+    With `state.changelog.enabled=false` it writes no delta: each commit that changed a store makes a snapshot.
+    """
+
+    def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
+        self._context = context
+        self._deltas = context.config.state.changelog_enabled
+        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"maintenance-{context.task}")
+        self._closing = threading.Event()
+        self._keepers = {store: SnapshotKeeper(context, store, budget, max_part_bytes) for store in context.stores}
+        self._markers: dict[str, ChangelogMarker] = {}
+        self._bases = Bases[ChangelogMarker]()
+        self._taken: dict[str, Changes] = {}
+        self._made: dict[str, tuple[Version, ...]] = {}
+        """The snapshots that the markers of the commit under way may name."""
+        self._due: set[str] = set()
+
+    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
+        for store in self._context.stores:
+            if checkpoint_id is None:
+                self._markers[store] = ChangelogMarker()
+                self._keepers[store].resume(ChangelogMarker(), None)
+            elif store not in markers or not self._resume(store, ChangelogMarker.deserialize(markers[store])):
+                work = partial(self._make_base, store, checkpoint_id)
+                self._bases.need(store, BaseBackup(work, f"{store}-{self._context.task}"))
+
+    def _resume(self, store: str, marker: ChangelogMarker) -> bool:
+        """Continue from a marker. False if the version cannot be rebuilt from what is there: another backend may have
+        restored the store, and what is continued from such a marker could never be restored."""
+        context = self._context
+        keys = frozenset(context.objects.list(context.paths.state_folder(store, context.task)))
+        found = Found.among(keys)
+        whole: list[Snapshot] = []
+        missing: list[str] = []
+        for way in ways(marker, found):
+            missing += [context.paths.delta(store, context.task, *delta) for delta in way.missing(found)[:1]]
+            try:
+                snapshot = self._whole_snapshot(store, way.snapshot, keys) if way.snapshot else None
+            except (CorruptError, NotFoundError) as error:
+                missing.append(str(error))
+                continue
+            if way.missing(found):
+                continue
+            if snapshot is None:
+                break  # from the empty store: there is no older way
+            whole.append(snapshot)
+            if len(whole) == KEPT:
+                break
+        else:
+            if not whole:
+                logger.warning("store `%s` is backed up from the ground: %s", store, "; ".join(missing))
+                return False
+        self._markers[store] = marker = marker.made_of(snapshot.version for snapshot in whole)
+        self._keepers[store].resume(marker, whole[0] if whole else None)
+        return True
+
+    def _whole_snapshot(self, store: str, version: Version, keys: frozenset[str]) -> Snapshot:
+        """Raises CorruptError or NotFoundError unless it and all its files are there."""
+        context = self._context
+        key = context.paths.snapshot(store, context.task, *version)
+        snapshot = Snapshot.decode(context.objects.get(key), key)
+        names = BlobNames(context.paths, store, context.task, SHARED_FOLDER)
+        for file in snapshot.shared.by_path().values():
+            for blob in file.blobs:
+                if names.key(blob.name) not in keys:
+                    raise NotFoundError(f"`{names.key(blob.name)}` of snapshot `{key}` is missing")
+        return snapshot
+
+    def wants_copy(self, store: str, *, last: bool) -> bool:
+        if store not in self._markers:
+            return self._bases.needs_copy(store)
+        keeper = self._keepers[store]
+        due = not self._deltas or last or (keeper.pace.is_due and not keeper.is_busy)
+        if due:
+            self._due.add(store)
+        return due
+
+    def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
+        self._taken = dict(changes)
+        self._bases.add(changes)
+        self._made = {store: keeper.made() for store, keeper in self._keepers.items()}
+
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+        for store, marker, since in self._bases.advance(copies):
+            self._markers[store], self._taken[store] = marker, since
+            self._keepers[store].pace.restart()
+        after = {
+            store: self._upload_store(checkpoint_id, store, marker, copies.get(store))
+            for store, marker in self._markers.items()
+        }
+        # Only now, so that a second try after an error does all of it again, with the same effect.
+        for store, marker in after.items():
+            self._keepers[store].pace.deltas += marker.version - self._markers[store].version
+        for store in self._due & copies.keys():
+            self._begin_snapshot(checkpoint_id, store, after[store], copies[store])
+        self._markers, self._taken, self._due = after, {}, set()
+        return {store: marker.serialize() for store, marker in after.items()}
+
+    def close(self) -> None:
+        self._closing.set()
+        self._bases.cancel()
+        self._maintenance.shutdown(wait=True, cancel_futures=True)
+
+    def finish(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        for store, keeper in self._keepers.items():
+            if not keeper.finish(max(0.0, deadline - time.monotonic())):
+                logger.warning(
+                    "the last snapshot of store `%s` of task %d was not complete after %.0f s (task.shutdown.ms): the "
+                    "next start replays deltas",
+                    *(store, self._context.task, timeout_s),
+                )
+
+    def _upload_store(
+        self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy | None
+    ) -> ChangelogMarker:
+        changes = self._taken.get(store, {})
+        if not changes:
+            return marker.with_snapshots(self._made.get(store, ()))
+        # A base that has just been completed comes without a copy of this commit: its first change is a delta.
+        if not self._deltas and copy is not None:
+            version = (marker.version + 1, self._context.epoch)
+            self._keepers[store].make(checkpoint_id, version, copy.directory, self._closing)
+            return ChangelogMarker.of_snapshot(*version)
+        after = marker.next(self._context.epoch).with_snapshots(self._made.get(store, ()))
+        key = self._context.paths.delta(store, self._context.task, after.version, after.epoch)
+        data = encode_delta(DeltaHeader(after.version, after.epoch, after.lineage), changes)
+        put_once(self._context.objects, key, data, self._context.epoch)
+        return after
+
+    def _begin_snapshot(
+        self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy
+    ) -> None:
+        if self._deltas and marker.version > 0:
+            version = (marker.version, marker.epoch)
+            self._keepers[store].begin(self._maintenance, checkpoint_id, version, copy, self._closing)
+
+    def _make_base(
+        self, store: str, checkpoint_id: CheckpointId, copy: StoreCopy, cancelled: threading.Event
+    ) -> ChangelogMarker:
+        """Everything in the copy as a snapshot that begins a history of its own, named after the checkpoint that the
+        job continues from, which wrote nothing in this epoch.
+
+        Tries again here: a base that began anew, from a later copy, would find its name taken by other content.
+        """
+        version = (1, self._context.epoch)
+        while True:
+            try:
+                self._keepers[store].make(checkpoint_id, version, copy.directory, cancelled)
+                return ChangelogMarker.of_snapshot(*version)
+            except RetryableError as error:
+                logger.warning("the base of store `%s` of task %d waits: %s", store, self._context.task, error)
+                if cancelled.wait(_BASE_RETRY_SECONDS):
+                    raise

@@ -1,0 +1,36 @@
+"""The changelog files backend (Spark's changelog checkpointing): one `.delta` per store and commit that changed it, and
+now and then a snapshot in the background."""
+
+from __future__ import annotations
+
+from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
+from penstock.state.backends.blob.files import MAX_PART_BYTES
+from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
+from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
+from penstock.state.backends.changelog_files.marker import NAME
+from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+
+_IN_FLIGHT = ByteBudget(64 << 20)
+"""Of the snapshots of all tasks of a process together."""
+
+
+class ChangelogFilesFactory(StateBackendFactory):
+    """`changelog-files`."""
+
+    def __init__(self, budget: ByteBudget = _IN_FLIGHT, max_part_bytes: int = MAX_PART_BYTES) -> None:
+        self._budget = budget
+        self._max_part_bytes = max_part_bytes
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
+        return ChangelogFilesBackup(context, self._budget, self._max_part_bytes)
+
+    def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
+        return ChangelogFilesRestore(context, self._budget)
+
+    def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
+        return ChangelogFilesAdmin(context)

@@ -1,0 +1,48 @@
+"""Which ways lead to a version, as a function of its marker and of what lies in the store's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.metadata.paths import versioned_name
+from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The versions that have a delta, and those that have a snapshot, whatever epoch wrote them."""
+
+    deltas: frozenset[Version]
+    snapshots: frozenset[Version]
+
+    @classmethod
+    def among(cls, keys: Iterable[str]) -> Found:
+        """What the keys of a task's folder are."""
+        by_kind: dict[str, set[Version]] = {"delta": set(), "zip": set()}
+        for key in keys:
+            if (named := versioned_name(key)) is not None:
+                by_kind[named[2]].add((named[0], named[1]))
+        return cls(frozenset(by_kind["delta"]), frozenset(by_kind["zip"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A snapshot to begin with, or none for the empty store, and the deltas after it, oldest first."""
+
+    snapshot: Version | None
+    deltas: tuple[Version, ...]
+
+    def missing(self, found: Found) -> tuple[Version, ...]:
+        """The deltas that are not there."""
+        return tuple(delta for delta in self.deltas if delta not in found.deltas)
+
+
+def ways(marker: ChangelogMarker, found: Found) -> list[Way]:
+    """Every way to the version, the one with the fewest deltas first.
+
+    A snapshot that was made after the marker, of a version on its lineage, serves as well as one it names.
+    """
+    snapshots = {*marker.snapshots, *(version for version in found.snapshots if marker.has(version))}
+    begun = [Way(version, tuple(marker.deltas(version[0]))) for version in sorted(snapshots, reverse=True)]
+    return [*begun, Way(None, tuple(marker.deltas()))] if marker.begins_empty else begun

@@ -1,0 +1,146 @@
+"""Snapshots of one store, made in the background while commits go on."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.config.model import StateSettings
+from penstock.errors import PenstockError, RetryableError
+from penstock.state.backends.base import BackendContext, StoreCopy
+from penstock.state.backends.blob.index import DirIndex
+from penstock.state.backends.blob.names import BlobNames
+from penstock.state.backends.blob.stored_files import StoredFiles
+from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.objects import put_once
+
+logger = logging.getLogger(__name__)
+_SMALL_BYTES = 32 << 10
+"""Files up to this size are in the snapshot's own file."""
+_JITTER = 0.25
+
+
+@dataclass(slots=True)
+class Pace:
+    """When the next snapshot is due: after so many deltas, or so long after the last one, give or take a quarter, so
+    that tasks do not make theirs all at once."""
+
+    settings: StateSettings
+    deltas: int = 0
+    """Since the version of the last snapshot that was begun."""
+    _jitter: float = 1.0
+    _begun: float = 0.0
+
+    def restart(self, deltas: int = 0) -> None:
+        """A snapshot has been begun, or a history is continued `deltas` after its last one."""
+        self.deltas = deltas
+        self._jitter = 1 + _JITTER * (2 * random.random() - 1)  # noqa: S311 - not a secret
+        self._begun = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the commit that is about to be made should be followed by a snapshot."""
+        commits, seconds = self.settings.snapshot_interval_commits, self.settings.snapshot_interval_seconds
+        by_commits = commits > 0 and self.deltas + 1 >= round(commits * self._jitter)
+        by_time = seconds > 0 and self.deltas > 0 and time.monotonic() - self._begun >= seconds * self._jitter
+        return by_commits or by_time
+
+
+class SnapshotKeeper:
+    """Makes the snapshots of one store: one at a time. Used by the commit's thread; `make` runs on any one thread."""
+
+    def __init__(self, context: BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
+        self._context = context
+        self._store = store
+        self._files = StoredFiles(
+            context, BlobNames(context.paths, store, context.task, SHARED_FOLDER), budget, max_part_bytes
+        )
+        self._last = DirIndex()
+        """The shared files of the newest snapshot that is whole."""
+        self._running: list[Future[None]] = []
+        self._made: list[Version] = []
+        self._newest: Version | None = None
+        self.pace = Pace(context.config.state)
+
+    def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
+        """Continue from a marker, whose newest snapshot that is whole is given."""
+        self._newest = newest.version if newest else None
+        self._last = newest.shared if newest else DirIndex()
+        self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a snapshot is being made."""
+        return any(not future.done() for future in self._running)
+
+    def made(self) -> tuple[Version, ...]:
+        """The snapshots that were made by now."""
+        return tuple(self._made)
+
+    def begin(
+        self,
+        maintenance: Executor,
+        checkpoint_id: CheckpointId,
+        version: Version,
+        copy: StoreCopy,
+        cancelled: threading.Event,
+    ) -> None:
+        """Make a snapshot of a version in the background, from a copy of exactly it. If it fails the next one comes in
+        its turn: until then a restore replays more deltas."""
+        self.pace.restart()
+        copy.acquire()
+        future = maintenance.submit(self._make_or_tell, checkpoint_id, version, copy, cancelled)
+        future.add_done_callback(lambda _: copy.release())  # also of one that was cancelled before it began
+        self._running = [*(future for future in self._running if not future.done()), future]
+
+    def make(self, checkpoint_id: CheckpointId, version: Version, directory: Path, cancelled: threading.Event) -> None:
+        """Make a snapshot now; the same again if it is called again after an error.
+
+        Raises RetryableError once it is cancelled.
+        """
+        if version == self._newest:
+            return
+        small = {
+            path.relative_to(directory).as_posix(): path.read_bytes()
+            for path in sorted(directory.rglob("*"))
+            if path.is_file() and path.stat().st_size <= _SMALL_BYTES
+        }
+        shared = self._files.put(checkpoint_id, directory, self._last, cancelled, leave_out=small.keys())
+        snapshot = Snapshot(version, self._store, self._context.task, shared, small)
+        key = self._context.paths.snapshot(self._store, self._context.task, *version)
+        put_once(self._context.objects, key, snapshot.encode(), self._context.epoch)
+        self._files.advance()
+        self._last, self._newest = shared, version
+        self._made.append(version)
+
+    def _make_or_tell(
+        self, checkpoint_id: CheckpointId, version: Version, copy: StoreCopy, cancelled: threading.Event
+    ) -> None:
+        began = time.monotonic()
+        try:
+            self.make(checkpoint_id, version, copy.directory, cancelled)
+        except Exception as error:
+            if isinstance(error, RetryableError) and cancelled.is_set():
+                return
+            tell = logger.warning if isinstance(error, PenstockError | OSError) else logger.exception
+            tell(
+                "no snapshot was made of version %d of store `%s` of task %d; the next one comes in its turn: %s",
+                *(version[0], self._store, self._context.task, error),
+            )
+        else:
+            logger.info(
+                "snapshot of version %d of store `%s` of task %d made in %.1f s",
+                *(version[0], self._store, self._context.task, time.monotonic() - began),
+            )
+
+    def finish(self, timeout_s: float) -> bool:
+        """Wait for what is being made. False if it takes longer."""
+        return not wait(self._running, timeout_s).not_done

@@ -1,0 +1,118 @@
+"""The marker of a store in the changelog files backend: a version, and what it is rebuilt from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import orjson
+
+from penstock.errors import CorruptError, IncompatibleError
+
+NAME = "changelog-files"
+_FORMAT = 2
+"""1 has no snapshots; a marker without any is still written in it."""
+KEPT = 2
+"""How many snapshots a marker names: the newest one, and one to fall back to."""
+
+Version: TypeAlias = tuple[int, int]
+"""(number, epoch): two epochs may each write a version of one number, and only one of them counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogMarker:
+    """Names one version of a store, and all that a restore may need of it: up to two snapshots, and every delta after
+    the older one, or from the beginning.
+
+    `lineage` is the deltas, as runs of (epoch, first, last): a version that another epoch discarded is in none.
+    `snapshots` are newest first. Version 0, made of nothing, is the empty store.
+    """
+
+    version: int = 0
+    lineage: tuple[tuple[int, int, int], ...] = ()
+    snapshots: tuple[Version, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that wrote the version; 0 for the empty store."""
+        if self.lineage:
+            return self.lineage[-1][0]
+        return self.snapshots[0][1] if self.snapshots else 0
+
+    @classmethod
+    def of_snapshot(cls, version: int, epoch: int) -> ChangelogMarker:
+        """A version that its snapshot alone makes, and where a history begins."""
+        return cls(version, (), ((version, epoch),))
+
+    def next(self, epoch: int) -> ChangelogMarker:
+        """The version after this one, by a delta written in `epoch`."""
+        version = self.version + 1
+        if self.lineage and self.lineage[-1][0] == epoch:
+            last = self.lineage[-1]
+            return replace(self, version=version, lineage=(*self.lineage[:-1], (epoch, last[1], version)))
+        return replace(self, version=version, lineage=(*self.lineage, (epoch, version, version)))
+
+    def has(self, version: Version) -> bool:
+        """Whether a delta of this marker made the version."""
+        return any(epoch == version[1] and first <= version[0] <= last for epoch, first, last in self.lineage)
+
+    def with_snapshots(self, made: Iterable[Version]) -> ChangelogMarker:
+        """With these snapshots, too, as far as they are of its own history."""
+        return self.made_of({*self.snapshots, *made})
+
+    def made_of(self, snapshots: Iterable[Version]) -> ChangelogMarker:
+        """With the two newest of these snapshots that are of its own history; what is before both is let go."""
+        own = {version for version in snapshots if version in self.snapshots or self.has(version)}
+        kept = tuple(sorted(own, reverse=True)[:KEPT])
+        floor = 0 if self.begins_empty and len(kept) < KEPT else kept[-1][0]
+        runs = ((epoch, max(first, floor + 1), last) for epoch, first, last in self.lineage if last > floor)
+        return replace(self, lineage=tuple(runs), snapshots=kept)
+
+    def deltas(self, after: int = 0) -> Iterator[Version]:
+        """Every delta that came after a version, oldest first."""
+        for epoch, first, last in self.lineage:
+            for version in range(max(first, after + 1), last + 1):
+                yield version, epoch
+
+    @property
+    def begins_empty(self) -> bool:
+        """Whether the deltas alone rebuild the version."""
+        return self.lineage[0][1] == 1 if self.lineage else not self.snapshots
+
+    def serialize(self) -> str:
+        """The marker as it stands in a checkpoint."""
+        written = _FORMAT if self.snapshots else 1
+        fields = {"format": written, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
+        return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()
+
+    @classmethod
+    def deserialize(cls, text: str) -> ChangelogMarker:
+        """Read a marker. Raises CorruptError if it is not one, or does not lead to its version."""
+        try:
+            fields = orjson.loads(text)
+            if fields["format"] > _FORMAT:
+                raise IncompatibleError(
+                    f"marker `{text}` has format {fields['format']}; this Penstock reads up to {_FORMAT}"
+                )
+            lineage = tuple((int(e), int(first), int(last)) for e, first, last in fields["lineage"])
+            snapshots = tuple((int(version), int(epoch)) for version, epoch in fields.get("snapshots", ()))
+            marker = cls(int(fields["version"]), lineage, snapshots)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"`{text}` is not a marker of the {NAME} backend") from error
+        marker._check(text)
+        return marker
+
+    def _check(self, text: str) -> None:
+        oldest = self.snapshots[-1][0] if self.snapshots else 0
+        expected = 1 if self.lineage and self.lineage[0][1] == 1 else oldest + 1
+        for _, first, last in self.lineage:
+            if first != expected or last < first:
+                raise CorruptError(f"the lineage of marker `{text}` has a gap before version {first}")
+            expected = last + 1
+        if self.version != expected - 1:
+            raise CorruptError(f"the lineage of marker `{text}` ends at version {expected - 1}")
+        if list(self.snapshots) != sorted(set(self.snapshots), reverse=True) or any(
+            not 0 < version <= self.version for version, _ in self.snapshots
+        ):
+            raise CorruptError(f"the snapshots of marker `{text}` are not in order")

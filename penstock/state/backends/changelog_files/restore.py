@@ -1,0 +1,158 @@
+"""The restore manager of the changelog files backend: a snapshot, and the deltas after it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
+from penstock.state.backends.blob.names import BlobNames
+from penstock.state.backends.blob.stored_files import fetch_files
+from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.delta import decode_delta
+from penstock.state.backends.changelog_files.history import Found, Way, ways
+from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.engine import Engine, engine_kind, open_whatever
+from penstock.state.records import Changes
+
+_LOAD_BYTES = 64 << 20
+"""Net changes of several deltas are gathered up to this size and loaded at once."""
+
+
+class ChangelogFilesRestore(TaskRestoreManager):
+    """Takes the newest snapshot that is whole, and replays exactly the deltas of the lineage after it."""
+
+    def __init__(self, context: BackendContext, budget: ByteBudget) -> None:
+        self._context = context
+        self._budget = budget
+
+    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+        wanted = ChangelogMarker.deserialize(marker)
+        folder = self._context.paths.state_folder(store, self._context.task)
+        # A snapshot that is not listed yet costs deltas; those it would save are there as long as it is named.
+        known = ways(wanted, Found.among(self._context.objects.list(folder)))
+        broken: list[PenstockError] = []
+        for way in known:
+            self._check(progress, store)
+            try:
+                engine = self._begin(store, way, target, progress)
+            except (CorruptError, NotFoundError) as error:
+                broken.append(error)
+                if way is not known[-1]:
+                    progress.note(f"{error}; an older one and more deltas were used instead")
+                _empty(target.directory)
+                continue
+            self._replay(store, wanted, way, engine, progress)
+            return
+        lost = all(isinstance(error, NotFoundError) for error in broken)
+        raise (NotFoundError if lost else CorruptError)(
+            f"version {wanted.version} of store `{store}` of task {self._context.task} cannot be rebuilt: "
+            f"{'; '.join(map(str, broken))}"
+        )
+
+    def _check(self, progress: RestoreProgress, store: str) -> None:
+        if progress.cancelled.is_set():
+            raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
+
+    def _begin(self, store: str, way: Way, target: RestoreTarget, progress: RestoreProgress) -> Engine:
+        """The engine as of the way's snapshot. Raises CorruptError or NotFoundError if that is not whole."""
+        if way.snapshot is None:
+            return target.engine()
+        context = self._context
+        key = context.paths.snapshot(store, context.task, *way.snapshot)
+        try:
+            data = context.objects.get(key)
+        except NotFoundError as error:
+            raise NotFoundError(f"snapshot `{key}` is missing") from error
+        snapshot = Snapshot.decode(data, key)
+        if (snapshot.version, snapshot.store, snapshot.task) != (way.snapshot, store, context.task):
+            raise CorruptError(f"`{key}` is a snapshot of version {snapshot.version} of store `{snapshot.store}`")
+        for path, content in snapshot.small.items():
+            local = target.directory / path
+            local.parent.mkdir(parents=True, exist_ok=True)
+            local.write_bytes(content)
+        progress.report(len(data))
+        names = BlobNames(context.paths, store, context.task, SHARED_FOLDER)
+        try:
+            fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
+        except (CorruptError, NotFoundError) as error:
+            raise type(error)(f"snapshot `{key}` is not whole: {error}") from error
+        return self._opened(store, target)
+
+    def _opened(self, store: str, target: RestoreTarget) -> Engine:
+        """The target's engine over the snapshot's files; of another kind of engine, the entries are carried over."""
+        settings = self._context.config.store(store)
+        if engine_kind(target.directory) == settings.factory:
+            return target.engine()
+        other = target.directory.with_name(f"{target.directory.name}-other")
+        shutil.rmtree(other, ignore_errors=True)
+        target.directory.rename(other)
+        target.directory.mkdir()
+        try:
+            engine = target.engine()
+            with closing(open_whatever(settings, other)) as found:
+                for part in _parts(found.scan(None, None)):
+                    engine.load(part)
+        finally:
+            shutil.rmtree(other, ignore_errors=True)
+        return engine
+
+    def _replay(self, store: str, wanted: ChangelogMarker, way: Way, engine: Engine, progress: RestoreProgress) -> None:
+        gathered: dict[bytes, bytes | None] = {}
+        size = 0
+        for delta in way.deltas:
+            self._check(progress, store)
+            try:
+                read, changes = self._read(store, delta)
+            except (CorruptError, NotFoundError) as error:
+                raise self._beyond_repair(store, wanted, way, delta, error) from error
+            gathered.update(changes)
+            size += sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+            progress.report(read)
+            if size >= _LOAD_BYTES:
+                engine.load(gathered)
+                gathered, size = {}, 0
+        engine.load(gathered)
+
+    def _read(self, store: str, delta: Version) -> tuple[int, Changes]:
+        key = self._context.paths.delta(store, self._context.task, *delta)
+        try:
+            data = self._context.objects.get(key)
+        except NotFoundError as error:
+            raise NotFoundError(f"delta `{key}` is missing") from error
+        header, changes = decode_delta(data, key)
+        if (header.version, header.epoch) != delta:
+            raise CorruptError(f"`{key}` holds version {header.version} of epoch {header.epoch}")
+        return len(data), changes
+
+    def _beyond_repair(
+        self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, error: PenstockError
+    ) -> PenstockError:
+        """Every other way needs this delta, too."""
+        first = way.snapshot[0] if way.snapshot else 0
+        intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
+        return type(error)(
+            f"{error}: version {wanted.version} of store `{store}` of task {self._context.task} cannot be rebuilt. "
+            f"Before it {intact} can be"
+        )
+
+
+def _parts(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes | None]]:
+    part: dict[bytes, bytes | None] = {}
+    size = 0
+    for key, value in entries:
+        part[key] = value
+        size += len(key) + len(value)
+        if size >= _LOAD_BYTES:
+            yield part
+            part, size = {}, 0
+    yield part
+
+
+def _empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)

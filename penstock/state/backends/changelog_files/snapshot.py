@@ -1,0 +1,87 @@
+"""The snapshot file, `<version>.<epoch>.zip`: a store at one version.
+
+A zip archive of `snapshot.json`, which says what it is of and in which objects its larger files lie, and of the small
+files themselves, below `files/`. Its comment, the last 64 bytes, is the SHA-256 of everything before it in hexadecimal.
+The larger files, RocksDB's tables above all, are stored once by content and shared by the snapshots that have them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.state.backends.blob.index import DirIndex
+from penstock.state.backends.changelog_files.marker import Version
+
+FORMAT = 1
+SHARED_FOLDER = "files"
+"""Of the shared files, in a task's folder."""
+_CHECKSUM = 64
+_INDEX, _SMALL = "snapshot.json", "files/"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All files of a store at one version."""
+
+    version: Version
+    store: str
+    task: int
+    shared: DirIndex
+    """Files that lie in objects of their own."""
+    small: Mapping[str, bytes]
+    """Files that are here, by their paths."""
+
+    def encode(self) -> bytes:
+        """The archive's bytes. Equal values give equal bytes."""
+        fields = {
+            "format": FORMAT,
+            "version": self.version[0],
+            "epoch": self.version[1],
+            "store": self.store,
+            "task": self.task,
+            "shared": self.shared.to_json(),
+        }
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_info(_INDEX), orjson.dumps(fields))
+            for path, data in sorted(self.small.items()):
+                archive.writestr(_info(f"{_SMALL}{path}"), data)
+            archive.comment = b"0" * _CHECKSUM
+        body = buffer.getvalue()[:-_CHECKSUM]
+        return body + hashlib.sha256(body).hexdigest().encode()
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> Snapshot:
+        """Read an archive. Raises CorruptError naming the key, IncompatibleError for a newer format."""
+        if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
+            raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                fields = orjson.loads(archive.read(_INDEX))
+                if fields["format"] > FORMAT:
+                    raise IncompatibleError(
+                        f"snapshot `{key}` has format {fields['format']}; this Penstock reads up to {FORMAT}"
+                    )
+                names = [name for name in archive.namelist() if name.startswith(_SMALL)]
+                return cls(
+                    (int(fields["version"]), int(fields["epoch"])),
+                    str(fields["store"]),
+                    int(fields["task"]),
+                    DirIndex.from_json(fields["shared"]),
+                    {name.removeprefix(_SMALL): archive.read(name) for name in names},
+                )
+        except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"snapshot `{key}` is damaged: {error!r}") from error
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
