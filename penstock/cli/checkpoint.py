@@ -1,4 +1,4 @@
-"""`penstock checkpoint list`, `show` and `export`."""
+"""`penstock checkpoint list`, `show` and `export`; `set` and `import` stand in files of their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from penstock.checkpoint.log import CheckpointLog
+from penstock.cli import checkpoint_import, checkpoint_set
 from penstock.cli.checkpoint_export import exported_lines
 from penstock.cli.checkpoint_facts import (
     CheckpointFacts,
@@ -22,7 +23,7 @@ from penstock.cli.jobs import JobName, open_job
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table, to_json, utc_text
 
-app = typer.Typer(help="Look at the checkpoints of a job.", no_args_is_help=True)
+app = typer.Typer(help="Look at the checkpoints of a job, and make one by hand.", no_args_is_help=True)
 
 CheckpointText = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="The checkpoint; the last one if none is named.")
@@ -83,6 +84,10 @@ def export_checkpoint(
         record = find_checkpoint(CheckpointLog(found.objects, found.paths).read("report"), checkpoint, found.paths.root)
     lines = list(exported_lines(record, int(version)))
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+app.command("set")(checkpoint_set.set_offsets)
+app.command("import")(checkpoint_import.import_checkpoint)
 
 
 def _row(line: ListedCheckpoint) -> tuple[object, ...]:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import Claim
+from penstock.cli.errors import say
 from penstock.cli.jobs import FoundJob
-from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.errors import PenstockError
+from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
 
 
 @contextmanager
@@ -24,7 +27,18 @@ def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[
         owner = log.read().owner
         yield 0 if owner is None else owner.epoch
         return
-    run_id = uuid.uuid4().hex[:12]
+    with claimed_job(found, log, uuid.uuid4().hex[:12]) as claim:
+        yield claim.epoch
+
+
+@contextmanager
+def claimed_job(found: FoundJob, log: CheckpointLog, run_id: str) -> Iterator[Claim]:
+    """A claim of the job's log, made and held under its lease: the log takes checkpoints of this process alone.
+
+    Raises:
+        LeaseHeldError: the job runs; names the holder. Nothing was claimed.
+        CorruptError: the log is damaged where it is needed. Nothing was claimed.
+    """
     lease_ms = found.config.job.lease_ms
     lease = acquire(
         found.objects,
@@ -36,7 +50,15 @@ def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[
     keeper = LeaseKeeper(lease)
     keeper.start()
     try:
-        yield log.claim(run_id).epoch
+        yield log.claim(run_id)
     finally:
+        _leave(lease, keeper)
+
+
+def _leave(lease: Lease, keeper: LeaseKeeper) -> None:
+    """What was done is done, whether the lease is given back or runs out."""
+    try:
         keeper.stop(10)
         lease.release()
+    except PenstockError as error:
+        say(f"warning: the lease was not released and runs out by itself: {error}")

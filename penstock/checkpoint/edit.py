@@ -1,0 +1,203 @@
+"""A checkpoint made of another one by hand: what changes, and the record that says so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint import v1, v2
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.retention import keep
+from penstock.checkpoint.versions import Markers, build_versions, choose_version, read_task, versions_of
+from penstock.config.model import TaskSettings
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.system.base import PartitionOffsets
+
+MAX_OFFSET = 2**63 - 1
+"""The largest offset a record can hold."""
+
+NextOffsets = Mapping[int, Mapping[SystemStreamPartition, int]]
+"""Task -> input partition -> the next offset to read."""
+Changelogs = Callable[[int], Mapping[SystemStreamPartition, str]]
+"""Which partitions of which changelog streams are which stores' of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a run takes from a checkpoint, task by task: where it reads on, and what it restores its stores from."""
+
+    next_offsets: NextOffsets
+    markers: Mapping[int, Markers]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """The next offset of one input partition, before and after; `old` is None if the job has none yet."""
+
+    task: int
+    ssp: SystemStreamPartition
+    old: int | None
+    new: int
+
+
+def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> CheckpointRecord | None:
+    """The checkpoint that is edited: the retained one of that id, or the one a start would begin with, if there is one.
+
+    Raises:
+        NotFoundError: none that is retained has the id.
+        IncompatibleError: it has no version that may be read.
+    """
+    records = view.restorable if wanted is None else [view.find(wanted)]
+    chosen = choose_version(records, settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms)
+    return None if chosen is None else chosen.record
+
+
+def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
+    """What the record says, its markers in version 2 if it has that, for version 1 cannot hold all of them.
+
+    Raises:
+        CorruptError: a value does not decode.
+    """
+    version = v2.VERSION if v2.VERSION in versions_of(record) else v1.VERSION
+    return Content(
+        record.next_offsets,
+        {task: read_task(record, task, version, changelogs(task)).markers for task in range(record.task_count)},
+    )
+
+
+def with_offsets(record: CheckpointRecord, wanted: Mapping[SystemStreamPartition, int]) -> NextOffsets:
+    """The record's next offsets with the wanted ones in the place of its own.
+
+    Raises:
+        ConfigError: one is of a partition that the record does not have, or is no offset.
+    """
+    owner = {ssp: task for task, own in record.next_offsets.items() for ssp in own}
+    merged = {task: dict(own) for task, own in record.next_offsets.items()}
+    for ssp, offset in wanted.items():
+        if ssp not in owner:
+            raise ConfigError(f"checkpoint {record.id} has no input `{ssp}`; it has {inputs_text(owner)}")
+        if not 0 <= offset <= MAX_OFFSET:
+            raise ConfigError(f"`{ssp}`: {offset} is not an offset, which is 0 or more and less than 2^63")
+        merged[owner[ssp]][ssp] = offset
+    return merged
+
+
+def offset_changes(old: NextOffsets, new: NextOffsets) -> tuple[OffsetChange, ...]:
+    """What differs, by task and input."""
+    return tuple(
+        OffsetChange(task, ssp, before, offset)
+        for task, own in sorted(new.items())
+        for ssp, offset in sorted(own.items())
+        if (before := old.get(task, {}).get(ssp)) != offset
+    )
+
+
+def refuse_outside(
+    changes: tuple[OffsetChange, ...],
+    ends: Mapping[SystemStreamPartition, PartitionOffsets],
+    unknown: Container[SystemStream],
+) -> None:
+    """Raise IncompatibleError, naming all of them, if partitions cannot be read from their new offsets.
+
+    `ends` are those the systems told; streams in `unknown` could not be asked and are not judged.
+    """
+    judged = [change for change in changes if change.ssp.system_stream not in unknown]
+    problems = [text for change in judged if (text := _misfit(change, ends.get(change.ssp))) is not None]
+    if problems:
+        raise IncompatibleError("; ".join(problems) + ". Nothing was changed")
+
+
+def successor(
+    base: CheckpointRecord,
+    content: Content,
+    view: LogView,
+    claim: Claim,
+    settings: TaskSettings,
+    now_ms: int,
+    nanos: int,
+) -> CheckpointRecord:
+    """The record to append for the claim: `content`, and for the rest what `base` says.
+
+    Its parent is `base`, if that is in the log. It is written in every version that `base` has and in those of
+    `task.checkpoint.write.versions`, and retains what a commit would. It ends the run that was the last one only if
+    that had ended already: a run that broke off goes on under its id.
+
+    Args:
+        view: the log after the claim.
+        now_ms: the wall clock in epoch milliseconds; `nanos` is any counter of nanoseconds.
+
+    Raises:
+        ConfigError: a store would have no marker in the only version that is written.
+        IncompatibleError: no start with these settings would begin with it.
+    """
+    last = max((record.id for record in view.checkpoints), default=None)
+    checkpoint_id = CheckpointId.next_after(last, now_ms, nanos)
+    versions = sorted({*settings.checkpoint_write_versions, *versions_of(base)}, reverse=True)
+    goes_on = view.latest is not None and view.latest.ended is None
+    record = replace(
+        base,
+        id=checkpoint_id,
+        parent=base.id if base in view.checkpoints else None,
+        epoch=claim.epoch,
+        run_id=claim.run_id,
+        writer=claim.writer,
+        next_offsets=content.next_offsets,
+        tasks={
+            task: build_versions(
+                checkpoint_id, _last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions
+            )
+            for task in range(base.task_count)
+        },
+        kind_detail="commit",
+        ended=None if goes_on else base.ended or "stopped",
+        retained=keep(view.retained, checkpoint_id, settings.checkpoint_retained),
+    )
+    _refuse_unread(record, view, settings)
+    return record
+
+
+def _last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, str]:
+    """As Samza's checkpoints have it; where nothing was processed they have nothing."""
+    return {ssp: str(offset - 1) for ssp, offset in next_offsets.items() if offset > 0}
+
+
+def inputs_text(ssps: Mapping[SystemStreamPartition, object]) -> str:
+    """Streams and their partitions, for a message."""
+    streams: dict[str, list[int]] = {}
+    for ssp in sorted(ssps):
+        streams.setdefault(str(ssp.system_stream), []).append(ssp.partition)
+    named = (f"`{stream}` with the partitions {_numbers(found)}" for stream, found in streams.items())
+    return ", ".join(named) or "no inputs"
+
+
+def _misfit(change: OffsetChange, end: PartitionOffsets | None) -> str | None:
+    if end is None:
+        return f"`{change.ssp}` does not exist any more"
+    if end.oldest <= change.new <= end.upcoming:
+        return None
+    holds = "no messages" if end.newest is None else f"messages from {end.oldest} to {end.newest}"
+    return f"`{change.ssp}` cannot be read from {change.new}: it holds {holds}, upcoming is {end.upcoming}"
+
+
+def _numbers(ascending: list[int]) -> str:
+    first, last = ascending[0], ascending[-1]
+    if len(ascending) > 2 and last - first == len(ascending) - 1:
+        return f"{first} to {last}"
+    return ", ".join(map(str, ascending))
+
+
+def _refuse_unread(record: CheckpointRecord, view: LogView, settings: TaskSettings) -> None:
+    """A checkpoint that a start passes over in favour of an older one would change nothing, without a word."""
+    kept = set((record.retained or {}).values())
+    records = [*(each for each in view.restorable if each.id in kept), record]
+    chosen = choose_version(records, settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms)
+    if chosen is None or chosen.record != record:
+        older = "none" if chosen is None else chosen.record.id
+        written = ", ".join(map(str, sorted(versions_of(record))))
+        raise IncompatibleError(
+            f"a start would not begin with the new checkpoint, which would have version {written}, but with {older}: "
+            "see task.checkpoint.write.versions, task.checkpoint.read.versions and task.live.checkpoint.max.age"
+        )

@@ -1,0 +1,160 @@
+"""Samza's checkpoints, message by message of its checkpoint topic, as the content of one checkpoint. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import changelog_marker, v2
+from penstock.checkpoint.changelog_marker import ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.edit import Changelogs
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log_key import GROUP_BY_PARTITION, CheckpointLogKey
+from penstock.checkpoint.v1 import CheckpointV1
+from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.versions import Markers
+from penstock.errors import ConfigError, CorruptError, IncompatibleError
+
+_TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class SamzaTask:
+    """One task's checkpoint: the last processed offset of its inputs (None: none yet), its markers under Penstock's
+    names of the backends, and its id, which version 1 does not have."""
+
+    offsets: Mapping[SystemStreamPartition, str | None]
+    markers: Markers
+    id: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamzaCheckpoint:
+    """The last checkpoint of every task, all in one version, and what was passed over on the way to it."""
+
+    version: int
+    tasks: Mapping[int, SamzaTask]
+    notes: tuple[str, ...]
+
+    @property
+    def backends(self) -> frozenset[str]:
+        """Every backend that has a marker."""
+        return frozenset(name for task in self.tasks.values() for name in task.markers)
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """Every store that has a marker."""
+        return frozenset(store for task in self.tasks.values() for own in task.markers.values() for store in own)
+
+
+def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: Changelogs) -> SamzaCheckpoint:
+    """Read lines of `{"key": ..., "value": ...}`, two texts, in the order of the topic.
+
+    Of equal keys the last one counts, and one without a value takes the others with it, as compaction has it; what
+    does not count need not be readable. Of the versions, the first of `read_versions` that every task has counts, once
+    for all tasks; types of a later Samza, and versions that are not to be read, are noted and passed over.
+
+    Raises:
+        ConfigError: there is no checkpoint in it.
+        CorruptError: a line, key, or value that counts cannot be read; it is named by its number.
+        IncompatibleError: the tasks are not those of Samza's GroupByPartition, or have no version in common.
+    """
+    messages, passed_over = _last_messages(lines)
+    tasks = {task for task, _ in messages}
+    there = Counter(version for _, version in messages)
+    notes = [f"{count} messages of type `{name}` are passed over" for name, count in sorted(passed_over.items())]
+    if not tasks:
+        raise ConfigError("; ".join(["there is no checkpoint in the file", *notes]))
+    version = next((each for each in read_versions if there[each] == len(tasks)), None)
+    if version is None:
+        found = ", ".join(f"version {each} of {count} tasks" for each, count in sorted(there.items()))
+        raise IncompatibleError(
+            f"the file is of {len(tasks)} tasks and has {found}: no version that task.checkpoint.read.versions allows ("
+            f"{','.join(map(str, read_versions))}) is there for all of them"
+        )
+    notes += [f"version {each} is there too and is passed over" for each in sorted(there) if each != version]
+    read = {}
+    for task in sorted(tasks):
+        number, value = messages[task, version]
+        try:
+            read[task] = _task(value, version, changelogs(task))
+        except CorruptError as error:
+            raise CorruptError(f"line {number}: {error}") from error
+    return SamzaCheckpoint(version, read, tuple(notes))
+
+
+def _last_messages(lines: Iterable[str]) -> tuple[dict[tuple[int, int], tuple[int, str]], Counter[str]]:
+    """(task, version) -> number of the line and value; and how many messages were of which unknown type."""
+    found: dict[tuple[int, int], tuple[int, str]] = {}
+    passed_over: Counter[str] = Counter()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        key, value = _message(number, line)
+        version = key.version
+        if version is None:
+            passed_over[key.type] += 1
+            continue
+        task = _task_number(number, key)
+        if value is None:
+            found.pop((task, version), None)
+        else:
+            found[task, version] = number, value
+    return found, passed_over
+
+
+def _message(number: int, line: str) -> tuple[CheckpointLogKey, str | None]:
+    try:
+        document = orjson.loads(line)
+        key, value = document["key"], document["value"]
+        if not (isinstance(key, str) and isinstance(value, str | None)):
+            raise CorruptError("key and value have to be texts, each the JSON of its own that Samza writes")
+        return CheckpointLogKey.decode(key), value
+    except CorruptError as error:
+        raise CorruptError(f"line {number}: {error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(
+            f'line {number} is not of the form {{"key": "...", "value": "..."}}: {error!r} in {line[:200]!r}'
+        ) from error
+
+
+def _task_number(number: int, key: CheckpointLogKey) -> int:
+    match = _TASK.fullmatch(key.task_name)
+    if key.grouper != GROUP_BY_PARTITION or match is None:
+        raise IncompatibleError(
+            f"line {number} is of task `{key.task_name}` by {key.grouper}; tasks of Penstock are `Partition 0`, "
+            f"`Partition 1`, ... by {GROUP_BY_PARTITION}: partition i of every input belongs to task i"
+        )
+    return int(match[1])
+
+
+def _task(value: str, version: int, changelogs: Mapping[SystemStreamPartition, str]) -> SamzaTask:
+    """A V1 value has the positions of changelogs among the offsets of inputs."""
+    if version == v2.VERSION:
+        two = CheckpointV2.decode(value)
+        return SamzaTask(two.input_offsets, _by_penstocks_names(two.markers), two.id)
+    offsets: dict[SystemStreamPartition, str | None] = {}
+    found: dict[str, str] = {}
+    for ssp, offset in CheckpointV1.decode(value).offsets.items():
+        if ssp not in changelogs:
+            offsets[ssp] = offset
+        elif offset is not None:
+            position = ChangelogOffset.parse(offset)
+            found[changelogs[ssp]] = ChangelogStreamMarker(ssp, position.offset).serialize()
+    return SamzaTask(offsets, {changelog_marker.BACKEND: found} if found else {}, None)
+
+
+def _by_penstocks_names(markers: Markers) -> Markers:
+    """Raises CorruptError if a marker of `changelog-stream` is not one."""
+    found: dict[str, dict[str, str]] = {}
+    for name, stores in markers.items():
+        backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
+        found.setdefault(backend, {}).update(stores)
+    for marker in found.get(changelog_marker.BACKEND, {}).values():
+        ChangelogStreamMarker.deserialize(marker)
+    return found

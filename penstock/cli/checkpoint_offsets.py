@@ -1,0 +1,93 @@
+"""Next offsets in a file: what `penstock checkpoint set --offsets` reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import ConfigError, NotFoundError
+
+STDIN = "-"
+
+_FORM = (
+    'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '
+    "`penstock checkpoint show --json` prints"
+)
+
+
+def read_text(file: str) -> str:
+    """The text of a file, or of standard input if it is `-`.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: it cannot be read.
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file `{file}`") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{file}` cannot be read: {error}") from error
+
+
+def parse_offsets(text: str, name: str) -> dict[SystemStreamPartition, int]:
+    """The next offset of each partition that is named; `name` is the file's, for messages.
+
+    Raises:
+        ConfigError: the text has another form, or names a partition twice.
+    """
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+        if not isinstance(document, dict):
+            raise TypeError("it is not an object")
+        found: dict[SystemStreamPartition, int] = {}
+        for ssp, offset in _shown(document) if "tasks" in document else _given(document):
+            if found.setdefault(ssp, offset) != offset:
+                raise ValueError(f"`{ssp}` has two offsets, {found[ssp]} and {offset}")
+    except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+        raise ConfigError(f"`{name}` does not name next offsets: {_text(error)}; {_FORM}") from error
+    if not found:
+        raise ConfigError(f"`{name}` names no offset; {_FORM}")
+    return found
+
+
+def _given(document: Mapping[str, Any]) -> Iterator[tuple[SystemStreamPartition, int]]:
+    for name, partitions in document.items():
+        stream = SystemStream.parse(name)
+        if not isinstance(partitions, dict):
+            raise TypeError(f"`{name}` has {partitions!r}, not its partitions")
+        for partition, offset in partitions.items():
+            ssp = SystemStreamPartition.parse(f"{stream}.{partition}")
+            if str(ssp.partition) != partition:
+                raise ValueError(f"`{name}` has a partition `{partition}`")
+            yield ssp, _offset(ssp, offset)
+
+
+def _shown(document: Mapping[str, Any]) -> Iterator[tuple[SystemStreamPartition, int]]:
+    for task in document["tasks"]:
+        for name, offset in task["nextOffsets"].items():
+            ssp = SystemStreamPartition.parse(name)
+            yield ssp, _offset(ssp, offset)
+
+
+def _offset(ssp: SystemStreamPartition, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"`{ssp}` has {value!r}, which is no whole number")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"`{next(name for name in names if names.count(name) > 1)}` stands there twice")
+    return found
+
+
+def _text(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
