@@ -82,6 +82,14 @@ class FileObjectStore(ObjectStore):
                         keys.append(name if above == "." else f"{above}/{name}")
         return sorted(key for key in keys if after is None or key > after)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for key in self.list(prefix):
+            path = self._path(key)
+            with _explained("look at", path), suppress(FileNotFoundError):
+                found[key] = path.stat().st_size
+        return found
+
     def delete(self, key: str) -> None:
         path = self._path(key)
         with _explained("delete", path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 
 RESERVED_PREFIX = ".penstock-"
 """No segment of a key begins with this: stores keep their own files under such names."""
@@ -56,6 +57,15 @@ class ObjectStore(ABC):
         The answer is whole, whatever the store's page size. `prefix` names whole segments: `a/b` finds `a/b/c`,
         neither `a/bc` nor `a/b`. A folder that does not exist is empty.
         """
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The size in bytes of each object below the folder `prefix`, ascending by key; see `list`. Here each is read
+        whole; stores that know better override it. What is deleted meanwhile may be left out."""
+        found: dict[str, int] = {}
+        for key in self.list(prefix):
+            with suppress(NotFoundError):
+                found[key] = len(self.get(key))
+        return found
 
     @abstractmethod
     def delete(self, key: str) -> None:

@@ -86,6 +86,13 @@ class RemoteObjectStore(ObjectStore):
             keys = [entry["path"] for page in pages for entry in page]
         return sorted(key for key in keys if after is None or key > after)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        folder = check_prefix(prefix)
+        with self._explained("list", folder):
+            pages = self._store.list(folder or None, chunk_size=1000)
+            found = {entry["path"]: int(entry["size"]) for page in pages for entry in page}
+        return dict(sorted(found.items()))
+
     def delete(self, key: str) -> None:
         check_key(key)
         with self._explained("delete", key):

@@ -7,20 +7,29 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import v1, v2
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, markers
-from penstock.config.model import JobConfig
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions import Markers, read_task
+from penstock.config.model import JobConfig, StoreSettings
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engine import Engine, open_whatever
-from penstock.state.restore import restore_store
+from penstock.state.restore import Restored, restore_store
 from penstock.system.base import System
 from penstock.system.registry import open_systems
+
+_BLOCK_CACHE_BYTES = 8 << 20
+_WRITE_BUFFER_BYTES = 16 << 20
+"""The most a task's RocksDB takes here: all tasks of a store may be open at once, and each is read once."""
 
 
 class StateReader:
@@ -43,6 +52,7 @@ class StateReader:
         self._systems = systems
         self._paths = paths
         self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-"))
+        self._folders = count()
         self._progress = RestoreProgress(threading.Event(), report)
 
     def __enter__(self) -> StateReader:
@@ -53,29 +63,60 @@ class StateReader:
 
     @contextmanager
     def open(self, record: CheckpointRecord, store: str, task: int, backend: str | None = None) -> Iterator[Engine]:
-        """One task's part of a store as of a checkpoint, from one backend (by default the first that can).
+        """The engine of `restored`."""
+        with self.restored(record, store, task, backend) as restored:
+            yield restored.engine
+
+    @contextmanager
+    def restored(
+        self, record: CheckpointRecord, store: str, task: int, backend: str | None = None
+    ) -> Iterator[Restored]:
+        """One task's part of a store as of a checkpoint, from one backend (by default the first that can). Several may
+        be open at once.
 
         Raises:
             NotFoundError: the checkpoint has no such store.
             CorruptError: it cannot be restored; says from where it was tried.
         """
-        if store not in record.stores:
-            known = ", ".join(f"`{name}`" for name in record.stores) or "none"
-            raise NotFoundError(f"checkpoint {record.id} has no store `{store}`; it has: {known}")
-        own = markers(record, task)
-        wanted = self._config.store(store).restore_factories
+        check_store(record, store)
+        own = self.markers(record, task)
+        settings = self._config.store(store)
+        wanted = settings.restore_factories
         named = [backend] if backend else [*wanted, *(name for name in own if name not in wanted)]
         context = BackendContext(self._objects, self._paths, task, (store,), record.epoch, self._config, self._systems)
-        directory = self._scratch / store / str(task)
-        settings = self._config.store(store)
+        directory = self._scratch / str(next(self._folders))
+        small = _small(settings)
         restored = restore_store(
-            context, store, named, own, directory, lambda path: open_whatever(settings, path), self._progress
+            context, store, named, own, directory, lambda path: open_whatever(small, path), self._progress
         )
         try:
-            yield restored.engine
+            yield restored
         finally:
             restored.engine.close()
             shutil.rmtree(directory, ignore_errors=True)
+
+    def markers(self, record: CheckpointRecord, task: int) -> Markers:
+        """The state markers of one task, by backend and store. Raises CorruptError if they do not decode."""
+        return markers_of(self._config, record, task)
+
+
+def markers_of(config: JobConfig, record: CheckpointRecord, task: int) -> Markers:
+    """The state markers of one task, by backend and store, in the best version the checkpoint was written in.
+
+    Raises:
+        CorruptError: its value does not decode.
+    """
+    version = v2.VERSION if str(v2.VERSION) in record.tasks.get(task, {}) else v1.VERSION
+    streams = {store: config.store(store).changelog for store in record.stores}
+    changelogs = {SystemStreamPartition(own.system, own.stream, task): store for store, own in streams.items()}
+    return read_task(record, task, version, changelogs).markers
+
+
+def check_store(record: CheckpointRecord, store: str) -> None:
+    """Raise NotFoundError, naming those there are, if the checkpoint does not have the store."""
+    if store not in record.stores:
+        known = ", ".join(f"`{name}`" for name in record.stores) or "none"
+        raise NotFoundError(f"checkpoint {record.id} has no store `{store}`; it has: {known}")
 
 
 def read_store(
@@ -98,6 +139,14 @@ def read_store(
                     yield from ((task, key, value) for key, value in engine.scan(None, None))
     finally:
         objects.close()
+
+
+def _small(settings: StoreSettings) -> StoreSettings:
+    return replace(
+        settings,
+        rocksdb_block_cache_bytes=min(settings.rocksdb_block_cache_bytes, _BLOCK_CACHE_BYTES),
+        rocksdb_write_buffer_bytes=min(settings.rocksdb_write_buffer_bytes, _WRITE_BUFFER_BYTES),
+    )
 
 
 def _last(objects: ObjectStore, paths: JobPaths) -> CheckpointRecord:

@@ -89,6 +89,14 @@ class ObjectStoreContract:
         assert store.list("log", after="log") == keys
         assert store.list("log", after=keys[-1]) == []
 
+    def test_sizes(self, store: ObjectStore) -> None:
+        found = {"a/b": 0, "a/c/1": 70_000, "a/c/2": 3}
+        for key, size in {**found, "ab": 9, "a-b": 8}.items():
+            store.put_if_absent(key, b"x" * size)
+        assert list(store.sizes("a").items()) == list(store.sizes("a/").items()) == list(found.items())
+        assert store.sizes("") == {**found, "ab": 9, "a-b": 8}
+        assert store.sizes("nothing") == store.sizes("a/b") == {}
+
     def test_keys_with_dots(self, store: ObjectStore) -> None:
         keys = [".hidden", "a..b/..c", "s/1.2.delta", "s/local.my.stream.0", "trailing./x."]
         for key in keys:

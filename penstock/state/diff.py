@@ -1,0 +1,55 @@
+"""What differs between two versions of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.state.store_version import Entry, StoreVersion
+
+Change: TypeAlias = Literal["added", "removed", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key of a task and its two values; None where it is absent. At least one is there, and they are not equal."""
+
+    key: bytes
+    task: int
+    before: bytes | None
+    after: bytes | None
+
+    @property
+    def change(self) -> Change:
+        """What happened to the key."""
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+
+def diff(before: StoreVersion, after: StoreVersion) -> Iterator[Difference]:
+    """The differences, in key order. Both are restored before this returns, but for tasks with a marker that is the
+    same in both: it stands for one content. Raises as `StoreVersion.restore`."""
+    tasks = [task for task in before.tasks if not before.markers(task).items() & after.markers(task).items()]
+    old = before.scan(tasks=tasks)
+    return differences(old, after.scan(tasks=tasks))
+
+
+def differences(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[Difference]:
+    """The differences of two sequences of entries, each in order and without a place that occurs twice. Holds one
+    entry of each."""
+    old, new = next(before, None), next(after, None)
+    while True:
+        if old and (not new or old[:2] < new[:2]):
+            yield Difference(old.key, old.task, old.value, None)
+            old = next(before, None)
+        elif new and (not old or new[:2] < old[:2]):
+            yield Difference(new.key, new.task, None, new.value)
+            new = next(after, None)
+        elif old and new:
+            if old.value != new.value:
+                yield Difference(old.key, old.task, old.value, new.value)
+            old, new = next(before, None), next(after, None)
+        else:
+            return

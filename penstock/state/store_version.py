@@ -1,0 +1,154 @@
+"""One store as of one retained checkpoint: its tasks are restored when they are needed, and merged by key."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import ConfigError, NotFoundError, PenstockError
+from penstock.state.reader import StateReader, check_store
+from penstock.state.restore import Restored
+from penstock.system.partitioner import partition_of
+
+
+class Entry(NamedTuple):
+    """A key, the task that has it, and its value. Ordered by the key's bytes, then by task."""
+
+    key: bytes
+    task: int
+    value: bytes
+
+
+class StoreVersion:
+    """A context manager: what it has restored is closed at its end.
+
+    It is safe beside a running job, which may let go of the checkpoint at any time: what is restored is looked at only
+    once the log was seen, afterwards, to retain the checkpoint still. A checkpoint leaves the log's list before
+    anything it needs is deleted or compacted, so until then nothing was.
+    """
+
+    def __init__(
+        self,
+        reader: StateReader,
+        log: CheckpointLog,
+        record: CheckpointRecord,
+        store: str,
+        backend: str | None = None,
+        restored: Callable[[str, str, int], None] = lambda *_: None,
+    ) -> None:
+        """`restored(store, backend, task)` is called after each restore.
+
+        Raises:
+            NotFoundError: the checkpoint has no such store, or no marker of it of the named backend.
+        """
+        check_store(record, store)
+        self.record = record
+        self.store = store
+        self._reader = reader
+        self._log = log
+        self._backend = backend
+        self._told = restored
+        self._stack = ExitStack()
+        self._open: dict[int, Restored] = {}
+        self._check_backend()
+
+    def __enter__(self) -> StoreVersion:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def tasks(self) -> range:
+        """All tasks."""
+        return range(self.record.task_count)
+
+    def backend(self, task: int) -> str:
+        """Where a task that was read was restored from."""
+        return self._open[task].backend
+
+    def markers(self, task: int) -> dict[str, str]:
+        """Backend -> marker of the store in one task, of the named backend alone if there is one."""
+        found = {
+            backend: stores[self.store]
+            for backend, stores in self._reader.markers(self.record, task).items()
+            if self.store in stores
+        }
+        return found if self._backend is None else {name: found[name] for name in found if name == self._backend}
+
+    def owner(self, key: bytes) -> int:
+        """The task the key belongs to if the store's keys are those that messages are partitioned by."""
+        return partition_of(key, self.record.task_count)
+
+    def restore(self, tasks: Iterable[int]) -> None:
+        """Restore these tasks, where they are not yet, so that they can be read.
+
+        Raises:
+            ConfigError: there is no such task.
+            NotFoundError: the checkpoint is not retained any more.
+            CorruptError, RetryableError: a task cannot be restored, though it is.
+        """
+        for task in tasks:
+            self._restore(task)
+        self._check_retained()
+
+    def get(self, key: bytes, task: int | None = None) -> list[Entry]:
+        """What the named task has under the key; without one, what its owner has, or else what all others have. A
+        store that is not kept by the partition key may have it in several. Raises as `restore`."""
+        if task is not None:
+            return self._lookup(key, [task])
+        owner = self.owner(key)
+        return self._lookup(key, [owner]) or self._lookup(key, [each for each in self.tasks if each != owner])
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, tasks: Iterable[int] | None = None
+    ) -> Iterator[Entry]:
+        """The entries with start <= key < end (None: unbounded) of these tasks (None: all), in order. Everything is
+        restored before this returns. Raises as `restore`."""
+        wanted = list(self.tasks if tasks is None else tasks)
+        self.restore(wanted)
+        return heapq.merge(*(self._entries(task, start, end) for task in wanted))
+
+    def _lookup(self, key: bytes, tasks: list[int]) -> list[Entry]:
+        self.restore(tasks)
+        values = ((task, self._open[task].engine.get(key)) for task in tasks)
+        return [Entry(key, task, value) for task, value in values if value is not None]
+
+    def _entries(self, task: int, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
+        return (Entry(key, task, value) for key, value in self._open[task].engine.scan(start, end))
+
+    def _restore(self, task: int) -> None:
+        if task in self._open:
+            return
+        if task not in self.tasks:
+            raise ConfigError(f"there is no task {task}: checkpoint {self.record.id} has 0 to {self.tasks.stop - 1}")
+        try:
+            opened = self._reader.restored(self.record, self.store, task, self._backend)
+            self._open[task] = self._stack.enter_context(opened)
+        except PenstockError:
+            self._check_retained()  # if it is not, that is the reason
+            raise
+        self._told(self.store, self._open[task].backend, task)
+
+    def _check_retained(self) -> None:
+        view = self._log.read("report")
+        if all(kept.id != self.record.id for kept in view.restorable):
+            now = ", ".join(str(kept.id) for kept in view.restorable) or "none"
+            raise NotFoundError(
+                f"checkpoint {self.record.id} was retained when it was chosen and no longer is: it left the list while "
+                f"it was read. Retained now: {now}"
+            )
+
+    def _check_backend(self) -> None:
+        if self._backend is None or any(self.markers(task) for task in self.tasks):
+            return
+        own = (self._reader.markers(self.record, task) for task in self.tasks)
+        names = dict.fromkeys(name for each in own for name, stores in each.items() if self.store in stores)
+        raise NotFoundError(
+            f"checkpoint {self.record.id} has no marker of store `{self.store}` from `{self._backend}`; it has from: "
+            f"{', '.join(names) or 'none'}"
+        )

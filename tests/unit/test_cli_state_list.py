@@ -1,0 +1,166 @@
+"""`penstock state list`: what the log and the folders of a job say, against what was committed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+from penstock.state.inventory import marker_text, span_text, stored_objects
+from tests.support.state_job import JOB, StateJob
+
+TASKS = 3
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def job(home: Path) -> Iterator[StateJob]:
+    """Three checkpoints, of which the first is not retained; `second` changed in the last one alone."""
+    with closing(StateJob(home, backends=("changelog-files", "blob", "changelog-stream"))) as job:
+        job.commit({0: {b"k": b"0"}})
+        kept = job.commit({0: {b"k": b"1"}, 1: {b"l": b"1"}})
+        job.commit({0: {b"b": b"2"}}, store="second", retained=[kept])
+        yield job
+
+
+def call(*arguments: str, status: int = 0) -> tuple[str, str]:
+    result = CliRunner().invoke(app, ("state", "list", JOB, *arguments))
+    assert result.exit_code == status, result.output + repr(result.exception)
+    return result.stdout, result.stderr
+
+
+def call_json(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call("--json", *arguments)[0])
+    return found
+
+
+def on_disk(home: Path) -> dict[tuple[str, int, str], tuple[int, int]]:
+    """(store, task, kind) -> (number, bytes) of the files under the job root."""
+    found: dict[tuple[str, int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    folder = home / "jobs" / JOB / "state"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store, task, *_ = path.relative_to(folder).parts
+            kind = {".delta": "deltas", ".zip": "snapshots", ".index": "indexes"}.get(path.suffix, "files")
+            count, size = found[store, int(task), kind]
+            found[store, int(task), kind] = (count + 1, size + path.stat().st_size)
+    return dict(found)
+
+
+@pytest.mark.usefixtures("job")
+def test_versions_of_every_retained_checkpoint() -> None:
+    facts = call_json()
+    assert facts["job"] == JOB
+    assert [(each["checkpoint"], each["batch"], each["store"], each["backend"]) for each in facts["versions"]] == [
+        (checkpoint, batch, store, backend)
+        for checkpoint, batch in (("1700000000002-7", 20), ("1700000000003-7", 30))
+        for store in ("first", "second")
+        for backend in ("blob", "changelog-files", "changelog-stream")
+    ]
+    versions = {
+        (each["batch"], each["store"], each["backend"]): [own["version"] for own in each["versions"]]
+        for each in facts["versions"]
+    }
+    assert versions[20, "first", "changelog-files"] == ["2.1", "1.1", "empty"]
+    assert versions[30, "first", "changelog-files"] == ["2.1", "1.1", "empty"], "an unchanged store keeps its version"
+    assert versions[20, "second", "changelog-files"] == ["empty"] * 3
+    assert versions[30, "second", "changelog-files"] == ["1.1", "empty", "empty"]
+    assert versions[30, "first", "changelog-stream"] == ["offsets 0..1", "offsets 0..0", "empty"]
+    assert all(name.startswith("1-17000000000") for name in versions[30, "second", "blob"])
+    assert json.loads(facts["versions"][1]["versions"][0]["marker"])["lineage"] == [[1, 1, 2]]
+
+
+@pytest.mark.usefixtures("job")
+def test_objects_are_those_on_disk(home: Path) -> None:
+    expected = on_disk(home)
+    found = {(o["store"], o["task"], o["kind"]): (o["count"], o["sizeBytes"]) for o in call_json()["objects"]}
+    assert found == expected
+    assert found["first", 0, "deltas"][0] == 2
+    backends = {o["kind"]: o["backend"] for o in call_json()["objects"]}
+    assert backends == {"deltas": "changelog-files", "files": "blob", "indexes": "blob"}
+
+
+@pytest.mark.usefixtures("job")
+def test_snapshots_show_up_by_their_names(home: Path) -> None:
+    folder = home / "jobs" / JOB / "state" / "first" / "2"
+    (folder / "7.1.zip").write_bytes(b"x" * 3000)
+    (folder / "9.2.zip").write_bytes(b"x" * 72)
+    (folder / "strange.txt").write_bytes(b"xyz")
+    found = {(o["task"], o["backend"], o["kind"]): o for o in call_json()["objects"] if o["store"] == "first"}
+    assert (found[2, "changelog-files", "snapshots"]["count"], found[2, None, "other"]["sizeBytes"]) == (2, 3)
+    out, _ = call()
+    assert "snapshots" in out
+    assert "3.0 KB" in out
+
+
+@pytest.mark.usefixtures("job")
+def test_tables(home: Path) -> None:
+    out, error = call()
+    assert not error
+    rows = [line.split() for line in out.splitlines()]
+    assert ["1700000000002-7", "20", "first", "changelog-files", "3/3", "empty", "to", "2.1"] in rows
+    assert ["first", "changelog-files", "deltas", "3"] in [row[:4] for row in rows]
+    total = next(row for row in rows if row[:1] == ["total"])
+    assert int(total[1]) == sum(count for count, _ in on_disk(home).values())
+    out, _ = call("--tasks")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["1700000000003-7", "30", "second", "changelog-files", "0", "1.1"] in rows
+    assert ["first", "1", "changelog-files", "deltas", "1"] in [row[:5] for row in rows]
+
+
+@pytest.mark.usefixtures("job")
+def test_one_version_alone() -> None:
+    for version in ("20", "latest-1", "1700000000002-7"):
+        assert {each["checkpoint"] for each in call_json("--version", version)["versions"]} == {"1700000000002-7"}
+    assert "is not retained" in call("--version", "10", status=1)[1]
+
+
+def test_a_backend_without_a_marker_in_every_task(home: Path) -> None:
+    with closing(StateJob(home, layouts={"first": "task string json", "third": "task string json"})) as job:
+        job.commit({0: {b"k": b"0"}})
+    found = {each["store"]: each for each in call_json()["versions"]}
+    assert (found["third"]["backend"], found["third"]["versions"]) == (None, [])
+    row = next(line.split() for line in call()[0].splitlines() if "third" in line)
+    assert row[3:] == ["-", "0/3", "-"]
+
+
+def test_a_damaged_log_is_said(job: StateJob, home: Path) -> None:
+    path = home / "jobs" / job.paths.checkpoint(3)
+    path.write_bytes(path.read_bytes()[:-9])
+    out, error = call()
+    assert "1700000000002-7" in out
+    assert "the checkpoint log is damaged" in error
+
+
+def test_a_job_without_checkpoints(home: Path) -> None:
+    with closing(StateJob(home)):
+        facts = call_json()
+    assert (facts["versions"], facts["objects"]) == ([], [])
+
+
+def test_names_and_markers_of_nobody() -> None:
+    sizes = {"f/s": 1, "f/x/1.1.delta": 2, "f/0/sub/1.1.delta": 3, "f/0/1.1.delta": 4, "f/10/1.1.delta": 5}
+    found = stored_objects("s", "f", sizes)
+    assert [(each.task, each.backend, each.kind, each.size_bytes) for each in found] == [
+        (None, None, "other", 1), (None, "changelog-files", "deltas", 2),
+        (0, None, "other", 3), (0, "changelog-files", "deltas", 4), (10, "changelog-files", "deltas", 5),
+    ]  # fmt: skip
+    (shared,) = stored_objects("s", "f", {f"f/0/files/1-1700000000001-0-{'ab' * 32}": 9})
+    assert (shared.backend, shared.kind) == ("changelog-files", "snapshot files")
+    assert marker_text("not json") == "not json"
+    assert marker_text("[1]") == "[1]"
+    assert len(marker_text("x" * 200)) == 40
+    assert span_text(["10.1", "9.2", "9.10"]) == "9.2 to 10.1"
