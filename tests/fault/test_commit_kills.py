@@ -108,6 +108,31 @@ def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tu
     assert len(home.log.claims) == 3
 
 
+@pytest.mark.parametrize("point", sampled(("snapshot.file", "snapshot.zip", "snapshot.done"), "snapshot.zip"))
+def test_a_container_is_killed_while_a_snapshot_is_made(tmp_path: Path, point: str) -> None:
+    """Twice, with a snapshot at every commit, while the commits go on."""
+    home = make_home(tmp_path, ("changelog-files",))
+    home.config["state.snapshot.interval.commits"] = 1
+    home.faults.plan(Fault("first", point, "kill", skip=6), Fault("again", point, "kill", skip=9))
+    with chaos(home, 5) as attack:
+        assert run_until_done(attack) == 0, "only containers were to be killed"
+    assert not home.faults.left()
+    assert len(home.log.claims) in {2, 3}  # one that is killed after the last commit only leaves no snapshot
+
+
+@pytest.mark.parametrize("skip", sampled((0, 1, 5, 17), 5))
+def test_the_driver_is_killed_in_a_collection(tmp_path: Path, skip: int) -> None:
+    """Deltas and snapshots go as their checkpoints leave; what an interrupted collection left, the next start takes."""
+    home = make_home(tmp_path, ("changelog-files",))
+    home.config |= {"state.snapshot.interval.commits": 2, "task.checkpoint.retained": "2"}
+    home.faults.plan(
+        Fault("first", "collect.delete", "kill", skip=skip), Fault("again", "collect.delete", "kill", skip=skip + 20)
+    )
+    with chaos(home, 6) as attack:
+        assert run_until_done(attack) == 2
+    assert not home.faults.left()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backends", BACKENDS)
 def test_a_container_is_killed_at_every_step_of_one_run(tmp_path: Path, backends: tuple[str, ...]) -> None:
@@ -148,6 +173,7 @@ def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int)
     home = make_home(tmp_path, backends)
     home.config["job.host-affinity.enabled"] = chance.choice(["false", "true"])
     home.config["task.checkpoint.retained"] = chance.choice(["2", "100"])
+    home.config["state.snapshot.interval.commits"] = chance.choice([1, 3, 20])
     planned = []
     for number in range(3):
         point = chance.choice(CONTAINER_POINTS)

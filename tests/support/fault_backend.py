@@ -6,6 +6,10 @@
     put.begin     before anything is written, by an upload or by a base in the background
     copy.begin    before an engine is copied
     restore.begin
+    snapshot.file, snapshot.zip, snapshot.done
+                  before a shared file of a snapshot of changelog files, before its own file, and after that
+
+In the driver, `collect.delete` is before each deletion.
 
 `upload.middle` is after the first thing that an upload has written, and is not reached if it writes nothing.
 
@@ -36,13 +40,15 @@ from penstock.state.backends.base import (
     TaskBackupManager,
     TaskRestoreManager,
 )
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engine import MemoryEngine, RocksDbEngine
 from penstock.state.records import Changes
 from penstock.system.base import RawRecord, System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
 from tests.support.faults import Faults
 
-Hook = Callable[[], None]
+Hook = Callable[[str], None]
+"""Called with what is written: a key, or a stream's partition."""
 
 
 class FaultyFactory(StateBackendFactory):
@@ -61,24 +67,37 @@ class FaultyFactory(StateBackendFactory):
         store = HookedStore(context.objects, points.writing, points.written)
         systems = {name: HookedSystem(each, points.writing, points.written) for name, each in context.systems.items()}
         own = replace(context, objects=store, systems=systems, paths=self._paths(context.paths))
-        return FaultyBackup(backend_factory(self.inner).backup_manager(own), points)
+        return FaultyBackup(self.wrapped().backup_manager(own), points)
+
+    def wrapped(self) -> StateBackendFactory:
+        """What this one wraps."""
+        return backend_factory(self.inner)
 
     def restore_manager(self, context: BackendContext) -> TaskRestoreManager:
         own = replace(context, paths=self._paths(context.paths))
-        return FaultyRestore(backend_factory(self.inner).restore_manager(own), Points(context, self.label))
+        return FaultyRestore(self.wrapped().restore_manager(own), Points(context, self.label))
 
     def admin(self, context: AdminContext) -> StateBackendAdmin:
-        return backend_factory(self.inner).admin(replace(context, paths=self._paths(context.paths)))
+        faults = Faults.of_root(context.config.job.root)
+
+        def deleting(_key: str) -> None:
+            faults.at("collect.delete", backend=self.label)
+
+        store = HookedStore(context.objects, _nothing, _nothing, deleting)
+        return self.wrapped().admin(replace(context, objects=store, paths=self._paths(context.paths)))
 
     def _paths(self, paths: JobPaths) -> JobPaths:
         return JobPaths(f"{paths.name}.{self.label}", paths.job_id)
 
 
 class FaultyFiles(FaultyFactory):
-    """`changelog-files`."""
+    """`changelog-files`, whose snapshots share every file."""
 
     inner = "changelog-files"
     label = "files"
+
+    def wrapped(self) -> StateBackendFactory:
+        return ChangelogFilesFactory(small_file_bytes=0)
 
 
 class SecondFiles(FaultyFactory):
@@ -121,12 +140,18 @@ class Points:
         with self._lock:
             self._uploading = checkpoint
 
-    def writing(self) -> None:
+    def writing(self, key: str) -> None:
         """The wrapped backend is about to write something."""
         self.at("put.begin")
+        if _is_of_snapshot(key):
+            self.at("snapshot.zip" if key.endswith(".zip") else "snapshot.file")
 
-    def written(self) -> None:
+    def written(self, key: str) -> None:
         """It has."""
+        if _is_of_snapshot(key):
+            if key.endswith(".zip"):
+                self.at("snapshot.done")
+            return
         with self._lock:
             checkpoint, self._uploading = self._uploading, None
         if checkpoint is not None:
@@ -167,6 +192,9 @@ class FaultyBackup(TaskBackupManager):
         self._inner.clean_up(checkpoint_id, markers)
         self._points.at("clean_up.end", str(checkpoint_id))
 
+    def finish(self, timeout_s: float) -> None:
+        self._inner.finish(timeout_s)
+
     def close(self) -> None:
         self._inner.close()
 
@@ -187,23 +215,24 @@ class FaultyRestore(TaskRestoreManager):
 
 
 class HookedStore(ObjectStore):
-    """Calls hooks before and after each write."""
+    """Calls hooks before and after each write, and before each deletion."""
 
-    def __init__(self, inner: ObjectStore, before: Hook, after: Hook) -> None:
+    def __init__(self, inner: ObjectStore, before: Hook, after: Hook, deleting: Hook | None = None) -> None:
         self._inner = inner
         self._before = before
         self._after = after
+        self._deleting = deleting or _nothing
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._before()
+        self._before(key)
         made = self._inner.put_if_absent(key, data)
-        self._after()
+        self._after(key)
         return made
 
     def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        self._before()
+        self._before(key)
         made = self._inner.put_if_match(key, data, tag)
-        self._after()
+        self._after(key)
         return made
 
     def get(self, key: str) -> bytes:
@@ -216,6 +245,7 @@ class HookedStore(ObjectStore):
         return self._inner.list(prefix, after)
 
     def delete(self, key: str) -> None:
+        self._deleting(key)
         self._inner.delete(key)
 
     def close(self) -> None:
@@ -256,13 +286,21 @@ class HookedWriter(SystemWriter):
     def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
         if not records:
             return self._inner.append(ssp, records)
-        self._before()
+        self._before(str(ssp))
         first = self._inner.append(ssp, records)
-        self._after()
+        self._after(str(ssp))
         return first
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _nothing(_key: str) -> None:
+    """No hook."""
+
+
+def _is_of_snapshot(key: str) -> bool:
+    return key.endswith(".zip") or "/files/" in key
 
 
 def _watch_copies(faults: Faults) -> None:

@@ -39,7 +39,10 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             listing = list(self._listing())
             retention = replace(retention, retained=tuple(self._with_found(retention.retained, listing)))
             gone |= self._dead_deltas(listing, kept, retention.epoch)
-        return gone | super().plan(retention)
+        one_by_one = replace(
+            retention, retained=tuple(_snapshots(retention.retained)), left=tuple(_snapshots(retention.left))
+        )
+        return gone | super().plan(one_by_one)
 
     def _with_found(self, retained: Sequence[StoreMarker], listing: Sequence[str]) -> Iterator[StoreMarker]:
         """The markers, with the snapshots of their own versions that were made after them."""
@@ -97,3 +100,10 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             return (1, epoch_of(key, SHARED_FOLDER) or 0)
         version, epoch, kind = named
         return (0 if kind == "delta" else 2, epoch, version)
+
+
+def _snapshots(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
+    """Each snapshot by itself: one that is damaged must not keep the others of its marker from being kept."""
+    for own in markers:
+        for version, epoch in ChangelogMarker.deserialize(own.marker).snapshots:
+            yield replace(own, marker=ChangelogMarker.of_snapshot(version, epoch).serialize())

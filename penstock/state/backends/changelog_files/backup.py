@@ -17,7 +17,7 @@ from penstock.state.backends.blob.names import BlobNames
 from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
 from penstock.state.backends.changelog_files.history import Found, ways
-from penstock.state.backends.changelog_files.keeper import SnapshotKeeper
+from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
 from penstock.state.backends.objects import put_once
@@ -33,18 +33,21 @@ class ChangelogFilesBackup(TaskBackupManager):
     With `state.changelog.enabled=false` it writes no delta: each commit that changed a store makes a snapshot.
     """
 
-    def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
+    def __init__(self, context: BackendContext, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
         self._deltas = context.config.state.changelog_enabled
         self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"maintenance-{context.task}")
         self._closing = threading.Event()
-        self._keepers = {store: SnapshotKeeper(context, store, budget, max_part_bytes) for store in context.stores}
+        self._keepers = {store: SnapshotKeeper(context, store, budget, limits) for store in context.stores}
         self._markers: dict[str, ChangelogMarker] = {}
         self._bases = Bases[ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
         self._made: dict[str, tuple[Version, ...]] = {}
         """The snapshots that the markers of the commit under way may name."""
         self._due: set[str] = set()
+        """The stores that a snapshot is to be made of, with the commit under way."""
+        self._owed: set[str] = set()
+        """Those of them that the next start would replay deltas of, even if this commit does not change them."""
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
@@ -104,6 +107,8 @@ class ChangelogFilesBackup(TaskBackupManager):
         due = not self._deltas or last or (keeper.pace.is_due and not keeper.is_busy)
         if due:
             self._due.add(store)
+        if last and keeper.pace.deltas:
+            self._owed.add(store)
         return due
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
@@ -124,7 +129,9 @@ class ChangelogFilesBackup(TaskBackupManager):
             self._keepers[store].pace.deltas += marker.version - self._markers[store].version
         for store in self._due & copies.keys():
             self._begin_snapshot(checkpoint_id, store, after[store], copies[store])
-        self._markers, self._taken, self._due = after, {}, set()
+        self._markers, self._taken = after, {}
+        self._due.clear()
+        self._owed.clear()
         return {store: marker.serialize() for store, marker in after.items()}
 
     def close(self) -> None:
@@ -146,7 +153,10 @@ class ChangelogFilesBackup(TaskBackupManager):
         self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy | None
     ) -> ChangelogMarker:
         changes = self._taken.get(store, {})
-        if not changes:
+        # A version that an older epoch wrote has no snapshot from here: its name would say that nobody writes it any
+        # more, and a collection would take it. So the last commit of a run that changed nothing makes a version.
+        heir = self._deltas and store in self._owed and marker.epoch != self._context.epoch
+        if not changes and not heir:
             return marker.with_snapshots(self._made.get(store, ()))
         # A base that has just been completed comes without a copy of this commit: its first change is a delta.
         if not self._deltas and copy is not None:
@@ -162,7 +172,7 @@ class ChangelogFilesBackup(TaskBackupManager):
     def _begin_snapshot(
         self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy
     ) -> None:
-        if self._deltas and marker.version > 0:
+        if self._deltas and marker.epoch == self._context.epoch:
             version = (marker.version, marker.epoch)
             self._keepers[store].begin(self._maintenance, checkpoint_id, version, copy, self._closing)
 

@@ -8,6 +8,7 @@ from penstock.state.backends.blob.files import MAX_PART_BYTES
 from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
+from penstock.state.backends.changelog_files.keeper import SMALL_FILE_BYTES, Limits
 from penstock.state.backends.changelog_files.marker import NAME
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
 
@@ -18,16 +19,21 @@ _IN_FLIGHT = ByteBudget(64 << 20)
 class ChangelogFilesFactory(StateBackendFactory):
     """`changelog-files`."""
 
-    def __init__(self, budget: ByteBudget = _IN_FLIGHT, max_part_bytes: int = MAX_PART_BYTES) -> None:
+    def __init__(
+        self,
+        budget: ByteBudget = _IN_FLIGHT,
+        max_part_bytes: int = MAX_PART_BYTES,
+        small_file_bytes: int = SMALL_FILE_BYTES,
+    ) -> None:
         self._budget = budget
-        self._max_part_bytes = max_part_bytes
+        self._limits = Limits(max_part_bytes, small_file_bytes)
 
     @property
     def name(self) -> str:
         return NAME
 
     def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
-        return ChangelogFilesBackup(context, self._budget, self._max_part_bytes)
+        return ChangelogFilesBackup(context, self._budget, self._limits)
 
     def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
         return ChangelogFilesRestore(context, self._budget)

@@ -23,9 +23,17 @@ from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snap
 from penstock.state.backends.objects import put_once
 
 logger = logging.getLogger(__name__)
-_SMALL_BYTES = 32 << 10
-"""Files up to this size are in the snapshot's own file."""
+SMALL_FILE_BYTES = 32 << 10
 _JITTER = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the files of a snapshot are stored: cut into parts of at most `part_bytes`, and those of at most
+    `small_file_bytes` in the snapshot's own file."""
+
+    part_bytes: int
+    small_file_bytes: int
 
 
 @dataclass(slots=True)
@@ -57,12 +65,13 @@ class Pace:
 class SnapshotKeeper:
     """Makes the snapshots of one store: one at a time. Used by the commit's thread; `make` runs on any one thread."""
 
-    def __init__(self, context: BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
+    def __init__(self, context: BackendContext, store: str, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
         self._store = store
         self._files = StoredFiles(
-            context, BlobNames(context.paths, store, context.task, SHARED_FOLDER), budget, max_part_bytes
+            context, BlobNames(context.paths, store, context.task, SHARED_FOLDER), budget, limits.part_bytes
         )
+        self._small_file_bytes = limits.small_file_bytes
         self._last = DirIndex()
         """The shared files of the newest snapshot that is whole."""
         self._running: list[Future[None]] = []
@@ -111,7 +120,7 @@ class SnapshotKeeper:
         small = {
             path.relative_to(directory).as_posix(): path.read_bytes()
             for path in sorted(directory.rglob("*"))
-            if path.is_file() and path.stat().st_size <= _SMALL_BYTES
+            if path.is_file() and path.stat().st_size <= self._small_file_bytes
         }
         shared = self._files.put(checkpoint_id, directory, self._last, cancelled, leave_out=small.keys())
         snapshot = Snapshot(version, self._store, self._context.task, shared, small)
