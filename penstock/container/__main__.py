@@ -26,6 +26,7 @@ from penstock.container.container import Container
 from penstock.container.machine import executor_host, machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
+from penstock.state.copies import tasks_with_copies
 
 _LAST_REPLIES_SECONDS = 0.3
 
@@ -59,6 +60,7 @@ def main() -> None:
         socket_uri,
         f"grpc://{host}:{servers[1].port}",
         str(log_path),
+        () if spec.copies_directory is None else tasks_with_copies(Path(spec.copies_directory)),
     )
     sys.stdout.buffer.write(orjson.dumps(asdict(address)) + b"\n")
     sys.stdout.flush()

@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import orjson
 import psutil
@@ -60,7 +61,11 @@ def ensure_containers(
 
 
 def _read(register: Path) -> list[ContainerAddress]:
-    return [ContainerAddress(**fields) for fields in orjson.loads(register.read_bytes())]
+    return [_address(fields) for fields in orjson.loads(register.read_bytes())]
+
+
+def _address(fields: dict[str, Any]) -> ContainerAddress:
+    return ContainerAddress(**{**fields, "copies": tuple(fields["copies"])})
 
 
 def _is_alive(address: ContainerAddress) -> bool:
@@ -104,4 +109,4 @@ def _await_address(process: subprocess.Popen[bytes], deadline: float) -> Contain
             f"container process {process.pid} did not come up (exit status {process.wait()}): see the executor's "
             "standard error; job.container.start.timeout.ms sets how long it may take"
         )
-    return ContainerAddress(**orjson.loads(line))
+    return _address(orjson.loads(line))

@@ -25,6 +25,8 @@ class ContainerAddress:
     socket_uri: str
     tcp_uri: str
     log_path: str
+    copies: tuple[int, ...] = ()
+    """The tasks of which there were copies on its host when it started."""
 
     def uri_from(self, machine: str) -> str:
         """How to reach it from `machine`."""
@@ -40,6 +42,8 @@ class ContainerSpec:
     host: str
     """The address its port listens on; `executor` stands for the address of the host it is started on."""
     log_directory: str
+    copies_directory: str | None = None
+    """Where copies of the job's stores lie on each host, if they are kept."""
 
 
 @dataclass(frozen=True, slots=True)

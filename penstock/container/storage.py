@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.commit import TaskCommitManager
 from penstock.container.protocol import OpenCall
-from penstock.container.store_folders import StoreFolders
+from penstock.container.store_folders import StoreFolders, stores_directory
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -48,7 +48,7 @@ class ContainerStorage:
         self._paths = JobPaths(config.job.name, config.job.id)
         self._objects = open_store(config.job.root)
         self._stores = tuple(spec.name for spec in package.topology.graph.stores)
-        base = Path(config.job.logged_store_base_dir) / f"{self._paths.root}-{package.job_uid}"
+        base = stores_directory(config, package.job_uid)
         self._folders = StoreFolders(config, self._stores, base, container, epoch)
         self._commits: dict[int, TaskCommitManager] = {}
         self._tasks: dict[int, TaskInstance] = {}

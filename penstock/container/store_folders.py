@@ -11,6 +11,11 @@ from penstock.state.copies import LocalCopies
 from penstock.state.engine import Engine, open_engine
 
 
+def stores_directory(config: JobConfig, job_uid: str) -> Path:
+    """The folder of a job's stores on a host. A job that was deleted and made anew has another one."""
+    return Path(config.job.logged_store_base_dir) / f"{config.job.name}-{config.job.id}-{job_uid}"
+
+
 class StoreFolders:
     """`<base>/<store>/<task>/`: `live-<epoch>-<container>`, the working copy, private to this container and epoch;
     `making-...`, a copy being uploaded; `copy-<checkpoint id>`, see `penstock.state.copies`."""

@@ -29,6 +29,7 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
+from penstock.engine.assignment import assign_tasks
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 
@@ -146,17 +147,10 @@ class ContainerDirectory:
         return list({address.container: address for address in found}.values())
 
     def _assign(self) -> None:
-        """Keep every task where it is if that container lives; spread the others over the least loaded."""
-        names = sorted(self._clients)
-        if not names:
+        if not self._clients:
             raise ContainerLostError("there is no container")
-        self._homes = {task: home for task, home in self._homes.items() if home in self._clients}
-        load = {name: sum(1 for home in self._homes.values() if home == name) for name in names}
-        for task in range(self._tasks):
-            if task not in self._homes:
-                name = min(names, key=lambda n: (load[n], names.index(n)))
-                self._homes[task] = name
-                load[name] += 1
+        copies = {name: client.address.copies for name, client in self._clients.items()}
+        self._homes = assign_tasks(self._tasks, self._homes, copies)
 
     def lanes(self) -> tuple[Lane, ...]:
         """Every container with the tasks that are in it."""

@@ -18,6 +18,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.protocol import ContainerSpec
+from penstock.container.store_folders import stores_directory
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.job import Job
 from penstock.engine.prepare import JobStreams, PreparedJob, prepare
@@ -126,6 +127,7 @@ def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, keeper: 
         secret=job.secret,
         host=_container_host(session),
         log_directory=str(Path(job.config.job.logged_store_base_dir) / "logs" / job.paths.root),
+        copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.host_affinity_enabled else None,
     )
     directory = ContainerDirectory(session.sparkContext, job.config, spec, job.settings.tasks, stop.immediate)
     loop = RunLoop(session, job, log, keeper, directory, board, stop)

@@ -24,6 +24,12 @@ _FORMAT = 1
 _CHUNK = 1 << 20
 
 
+def tasks_with_copies(base: Path) -> tuple[int, ...]:
+    """The tasks of which there are copies of any store below the folder of a job's stores."""
+    tasks = {path.parent.name for path in base.glob("*/*/copy-*.json")}
+    return tuple(sorted(int(task) for task in tasks if task.isdecimal()))
+
+
 class LocalCopies:
     """The copies of one store of one task, in the folder its working copies lie in too."""
 

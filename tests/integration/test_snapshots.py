@@ -119,3 +119,17 @@ def test_the_changelog_is_turned_off_and_on_again(spark: SparkSession, tmp_path:
     home.publish(300, seed=3)
     run(home, spark, state_changelog_enabled=False)
     home.verify()
+
+
+def test_with_host_affinity_a_start_needs_nothing_but_the_copies_on_the_host(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    home = Home(tmp_path)
+    home.config["job.host-affinity.enabled"] = True
+    home.publish(600)
+    run(home, spark)
+    for path in files(home, "*.delta") + files(home, "*.zip"):
+        path.unlink()
+    home.publish(200, seed=2)
+    run(home, spark)
+    home.verify_ended()
