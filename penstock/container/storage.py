@@ -199,7 +199,14 @@ class ContainerStorage:
 
     def _context(self, task: int, stores: tuple[str, ...]) -> BackendContext:
         return BackendContext(
-            self._objects, self._paths, task, stores, self._epoch, self._package.config, self._package.systems
+            self._objects,
+            self._paths,
+            task,
+            stores,
+            self._epoch,
+            self._package.config,
+            self._package.systems,
+            self._stopping,
         )
 
     # Commit.

@@ -201,7 +201,10 @@ class TaskBackup:
         self._closed = False
         checkpoint_id = harness.last_id() if markers is not None or content else None
         progress = RestoreProgress(threading.Event(), lambda _: None)
-        self.manager = harness.factory.backup_manager(harness.context(epoch, task))
+        context = harness.context(epoch, task)
+        self.leaving = context.leaving
+        """Set it as a container does when it leaves the epoch."""
+        self.manager = harness.factory.backup_manager(context)
         self.engines: dict[str, Engine] = {}
         for store in STORES:
             if store in content or store not in (markers or {}):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
+from penstock.errors import RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.engine import Engine
@@ -44,6 +45,13 @@ class BackendContext:
     """The epoch every object it writes carries in its name, so that two epochs never write one key."""
     config: JobConfig
     systems: Mapping[str, System] = field(default_factory=dict)
+    leaving: threading.Event = field(default_factory=threading.Event, compare=False)
+    """Set once the task is leaving the epoch: an upload should look at it now and then, and stop."""
+
+    def check_leaving(self) -> None:
+        """Raise RetryableError if the task is leaving the epoch."""
+        if self.leaving.is_set():
+            raise RetryableError(f"task {self.task} leaves epoch {self.epoch}: its upload is given up")
 
 
 class StoreCopy:

@@ -84,7 +84,8 @@ class ChangelogStreamBackup(TaskBackupManager):
         for store, marker, since in self._bases.advance(copies):
             self._markers[store], self._taken[store] = marker, since
         for store, marker in list(self._markers.items()):
-            written = self._logs[store].append(checkpoint_id.millis, self._taken.get(store, {}).items())
+            changes = self._taken.get(store, {}).items()
+            written = self._logs[store].append(checkpoint_id.millis, changes, self._context.check_leaving)
             if written is not None:
                 self._markers[store] = replace(marker, offset=written.end - 1)
             self._taken.pop(store, None)  # so that a second call appends no store again that is done

@@ -59,7 +59,7 @@ class StoreBackup:
     def upload(self, checkpoint_id: CheckpointId, directory: Path) -> StoredSnapshot:
         """Make the copy in the directory durable: its new files, and then its index."""
         last = self.last()
-        index = self.put_files(checkpoint_id, directory, threading.Event())
+        index = self.put_files(checkpoint_id, directory, self._context.leaving)
         snapshot = SnapshotIndex(
             checkpoint_id,
             checkpoint_id.millis,  # not the clock's: a second try writes the same bytes

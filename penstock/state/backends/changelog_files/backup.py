@@ -152,6 +152,7 @@ class ChangelogFilesBackup(TaskBackupManager):
     def _upload_store(
         self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy | None
     ) -> ChangelogMarker:
+        self._context.check_leaving()
         changes = self._taken.get(store, {})
         # A version that an older epoch wrote has no snapshot from here: its name would say that nobody writes it any
         # more, and a collection would take it. So the last commit of a run that changed nothing makes a version.
@@ -161,7 +162,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         # A base that has just been completed comes without a copy of this commit: its first change is a delta.
         if not self._deltas and copy is not None:
             version = (marker.version + 1, self._context.epoch)
-            self._keepers[store].make(checkpoint_id, version, copy.directory, self._closing)
+            self._keepers[store].make(checkpoint_id, version, copy.directory, self._context.leaving)
             return ChangelogMarker.of_snapshot(*version)
         after = marker.next(self._context.epoch).with_snapshots(self._made.get(store, ()))
         key = self._context.paths.delta(store, self._context.task, after.version, after.epoch)
