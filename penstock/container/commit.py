@@ -49,17 +49,19 @@ class TaskCommitManager:
     def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
         """The synchronous part: take the changes; copies begin on `copiers`. `last`: the run is to end with this."""
         self._release_copies()
-        self._wants = {
-            name: frozenset(store for store in stores if manager.wants_copy(store, last=last))
-            for name, (manager, stores) in self._backups.items()
-        }
-        copied = set(self._folders.stores) if self._keep_copies else set().union(*self._wants.values())
-        changes = self._task.take_changes(hold=bool(copied))
+        changes = self._task.take_changes(hold=True)
         try:
+            self._wants = {
+                name: frozenset(s for s in stores if manager.wants_copy(s, changed=bool(changes[s]), last=last))
+                for name, (manager, stores) in self._backups.items()
+            }
+            copied = set(self._folders.stores) if self._keep_copies else set().union(*self._wants.values())
             for manager, stores in self._backups.values():
                 manager.snapshot(checkpoint_id, {store: changes[store] for store in stores})
             if copied:
                 self._copies = copiers.submit(self._make_copies, checkpoint_id, sorted(copied))
+            else:
+                self._task.release()
         except BaseException:
             self._task.release()
             raise

@@ -153,7 +153,31 @@ class RocksDbEngine(Engine):
         options = rocksdict.ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
-        return iter(self._db.items(from_key=start, read_opt=options))
+        # Before the first entry is asked for, so that later writes do not move it.
+        return self._until_the_end(iter(self._db.items(from_key=start, read_opt=options)), start, end)
+
+    def _until_the_end(
+        self, items: Iterator[tuple[bytes, bytes]], start: bytes | None, end: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries, and CorruptError where the binding would merely end: at a block that is damaged."""
+        last = start
+        for entry in items:
+            last = entry[0]
+            yield entry
+        options = rocksdict.ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        rest: Any = self._db.iter(options)
+        if last is None:
+            rest.seek_to_first()
+        else:
+            rest.seek(last)
+            if rest.valid() and rest.key() == last:
+                rest.next()
+        try:
+            rest.status()
+        except Exception as error:
+            raise CorruptError(f"a scan met a damaged block in `{self._path}`: {error}") from error
 
     def copy_to(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -242,7 +242,7 @@ class TaskBackup:
         for store, changed in changes.items():
             self.engines[store].apply(changed)
         checkpoint_id = self._harness.next_id()
-        wanted = [store for store in STORES if self.manager.wants_copy(store, last=last)]
+        wanted = [s for s in STORES if self.manager.wants_copy(s, changed=bool(changes.get(s)), last=last)]
         self.manager.snapshot(checkpoint_id, {store: changes.get(store, {}) for store in STORES})
         copies = {store: self._harness.copy(self.engines[store]) for store in wanted}
         try:

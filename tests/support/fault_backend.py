@@ -169,8 +169,8 @@ class FaultyBackup(TaskBackupManager):
         self._points.at("init", str(checkpoint_id))
         self._inner.init(checkpoint_id, markers)
 
-    def wants_copy(self, store: str, *, last: bool) -> bool:
-        return self._inner.wants_copy(store, last=last)
+    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
+        return self._inner.wants_copy(store, changed=changed, last=last)
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._points.at("snapshot.begin", str(checkpoint_id))

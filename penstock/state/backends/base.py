@@ -122,9 +122,9 @@ class TaskBackupManager(ABC):
         checkpoint all stores are empty and need none.
         """
 
-    def wants_copy(self, store: str, *, last: bool) -> bool:
+    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
         """Asked before each snapshot: whether `upload` needs everything the store holds, not just what changed.
-        `last`: the run is to end with this commit."""
+        `changed`: something did since the last snapshot. `last`: the run is to end with this commit."""
         return False
 
     @abstractmethod

@@ -72,7 +72,7 @@ class ChangelogStreamBackup(TaskBackupManager):
                 base = BaseBackup(partial(self._write_base, store), f"{store}-{self._context.task}")
                 self._bases.need(store, base)
 
-    def wants_copy(self, store: str, *, last: bool) -> bool:
+    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
         return self._bases.needs_copy(store)
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:

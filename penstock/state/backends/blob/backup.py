@@ -36,9 +36,9 @@ class BlobBackup(TaskBackupManager):
             elif checkpoint_id is not None:
                 self._bases.need(name, self._base(name, checkpoint_id))
 
-    def wants_copy(self, store: str, *, last: bool) -> bool:
-        """Always: whether the store will have changed is not known yet, and a copy is cheap."""
-        return store in self._stores
+    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
+        """Also of one that has not changed, as long as there is no index of it that is known to be good."""
+        return changed or store in self._bases or not self._stores[store].is_current
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._changed = {store for store, changed in changes.items() if changed}

@@ -56,6 +56,11 @@ class StoreBackup:
             self._resumed = None
         return self._last
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what is stored of it is known."""
+        return self._resumed is None and self._last is not None
+
     def upload(self, checkpoint_id: CheckpointId, directory: Path) -> StoredSnapshot:
         """Make the copy in the directory durable: its new files, and then its index."""
         last = self.last()

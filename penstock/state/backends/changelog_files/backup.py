@@ -15,6 +15,7 @@ from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupMa
 from penstock.state.backends.bases import BaseBackup, Bases
 from penstock.state.backends.blob.names import BlobNames
 from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.damaged import is_damaged
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
 from penstock.state.backends.changelog_files.history import Found, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
@@ -47,7 +48,8 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._due: set[str] = set()
         """The stores that a snapshot is to be made of, with the commit under way."""
         self._owed: set[str] = set()
-        """Those of them that the next start would replay deltas of, even if this commit does not change them."""
+        """Those of them that the last commit of the run does not change, and of which the next start would replay
+        deltas."""
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
@@ -92,6 +94,8 @@ class ChangelogFilesBackup(TaskBackupManager):
         """Raises CorruptError or NotFoundError unless it and all its files are there."""
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
+        if is_damaged(context.objects, key):
+            raise CorruptError(f"snapshot `{key}` could not be restored from")
         snapshot = Snapshot.decode(context.objects.get(key), key)
         names = BlobNames(context.paths, store, context.task, SHARED_FOLDER)
         for file in snapshot.shared.by_path().values():
@@ -100,16 +104,16 @@ class ChangelogFilesBackup(TaskBackupManager):
                     raise NotFoundError(f"`{names.key(blob.name)}` of snapshot `{key}` is missing")
         return snapshot
 
-    def wants_copy(self, store: str, *, last: bool) -> bool:
+    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
         if store not in self._markers:
             return self._bases.needs_copy(store)
         keeper = self._keepers[store]
-        due = not self._deltas or last or (keeper.pace.is_due and not keeper.is_busy)
-        if due:
-            self._due.add(store)
-        if last and keeper.pace.deltas:
+        if last and not changed and self._deltas and keeper.is_behind(self._markers[store]):
             self._owed.add(store)
-        return due
+        elif not changed or not (last or not self._deltas or (keeper.pace.is_due and not keeper.is_busy)):
+            return False
+        self._due.add(store)
+        return True
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._taken = dict(changes)

@@ -18,9 +18,8 @@ from penstock.state.backends.blob.index import DirIndex
 from penstock.state.backends.blob.names import BlobNames
 from penstock.state.backends.blob.stored_files import StoredFiles
 from penstock.state.backends.blob.transfer import ByteBudget
-from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
+from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
-from penstock.state.backends.objects import put_once
 
 logger = logging.getLogger(__name__)
 SMALL_FILE_BYTES = 32 << 10
@@ -55,10 +54,10 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether the commit that is about to be made should be followed by a snapshot."""
+        """Whether the commit that is about to be made, which changes the store, should be followed by a snapshot."""
         commits, seconds = self.settings.snapshot_interval_commits, self.settings.snapshot_interval_seconds
         by_commits = commits > 0 and self.deltas + 1 >= round(commits * self._jitter)
-        by_time = seconds > 0 and self.deltas > 0 and time.monotonic() - self._begun >= seconds * self._jitter
+        by_time = seconds > 0 and time.monotonic() - self._begun >= seconds * self._jitter
         return by_commits or by_time
 
 
@@ -89,6 +88,10 @@ class SnapshotKeeper:
     def is_busy(self) -> bool:
         """Whether a snapshot is being made."""
         return any(not future.done() for future in self._running)
+
+    def is_behind(self, marker: ChangelogMarker) -> bool:
+        """Whether a restore of the marker would replay deltas."""
+        return (marker.version, marker.epoch) != self._newest and marker.version > 0
 
     def made(self) -> tuple[Version, ...]:
         """The snapshots that were made by now."""
@@ -125,10 +128,13 @@ class SnapshotKeeper:
         shared = self._files.put(checkpoint_id, directory, self._last, cancelled, leave_out=small.keys())
         snapshot = Snapshot(version, self._store, self._context.task, shared, small)
         key = self._context.paths.snapshot(self._store, self._context.task, *version)
-        put_once(self._context.objects, key, snapshot.encode(), self._context.epoch)
+        data = snapshot.encode()
+        if not self._context.objects.put_if_absent(key, data) and (found := self._context.objects.get(key)) != data:
+            # An earlier try got through without our knowing, from a copy that holds the same in other files.
+            shared = Snapshot.decode(found, key).shared
         self._files.advance()
         self._last, self._newest = shared, version
-        self._made.append(version)
+        self._made = [*self._made, version][-KEPT:]
 
     def _make_or_tell(
         self, checkpoint_id: CheckpointId, version: Version, copy: StoreCopy, cancelled: threading.Event

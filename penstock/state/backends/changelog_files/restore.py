@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from penstock.state.backends.base import BackendContext, RestoreProgress, Restor
 from penstock.state.backends.blob.names import BlobNames
 from penstock.state.backends.blob.stored_files import fetch_files
 from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.changelog_files.damaged import note_damaged
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
@@ -42,11 +43,14 @@ class ChangelogFilesRestore(TaskRestoreManager):
                 engine = self._begin(store, way, target, progress)
             except (CorruptError, NotFoundError) as error:
                 broken.append(error)
+                if way.snapshot is not None:
+                    key = self._context.paths.snapshot(store, self._context.task, *way.snapshot)
+                    note_damaged(self._context.objects, key)
                 if way is not known[-1]:
                     progress.note(f"{error}; an older one and more deltas were used instead")
                 _empty(target.directory)
                 continue
-            self._replay(store, wanted, way, engine, progress)
+            self._replay(store, wanted, way, engine, progress, broken)
             return
         lost = all(isinstance(error, NotFoundError) for error in broken)
         raise (NotFoundError if lost else CorruptError)(
@@ -93,15 +97,23 @@ class ChangelogFilesRestore(TaskRestoreManager):
         target.directory.rename(other)
         target.directory.mkdir()
         try:
-            engine = target.engine()
             with closing(open_whatever(settings, other)) as found:
+                engine = target.engine()
                 for part in _parts(found.scan(None, None)):
                     engine.load(part)
         finally:
             shutil.rmtree(other, ignore_errors=True)
         return engine
 
-    def _replay(self, store: str, wanted: ChangelogMarker, way: Way, engine: Engine, progress: RestoreProgress) -> None:
+    def _replay(
+        self,
+        store: str,
+        wanted: ChangelogMarker,
+        way: Way,
+        engine: Engine,
+        progress: RestoreProgress,
+        broken: Sequence[PenstockError],
+    ) -> None:
         gathered: dict[bytes, bytes | None] = {}
         size = 0
         for delta in way.deltas:
@@ -109,7 +121,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             try:
                 read, changes = self._read(store, delta)
             except (CorruptError, NotFoundError) as error:
-                raise self._beyond_repair(store, wanted, way, delta, error) from error
+                raise self._beyond_repair(store, wanted, way, delta, [error, *broken]) from error
             gathered.update(changes)
             size += sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
             progress.report(read)
@@ -130,14 +142,14 @@ class ChangelogFilesRestore(TaskRestoreManager):
         return len(data), changes
 
     def _beyond_repair(
-        self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, error: PenstockError
+        self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, errors: Sequence[PenstockError]
     ) -> PenstockError:
-        """Every other way needs this delta, too."""
+        """Every other way that is left needs this delta, too."""
         first = way.snapshot[0] if way.snapshot else 0
         intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
-        return type(error)(
-            f"{error}: version {wanted.version} of store `{store}` of task {self._context.task} cannot be rebuilt. "
-            f"Before it {intact} can be"
+        return type(errors[0])(
+            f"{'; '.join(map(str, errors))}: version {wanted.version} of store `{store}` of task {self._context.task} "
+            f"cannot be rebuilt. Before it {intact} can be"
         )
 
 

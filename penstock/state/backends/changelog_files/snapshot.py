@@ -70,6 +70,8 @@ class Snapshot:
                         f"snapshot `{key}` has format {fields['format']}; this Penstock reads up to {FORMAT}"
                     )
                 names = [name for name in archive.namelist() if name.startswith(_SMALL)]
+                if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
+                    raise ValueError("a file leads out of its folder")
                 return cls(
                     (int(fields["version"]), int(fields["epoch"])),
                     str(fields["store"]),
