@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import penstock
 from penstock.api.application import Application
@@ -59,6 +59,26 @@ def load_application(reference: str) -> LoadedApplication:
         module, folder = _load_module(source, reference), Path.cwd()
     app = _application(module, name, reference)
     return LoadedApplication(app, _local_modules(module, folder, always=source.endswith(".py")))
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """The function of `module:function` or `file.py:function`, found as an application is.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: no such module or function.
+        ApplicationLoadError: the user's code raised.
+    """
+    source, colon, name = reference.rpartition(":")
+    if not (colon and source and name):
+        raise ConfigError(f"`{reference}`: a function is named `module:function` or `file.py:function`")
+    path = Path(source).resolve()
+    target: Any = _load_file(path, reference) if source.endswith(".py") else _load_module(source, reference)
+    for part in name.split("."):
+        target = getattr(target, part, None)
+    if not callable(target):
+        raise ConfigError(f"`{reference}`: there is no function `{name}`")
+    return cast("Callable[..., Any]", target)
 
 
 def _load_file(path: Path, reference: str) -> ModuleType:

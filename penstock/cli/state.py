@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import state_diff, state_gc, state_list, state_read, state_verify
+from penstock.cli import state_diff, state_gc, state_import, state_list, state_read, state_verify
 
 app = typer.Typer(help="Look at the backed-up state of a job.", no_args_is_help=True)
 app.command("list")(state_list.list_state)
@@ -13,3 +13,4 @@ app.command("scan")(state_read.scan_entries)
 app.command("diff")(state_diff.diff_versions)
 app.command("verify")(state_verify.verify_state)
 app.command("gc")(state_gc.collect_garbage)
+app.command("import-spark")(state_import.import_spark)

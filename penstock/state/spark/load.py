@@ -1,0 +1,128 @@
+"""Filling a store from outside: every entry into a scratch engine of its task, and from there to the backends."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.config.model import StoreSettings
+from penstock.errors import IncompatibleError, PenstockError, RetryableError
+from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engine import Engine, open_engine
+
+_BUFFERS_BYTES = 256 << 20
+"""What the write buffers of all tasks' engines together hold."""
+_LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 1 << 20, 16 << 20
+_CACHE_BYTES = 1 << 20
+_PENDING = 1000
+_TRIES = 5
+_PAUSE_S = 0.2
+
+
+class StoreLoad:
+    """The content of one store, gathered in a scratch folder, one engine a task. Used by one thread."""
+
+    def __init__(self, settings: StoreSettings, tasks: int, scratch: Path) -> None:
+        buffer = min(max(_BUFFERS_BYTES // tasks, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
+        self._settings = replace(settings, rocksdb_block_cache_bytes=_CACHE_BYTES, rocksdb_write_buffer_bytes=buffer)
+        self._scratch = scratch
+        self._engines = [open_engine(self._settings, self._fill(task)) for task in range(tasks)]
+        self._pending: list[dict[bytes, bytes]] = [{} for _ in range(tasks)]
+        self.entries = [0] * tasks
+        """How many each task has."""
+
+    def put(self, task: int, key: bytes, value: bytes) -> None:
+        """Add an entry. Raises IncompatibleError if the task has the key already."""
+        pending = self._pending[task]
+        if key in pending or self._engines[task].get(key) is not None:
+            raise IncompatibleError(
+                f"two entries become the key {key!r} of store `{self._settings.name}`, of which one would be lost. "
+                "Nothing was imported"
+            )
+        pending[key] = value
+        self.entries[task] += 1
+        if len(pending) >= _PENDING:
+            self._flush(task)
+
+    def copies(self) -> list[StoreCopy]:
+        """Everything that was put, task by task. Nothing can be put after it."""
+        for task, engine in enumerate(self._engines):
+            self._flush(task)
+            engine.copy_to(self._copy(task))
+        tasks = len(self._engines)
+        self.close()
+        return [StoreCopy(self._copy(task), self._opener(task), self._remover(task)) for task in range(tasks)]
+
+    def close(self) -> None:
+        """Close the engines. Idempotent."""
+        while self._engines:
+            self._engines.pop().close()
+            shutil.rmtree(self._fill(len(self._engines)), ignore_errors=True)
+
+    def _flush(self, task: int) -> None:
+        pending, self._pending[task] = self._pending[task], {}
+        if pending:
+            self._engines[task].apply(pending)
+
+    def _opener(self, task: int) -> Callable[[], Engine]:
+        return lambda: open_engine(self._settings, self._copy(task), read_only=True)
+
+    def _remover(self, task: int) -> Callable[[], None]:
+        return lambda: shutil.rmtree(self._copy(task), ignore_errors=True)
+
+    def _fill(self, task: int) -> Path:
+        return self._scratch / f"fill-{task}"
+
+    def _copy(self, task: int) -> Path:
+        return self._scratch / f"copy-{task}"
+
+
+class BaseUpload:
+    """One task's store, as a base in one backend. Between `run` and `done` its marker may be put into the log."""
+
+    def __init__(self, backend: str, context: BackendContext) -> None:
+        self.backend = backend
+        self.task = context.task
+        (self._store,) = context.stores
+        self._manager: TaskBackupManager = backend_factory(backend).backup_manager(context)
+
+    def run(self, before: CheckpointId, checkpoint_id: CheckpointId, copy: StoreCopy) -> str:
+        """Back up the copy for the checkpoint that is to come after `before`; the marker.
+
+        Raises:
+            PenstockError: it failed. What it wrote is named by no checkpoint.
+        """
+        manager, store = self._manager, self._store
+        manager.init(before, {})
+        wanted = manager.wants_copy(store, changed=False, last=False)
+        manager.snapshot(checkpoint_id, {store: {}})
+        while (marker := self._upload(checkpoint_id, {store: copy} if wanted else {})) is None:
+            if not wanted:
+                raise PenstockError(
+                    f"backend {self.backend} neither asked for the content of store `{store}` nor has a marker for it"
+                )
+            time.sleep(_PAUSE_S)
+        return marker
+
+    def _upload(self, checkpoint_id: CheckpointId, copies: dict[str, StoreCopy]) -> str | None:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return self._manager.upload(checkpoint_id, copies).get(self._store)
+            except RetryableError:
+                if attempt == _TRIES:
+                    raise
+                time.sleep(_PAUSE_S * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    def done(self, checkpoint_id: CheckpointId, marker: str) -> None:
+        """The checkpoint is in the log."""
+        self._manager.clean_up(checkpoint_id, {self._store: marker})
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        self._manager.close()
