@@ -3,6 +3,14 @@
 from penstock.api.application import MessageStream, StreamApplication, TaskApplication
 from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.startpoint import (
+    Startpoint,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    StartpointVisitor,
+)
 from penstock.api.store import KeyValueStore
 from penstock.api.task import (
     IncomingMessageEnvelope,
@@ -46,6 +54,12 @@ __all__ = [
     "PenstockTimeoutError",
     "RetryableError",
     "Serde",
+    "Startpoint",
+    "StartpointOldest",
+    "StartpointSpecific",
+    "StartpointTimestamp",
+    "StartpointUpcoming",
+    "StartpointVisitor",
     "StreamApplication",
     "StreamTask",
     "String",

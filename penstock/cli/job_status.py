@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
@@ -13,10 +14,14 @@ from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.cli.checkpoint_facts import CheckpointSummary
 from penstock.cli.jobs import FoundJob
 from penstock.cli.lease_watch import LeaseFacts, Running, watch_lease
+from penstock.cli.startpoint_facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
+from penstock.startpoint.decide import sort_out, taken_uuids
+from penstock.startpoint.manager import StartpointManager
+from penstock.startpoint.request import task_name
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
 
@@ -53,7 +58,8 @@ class BackendStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log."""
+    """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log. `startpoints` wait for
+    the next start; `taken_startpoints` are what a start of the last run made of those it found."""
 
     job: str
     name: str
@@ -68,6 +74,8 @@ class JobStatus:
     last_checkpoint: CheckpointSummary | None
     inputs: tuple[InputStatus, ...]
     backends: tuple[BackendStatus, ...]
+    startpoints: tuple[RequestFacts, ...] = ()
+    taken_startpoints: TakenFacts | None = None
 
 
 def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
@@ -79,10 +87,16 @@ def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
     """
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
-    return assemble(job, lease, view, _inputs(view, job.config))
+    return assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
 
 
-def assemble(job: FoundJob, lease: LeaseFacts, view: LogView, inputs: tuple[InputStatus, ...]) -> JobStatus:
+def assemble(
+    job: FoundJob,
+    lease: LeaseFacts,
+    view: LogView,
+    inputs: tuple[InputStatus, ...],
+    startpoints: tuple[RequestFacts, ...] = (),
+) -> JobStatus:
     """The facts put together."""
     owner = view.owner
     last = view.checkpoints[-1] if view.checkpoints else None
@@ -100,7 +114,19 @@ def assemble(job: FoundJob, lease: LeaseFacts, view: LogView, inputs: tuple[Inpu
         last_checkpoint=None if last is None else CheckpointSummary.of(last),
         inputs=inputs,
         backends=() if last is None else _backends(last, job.config),
+        startpoints=startpoints,
+        taken_startpoints=taken_facts(view),
     )
+
+
+def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
+    """Those that no start has taken."""
+    requests = StartpointManager(job.objects, job.paths).requests()
+    ttl_ms = job.config.job.startpoint_ttl_ms
+    found = sort_out(requests, taken_uuids(view.checkpoints), time.time_ns() // 1_000_000, ttl_ms)
+    last = view.latest
+    tasks = None if last is None else {task_name(task): tuple(own) for task, own in last.next_offsets.items()}
+    return request_facts(replace(found, taken=()), tasks, ttl_ms)
 
 
 def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock.cli import checkpoint, config, run, state, status, stream
+from penstock.cli import checkpoint, config, run, startpoint, state, status, stream
 from penstock.cli.errors import ReportingGroup, report_unexpected
 from penstock.cli.options import Debug
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(startpoint.app, name="startpoint")
 app.add_typer(state.app, name="state")
 app.add_typer(stream.app, name="stream")
 app.add_typer(config.app, name="config")

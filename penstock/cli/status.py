@@ -12,6 +12,7 @@ from penstock.cli.job_status import BackendStatus, JobStatus, job_status
 from penstock.cli.jobs import JobName, open_job
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table, stderr_console, utc_text
+from penstock.cli.startpoint_facts import TakenFacts
 
 
 def status(
@@ -62,6 +63,31 @@ def _show(facts: JobStatus) -> None:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_inputs(facts)
+    _show_startpoints(facts)
+
+
+def _show_startpoints(facts: JobStatus) -> None:
+    if facts.taken_startpoints is not None:
+        _show_taken(facts.taken_startpoints)
+    if facts.startpoints:
+        rows = [
+            (e.stream, e.partition, e.task, e.text, e.with_state or "keep", utc_text(e.expires_ms), e.status)
+            for e in facts.startpoints
+        ]
+        columns = ("stream", "partition", "task", "startpoint", "state", "expires", "status")
+        print_table("Startpoints that wait for the next start", columns, rows, right="partition")
+
+
+def _show_taken(taken: TakenFacts) -> None:
+    if taken.moved:
+        rows = [
+            (e.stream, e.partition, e.before, e.began_at, f"{e.replayed} of {e.to_replay}", e.skipped)
+            for e in taken.moved
+        ]
+        columns = ("stream", "partition", "was at", "began at", "read again", "skipped")
+        print_table(f"Moved by startpoints, at checkpoint {taken.checkpoint}", columns, rows, right="partition skipped")
+    if taken.last is not None and taken.began_with != taken.last:
+        say(f"note: the run began with state and positions of checkpoint {taken.began_with}, not of {taken.last}")
 
 
 def _markers(status: BackendStatus) -> str:

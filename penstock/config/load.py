@@ -110,7 +110,7 @@ def _unknown_systems(config: JobConfig) -> list[str]:
         streams.append((table.DEAD_LETTER_STREAM.name, config.task.dead_letter_stream))
     for key in config.origins:
         match = keys.find(key)
-        if match and match.key is table.STREAM_OFFSET_DEFAULT:
+        if match and match.key in {table.STREAM_OFFSET_DEFAULT, table.STREAM_RESET_OFFSET}:
             streams.append((key, SystemStream.parse(match.subject)))
         elif match and match.key is table.STORE_CHANGELOG:
             streams.append((key, config.store(match.subject).changelog))
@@ -134,6 +134,8 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
         retry_max=get(table.RETRY_MAX),
         host_affinity_enabled=get(table.HOST_AFFINITY),
+        startpoint_enabled=get(table.STARTPOINT_ENABLED),
+        startpoint_ttl_ms=get(table.STARTPOINT_TTL),
     )
     container = ContainerSettings(
         start_timeout_ms=get(table.START_TIMEOUT_MS),

@@ -60,6 +60,8 @@ class JobSettings:
     intermediate_stream_partitions: int | None
     retry_max: int
     host_affinity_enabled: bool
+    startpoint_enabled: bool
+    startpoint_ttl_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,10 @@ class JobConfig:
         if own is not None:
             return own
         return self.resolved.get(table.SYSTEM_OFFSET_DEFAULT, stream.system)
+
+    def reset_offset(self, stream: SystemStream) -> bool:
+        """Whether a stream's positions in the checkpoint do not count at a start."""
+        return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
 
     def flat(self) -> dict[str, str]:
         """The values that were given, sorted by key, in the form `load_config` reads back; defaults are left out."""

@@ -106,6 +106,10 @@ INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), N
     "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
 HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
     "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
+STARTPOINT_ENABLED = Key("job.startpoint.enabled", Flag(), "true",
+    "Whether a start looks for startpoints; if not, requests for them stay untouched.", "Samza")
+STARTPOINT_TTL = Key("job.startpoint.ttl.ms", Millis(1), "43200000",
+    "How long after it was made a startpoint that no start has applied expires.")
 RETRY_MAX = Key("job.retry.max", Number(0), "5",
     "How many failures since the last complete checkpoint are retried before the run ends.")
 
@@ -163,6 +167,8 @@ SYSTEM_OFFSET_DEFAULT = Key("systems.<name>.default.stream.samza.offset.default"
 STREAM_OFFSET_DEFAULT = Key("streams.<id>.samza.offset.default", _OFFSET_DEFAULT, None,
     "Where this stream, `<id>` being `system.stream`, is read from without a checkpoint.", "Samza",
     unset="`systems.<name>.default.stream.samza.offset.default`")
+STREAM_RESET_OFFSET = Key("streams.<id>.samza.reset.offset", Flag(), "false",
+    "Whether each start reads this stream, `<id>` being `system.stream`, as if it had no checkpoint.", "Samza")
 SYSTEM_TYPE = Key("systems.<name>.type", Choice[SystemType](("local", "memory")), None,
     "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
     unset="`local` for the system `local`; required for others")

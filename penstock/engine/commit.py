@@ -35,6 +35,8 @@ class Boundary:
     batch_time_ms: int
     detail: Detail = "commit"
     ended: Ended | None = None
+    consumed_startpoints: tuple[str, ...] = ()
+    """The uuids of the requests that a start takes."""
 
 
 @dataclass(slots=True)
@@ -229,6 +231,7 @@ class CommitCoordinator:
             },
             kind_detail=boundary.detail,
             ended=boundary.ended,
+            consumed_startpoints=boundary.consumed_startpoints,
             retained=keep(self._log.known().retained, checkpoint_id, self._settings.checkpoint_retained),
         )
 

@@ -12,7 +12,6 @@ from pyspark import cloudpickle
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog, OnDamage
-from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.versions import choose_version, read_task
@@ -20,13 +19,14 @@ from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
 from penstock.engine.directory import Markers
 from penstock.engine.job_files import job_uid
-from penstock.engine.offsets import first_positions, resumed_positions
+from penstock.engine.start_plan import StartPlan, plan_start
 from penstock.engine.worker import PackedPackage, WorkerPackage
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import Topology, plan_topology
+from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
 from penstock.system.registry import open_system
@@ -78,6 +78,14 @@ class JobStreams:
             for partition, ends in self.admins[stream.system].offsets(stream.stream).items()
         }
 
+    def without_startpoints(self, graph: ApplicationGraph, config: JobConfig) -> dict[SystemStream, str]:
+        """The streams that the job uses and that take no startpoint, with what they are."""
+        changelogs = {
+            config.store(spec.name).changelog: f"the changelog of store `{spec.name}`" for spec in graph.stores
+        }
+        outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
+        return {stream: what for stream, what in {**changelogs, **outputs}.items() if stream not in self.inputs}
+
     def close(self) -> None:
         """Close the admins."""
         for admin in self.admins.values():
@@ -97,8 +105,8 @@ class PreparedJob:
     streams: JobStreams
     layout: dict[str, str]
     claim: Claim
-    restore_from: CheckpointRecord | None
-    positions: Mapping[SystemStreamPartition, int]
+    start: StartPlan
+    startpoints: StartpointManager
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
     worker_package: PackedPackage
@@ -112,7 +120,7 @@ class PreparedJob:
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every input partition, now."""
         ends = self.streams.ends()
-        if ends.keys() != self.positions.keys():
+        if ends.keys() != self.start.positions.keys():
             raise IncompatibleError(
                 "an input has another number of partitions than when this run began: stop the job, and start it "
                 "with a new `job.id`, or restore the stream"
@@ -179,9 +187,12 @@ def prepare(
     # Who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
     view = log.read(on_damage)
-    chosen = _choose(view, from_checkpoint, config)
-    if chosen is not None:
-        check_layout(chosen, layout, tasks)
+    ends = streams.ends()
+    startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms)
+    others = streams.without_startpoints(graph, config)
+    start = plan_start(view, from_checkpoint, config, ends, streams.admins, others, startpoints)
+    if start.restore_from is not None:
+        check_layout(start.restore_from, layout, tasks)
     uid = job_uid(objects, paths)
     settings = RuntimeSettings(
         job_name=config.job.name,
@@ -190,10 +201,6 @@ def prepare(
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
     )
-    ends = streams.ends()
-    first = first_positions(ends, {stream: config.offset_default(stream) for stream in streams.inputs})
-    saved = {} if chosen is None else {s: n for own in chosen.next_offsets.values() for s, n in own.items()}
-    positions = resumed_positions(saved, ends, first)
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
@@ -208,8 +215,8 @@ def prepare(
         streams=streams,
         layout=layout,
         claim=claim,
-        restore_from=chosen,
-        positions=positions,
+        start=start,
+        startpoints=startpoints,
         admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
@@ -251,14 +258,6 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
             f"`{now}` now. Set it back, or give the job a new `job.id` to start without state"
         )
-
-
-def _choose(view: LogView, from_checkpoint: str | None, config: JobConfig) -> CheckpointRecord | None:
-    """The checkpoint to start from: the named one, else the last that has a version to read."""
-    task = config.task
-    records = view.restorable if from_checkpoint is None else [view.find(from_checkpoint)]
-    chosen = choose_version(records, task.checkpoint_read_versions, task.live_checkpoint_max_age_ms)
-    return None if chosen is None else chosen.record
 
 
 def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:

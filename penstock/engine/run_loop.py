@@ -81,10 +81,11 @@ class RunLoop:
             log, directory, job.layout, job.settings.tasks, job.config.task, job.admins, self.cancel
         )
         self._claim: Claim = job.claim
-        self._positions: dict[SystemStreamPartition, int] = dict(job.positions)
+        self._positions: dict[SystemStreamPartition, int] = dict(job.start.positions)
         self._until = job.until
-        self._batch = job.restore_from.batch if job.restore_from else 0
-        self._batch_time_ms = job.restore_from.batch_time_ms if job.restore_from else 0
+        restored = job.start.restore_from
+        self._batch = restored.batch if restored else 0
+        self._batch_time_ms = restored.batch_time_ms if restored else 0
         self._run = 0
         self._failures = 0
         self._total_rows = 0
@@ -136,9 +137,15 @@ class RunLoop:
     # The start, and a new epoch.
 
     def _start(self) -> None:
-        """Open the first epoch and write the start checkpoint."""
-        self._board.update(phase="restoring" if self._job.restore_from else "starting")
-        origin = self._commits.last = self._job.restore_from
+        """Open the first epoch and write the start checkpoint; then the startpoints that it took are deleted.
+
+        However often it is tried, where it begins was decided once. It is the one record that says so: before it the
+        requests are untouched, after it they are done, whoever deletes them.
+        """
+        start = self._job.start
+        self._board.update(phase="restoring" if start.restore_from else "starting")
+        origin, empty = start.restore_from, start.clears_state
+        self._commits.last = origin
         failure: RetryableError | None = None
         while not self._stop.immediate.is_set():
             try:
@@ -148,9 +155,13 @@ class RunLoop:
                     self._claim = self._log.claim(self._claim.run_id)
                     latest = self._log.latest_before(self._claim)
                     if latest is not None and latest.epoch >= self._job.claim.epoch:
-                        origin = self._commits.last = latest  # this run's own start checkpoint is in the log already
-                self._open_epoch(origin)
-                self._commit(detail="start")
+                        # This run's own start checkpoint is in the log already; its state is the one to restore.
+                        origin, empty = latest, False
+                        self._commits.last = latest
+                self._open_epoch(origin, empty=empty)
+                self._commit(detail="start", consumed_startpoints=start.consumed)
+                # No batch before they are gone: once its record is pruned, nobody would know that it took them.
+                self._job.startpoints.delete(start.requests)
                 break
             except RetryableError as error:
                 failure = error
@@ -180,8 +191,9 @@ class RunLoop:
                 failure = error
         self._board.update(phase="running")
 
-    def _open_epoch(self, record: CheckpointRecord | None) -> None:
-        """Fence the outputs, wait until nothing of the old epoch runs in Spark, and restore every task."""
+    def _open_epoch(self, record: CheckpointRecord | None, *, empty: bool = False) -> None:
+        """Fence the outputs, wait until nothing of the old epoch runs in Spark, and restore every task; `empty`: go on
+        from the checkpoint with empty stores, which every backend then begins anew."""
         self._job.fence_outputs(self._claim.epoch)
         self._job.admins.prepare(self._claim.epoch)
         self.cancel()
@@ -192,8 +204,8 @@ class RunLoop:
             self._claim.epoch,
             self._batch,
             None if record is None else str(record.id),
-            None if record is None else self._job.markers_of(record),
-            [] if record is None else list(record.stores),
+            {} if empty else None if record is None else self._job.markers_of(record),
+            [] if empty or record is None else list(record.stores),
             self._job.container_package(self._claim.epoch),
             lambda done: self._board.update(restored_bytes=done),
         )
@@ -348,9 +360,14 @@ class RunLoop:
             return False
         return self._directory.pending_bytes() < task.commit_max_pending_bytes
 
-    def _commit(self, *, detail: Detail = "commit", ended: Ended | None = None) -> None:
+    def _commit(
+        self, *, detail: Detail = "commit", ended: Ended | None = None, consumed_startpoints: tuple[str, ...] = ()
+    ) -> None:
         """A commit, awaited."""
-        self._begin_commit(Boundary(self._positions, self._batch, self._batch_time_ms, detail, ended))
+        boundary = Boundary(
+            self._positions, self._batch, self._batch_time_ms, detail, ended, consumed_startpoints=consumed_startpoints
+        )
+        self._begin_commit(boundary)
         self._await_commit()
 
     def _begin_commit(self, boundary: Boundary) -> None:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import IncompatibleError
+from penstock.api.startpoint import (
+    Startpoint,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    StartpointVisitor,
+)
+from penstock.errors import IncompatibleError, NotFoundError
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -46,6 +54,11 @@ class PartitionOffsets:
         """The offset of the last message, or None if the partition holds none."""
         return self.upcoming - 1 if self.upcoming > self.oldest else None
 
+    def __str__(self) -> str:
+        if self.newest is None:
+            return f"no messages, the next one will be {self.upcoming}"
+        return f"messages from {self.oldest} (oldest) to {self.newest} (newest), the next one will be {self.upcoming}"
+
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
@@ -77,6 +90,19 @@ class SystemAdmin(ABC):
     @abstractmethod
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset whose message has a timestamp at or after `timestamp_ms`; upcoming if none has."""
+
+    def resolve_startpoint_to_offset(
+        self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
+    ) -> int:
+        """The offset of the first message to be read, as the partition is now: between oldest and upcoming.
+
+        With `clamp`, an offset outside of that is moved to the nearest end.
+
+        Raises:
+            IncompatibleError: the partition has no such offset; says which it has.
+            NotFoundError: there is no such stream or partition.
+        """
+        return startpoint.apply(ssp, _OffsetResolver(self, clamp=clamp))
 
     @abstractmethod
     def fence(self, stream: str, writer: WriterIdentity) -> None:
@@ -112,6 +138,44 @@ class SystemAdmin(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release what is open. No call follows."""
+
+
+class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
+    """Asks an admin where a startpoint is."""
+
+    def __init__(self, admin: SystemAdmin, *, clamp: bool) -> None:
+        self._admin = admin
+        self._clamp = clamp
+
+    def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
+        text, ends = startpoint.specific_offset, self._ends(given)
+        if not (text.isascii() and text.removeprefix("-").isdigit()):
+            raise IncompatibleError(f"`{text}` is not an offset of `{given}`, which are whole numbers")
+        offset = int(text)
+        if ends.oldest <= offset <= ends.upcoming:
+            return offset
+        if self._clamp:
+            return min(max(offset, ends.oldest), ends.upcoming)
+        raise IncompatibleError(
+            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Name an offset that is there, or give "
+            "--clamp to begin at the nearest one"
+        )
+
+    def visit_timestamp(self, given: SystemStreamPartition, startpoint: StartpointTimestamp) -> int:
+        self._ends(given)  # says so if there is no such partition
+        return self._admin.offset_at_time(given, startpoint.timestamp_offset)
+
+    def visit_oldest(self, given: SystemStreamPartition, startpoint: StartpointOldest) -> int:
+        return self._ends(given).oldest
+
+    def visit_upcoming(self, given: SystemStreamPartition, startpoint: StartpointUpcoming) -> int:
+        return self._ends(given).upcoming
+
+    def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
+        found = self._admin.offsets(ssp.stream)
+        if ssp.partition not in found:
+            raise NotFoundError(f"stream `{ssp.system_stream}` has {len(found)} partitions, there is no `{ssp}`")
+        return found[ssp.partition]
 
 
 class SystemReader(ABC):

@@ -1,0 +1,153 @@
+"""Requests for startpoints in the metadata store of a job."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import Startpoint
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.startpoint.fan_out import TaskInputs, fan_out
+from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, decode_request, encode_request
+from penstock.startpoint.serde import NAMESPACE
+
+TTL_MS = 12 * 3_600_000
+"""How long Samza keeps a startpoint."""
+_TRIES = 5
+_BACKOFF_SECONDS = 0.2
+
+
+class StartpointManager:
+    """Writes, reads and deletes startpoints of one job (SEP-18). Thread-safe; any number of processes at once, whether
+    the job runs or not.
+
+    Every request is an object of its own, `<key>/<uuid>`, that is never overwritten: of several for one key the one
+    made last counts, and whoever deletes names what was read, so that a newer one is never deleted unread. A start
+    reads them once; its start checkpoint, one record, says where it begins and which requests that took.
+
+    Any method raises RetryableError if the store fails, ConfigError for a malformed key, and those that read
+    CorruptError for an object that is no request.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        paths: JobPaths,
+        ttl_ms: int = TTL_MS,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`ttl_ms` is `job.startpoint.ttl.ms`, by the clock `now_ms` in epoch milliseconds."""
+        self._objects = objects
+        self._paths = paths
+        self._ttl_ms = ttl_ms
+        self._now_ms = now_ms
+
+    def write_startpoint(
+        self,
+        ssp: SystemStreamPartition,
+        startpoint: Startpoint,
+        task: str | None = None,
+        *,
+        with_state: WithState | None = None,
+        clamp: bool = False,
+    ) -> StartpointRequest:
+        """Ask for a startpoint: it applies at the next start, also one after a crash. `task` is a task's name,
+        `Partition 3`. Durable when it returns."""
+        request = StartpointRequest(RequestKey(ssp, task), uuid.uuid4().hex, startpoint, with_state, clamp=clamp)
+        self.write(request)
+        return request
+
+    def write(self, request: StartpointRequest) -> None:
+        """Store a request; what may pass is tried again. Writing one twice is writing it once."""
+        for attempt in range(_TRIES):
+            try:
+                # If it is there already, this call's or an earlier one's reply was lost: uuids are random.
+                self._objects.put_if_absent(self._path(request), encode_request(request))
+            except RetryableError as error:
+                if attempt == _TRIES - 1:
+                    raise PenstockError(
+                        f"the startpoint {request} could not be written in {_TRIES} tries: {error}. Whether it is "
+                        f"there all the same, `penstock startpoint list {self._paths.root}` tells"
+                    ) from error
+                time.sleep(_BACKOFF_SECONDS * 2**attempt)
+            else:
+                return
+
+    def read_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> Startpoint | None:
+        """The startpoint that counts for exactly this key; None if there is none, or it is expired."""
+        own = [request for request in self.requests() if request.key == RequestKey(ssp, task)]
+        newest = max(own, key=lambda request: request.rank, default=None)
+        return None if newest is None or newest.is_expired(self._now_ms(), self._ttl_ms) else newest.startpoint
+
+    def delete_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> tuple[StartpointRequest, ...]:
+        """Delete the requests there are for exactly this key; returns them."""
+        found = tuple(request for request in self.requests() if request.key == RequestKey(ssp, task))
+        self.delete(found)
+        return found
+
+    def requests(self) -> tuple[StartpointRequest, ...]:
+        """Every request there is, expired ones too, by key and rank."""
+        found = []
+        for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
+            key, slash, name = self._paths.metadata_key(NAMESPACE, path).rpartition("/")
+            if not (slash and key and name):
+                raise CorruptError(f"`{path}` is not the name of a startpoint: delete the object")
+            with suppress(NotFoundError):  # it was deleted meanwhile
+                found.append(decode_request(key, name, self._objects.get(path)))
+        return tuple(sorted(found, key=lambda request: (str(request.key), request.rank)))
+
+    def delete(self, requests: Iterable[StartpointRequest]) -> None:
+        """Delete exactly these. Idempotent."""
+        for request in requests:
+            self._objects.delete(self._path(request))
+
+    # The fan-out: what was asked for a partition becomes the tasks' own.
+
+    def fan_out(self, tasks: TaskInputs) -> dict[str, dict[SystemStreamPartition, Startpoint]]:
+        """Turn what was asked for partitions into requests of the tasks that read them; task -> partition -> the
+        startpoint that counts. A start does the same by itself, with nothing written.
+
+        All of them are turned, also those that do not count: an earlier start may have taken the one that does. Each
+        task's request keeps the uuid of the one it was made of, so that a start that takes one takes both, and its
+        time: this may be interrupted and called again. What no task reads stays, and what is expired.
+
+        Raises:
+            ConfigError: there are no tasks.
+        """
+        if not tasks:
+            raise ConfigError("startpoints cannot be fanned out to no tasks at all")
+        now_ms = self._now_ms()
+        live = [request for request in self.requests() if not request.is_expired(now_ms, self._ttl_ms)]
+        own = [request for request in live if request.key.task is not None]
+        for request in live:
+            readers = [task for task, ssps in tasks.items() if request.key.ssp in ssps]
+            if request.key.task is None and readers:
+                copies = [replace(request, key=replace(request.key, task=task)) for task in readers]
+                for copy in copies:
+                    self.write(copy)
+                self.delete([request])
+                own += copies
+        return {
+            task: {ssp: request.startpoint for ssp, request in counting.items()}
+            for task, counting in fan_out(own, tasks).items()
+        }
+
+    def get_fan_out_for_task(self, task: str) -> dict[SystemStreamPartition, Startpoint]:
+        """The startpoints of one task's own, expired ones left out."""
+        now_ms = self._now_ms()
+        own = [r for r in self.requests() if r.key.task == task and not r.is_expired(now_ms, self._ttl_ms)]
+        found = fan_out(own, {task: {request.key.ssp for request in own}})
+        return {ssp: request.startpoint for ssp, request in found.get(task, {}).items()}
+
+    def remove_fan_out_for_task(self, task: str) -> None:
+        """Delete the requests of one task's own."""
+        self.delete(request for request in self.requests() if request.key.task == task)
+
+    def _path(self, request: StartpointRequest) -> str:
+        return self._paths.metadata(NAMESPACE, f"{request.key}/{request.uuid}")

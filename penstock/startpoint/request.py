@@ -1,0 +1,123 @@
+"""A request for a startpoint, as it lies in the metadata store until a start takes it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast, get_args
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import Startpoint
+from penstock.errors import ConfigError, CorruptError
+from penstock.startpoint.serde import from_document, parse, to_document
+
+WithState: TypeAlias = Literal["nearest", "clear", "keep"]
+"""What becomes of the state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
+as it is."""
+
+_KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
+_TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
+
+
+def task_name(task: int) -> str:
+    """Samza's name of a task, by GroupByPartition."""
+    return f"Partition {task}"
+
+
+def task_number(name: str) -> int:
+    """The inverse of `task_name`. Raises ConfigError for another name."""
+    match = _TASK.fullmatch(name)
+    if match is None:
+        raise ConfigError(f"`{name}` is not the name of a task, which looks like `{task_name(3)}`")
+    return int(match[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What a startpoint is for: a partition in every task that reads it, or (`task`) in one. Written as Samza does,
+    `system.stream.partition[.Partition n]`; stream names with dots round-trip."""
+
+    ssp: SystemStreamPartition
+    task: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.ssp) if self.task is None else f"{self.ssp}.{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> RequestKey:
+        """Read the written form. Raises ConfigError if the text has another one."""
+        match = _KEY.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"`{text}` is not the key of a startpoint, which looks like `system.stream.partition` or "
+                f"`system.stream.partition.{task_name(3)}`"
+            )
+        return cls(SystemStreamPartition.parse(match["ssp"]), match["task"])
+
+
+@dataclass(frozen=True, slots=True)
+class StartpointRequest:
+    """A startpoint that somebody asked for. `uuid` tells requests with the same key apart; the checkpoint of the start
+    that takes it remembers it.
+
+    `with_state` is what is to become of the state; None: nobody said, any other request may. `clamp` accepts the
+    nearest offset instead of one that is not there.
+    """
+
+    key: RequestKey
+    uuid: str
+    startpoint: Startpoint
+    with_state: WithState | None = None
+    clamp: bool = False
+
+    @property
+    def rank(self) -> tuple[int, bool, str]:
+        """Of several that apply to a partition of a task, the one with the largest counts: the last one made, and of
+        two made at once that of the task. The uuid makes it total, so that everybody decides alike."""
+        return self.startpoint.creation_timestamp, self.key.task is not None, self.uuid
+
+    def is_expired(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether it is too old to be applied."""
+        return now_ms - self.startpoint.creation_timestamp >= ttl_ms
+
+    def __str__(self) -> str:
+        return f"`{self.key}`, {describe(self.startpoint)}"
+
+
+def describe(startpoint: Startpoint) -> str:
+    """A startpoint for people."""
+    document = to_document(startpoint)
+    kind = str(document["@type"]).removeprefix("Startpoint").lower()
+    value = document.get("specificOffset", document.get("timestampOffset"))
+    return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
+
+
+def encode_request(request: StartpointRequest) -> bytes:
+    """What is stored: Samza's JSON of the startpoint, with what Samza does not have added where it was asked for."""
+    document = to_document(request.startpoint)
+    if request.with_state is not None:
+        document["withState"] = request.with_state
+    if request.clamp:
+        document["clamp"] = True
+    return orjson.dumps(document)
+
+
+def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
+    """Read what is stored under a key.
+
+    Raises:
+        CorruptError: this is no request.
+    """
+    try:
+        document = parse(data)
+        startpoint = from_document(document)
+        with_state, clamp = document.get("withState"), document.get("clamp", False)
+        if with_state not in {None, *get_args(WithState)} or not isinstance(clamp, bool):
+            raise CorruptError(f"withState is {with_state!r} and clamp {clamp!r}")
+        return StartpointRequest(
+            RequestKey.parse(key), uuid, startpoint, cast("WithState | None", with_state), clamp=clamp
+        )
+    except (CorruptError, ConfigError) as error:
+        raise CorruptError(f"the startpoint `{key}/{uuid}` cannot be read: {error}. Delete the object") from error
