@@ -212,7 +212,7 @@ def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
     container: ContainerProcess, tmp_path: Path
 ) -> None:
     """Task 0 has much to restore and is cancelled when task 1 fails: the failure counts, not the cancellation."""
-    job = Job(tmp_path, [container])
+    job = Job(tmp_path, [container], config={"state.snapshot.interval.commits": 0})
     job.open()
     for batch in range(1, 31):
         job.run_batch(batch, [{"key": f"k{n}", "n": n} for n in range(200)])

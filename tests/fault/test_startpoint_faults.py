@@ -102,7 +102,7 @@ def running(home: StartHome) -> Iterator[DriverProcess]:
 BEFORE = {"claim.before", "claim.after", "driver.snapshot.before", "driver.snapshot.after", "driver.upload.before"}
 BEFORE |= {"driver.upload.after", "append.before"}
 KILLS = [f"{point}.{when}" for point in POINTS for when in ("before", "after")]
-QUICK = {"append.before", "append.after", "startpoint.delete.before"}
+QUICK = {"append.before", "append.after"}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,8 @@ def test_the_driver_is_killed_at_a_write_of_the_start(home: StartHome, point: st
     home.verify_counts((0, 0, SEEN), (0, first.next_offsets[0][ZERO], end), (1, 0, end))
 
 
-@pytest.mark.parametrize("point", ["append.before", pytest.param("append.after", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["append.before", "append.after"])
 def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> None:
     """The state is left behind with the position or not at all."""
     home.request(ZERO, StartpointSpecific("11"), "clear")
@@ -171,7 +172,8 @@ def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> Non
     home.verify_counts((0, SEEN + UNREAD, end), (1, SEEN, end))
 
 
-@pytest.mark.parametrize("point", ["driver.upload.before", pytest.param("append.before", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["driver.upload.before", "append.before"])
 def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str) -> None:
     """A rewind never goes behind the start checkpoint, whose empty stores it restores."""
     home.request(ZERO, StartpointSpecific("11"), "clear")
@@ -191,6 +193,7 @@ def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str
 # Other operators.
 
 
+@pytest.mark.slow
 def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     """It comes between the start checkpoint and the deletion of the one before it: it is of the next start."""
     first = home.request(ZERO, StartpointSpecific("18"), "keep")
@@ -211,6 +214,7 @@ def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     assert home.manager.requests() == ()
 
 
+@pytest.mark.slow
 def test_a_request_of_a_running_job_applies_at_the_next_start_after_a_crash(home: StartHome) -> None:
     home.faults.plan(Fault("hold", "driver.upload.before", "block", skip=1))
     with running(home) as driver:

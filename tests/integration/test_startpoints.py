@@ -190,7 +190,10 @@ def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, se
 ALL = "changelog-files,blob,changelog-stream"
 
 
-@pytest.mark.parametrize("backends", ["changelog-files", "blob", "changelog-stream", ALL])
+@pytest.mark.parametrize(
+    "backends",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("changelog-files", "blob", "changelog-stream")), ALL],
+)
 def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, session: SparkSession, backends: str) -> None:
     """In every backend; what is older stays restorable; and the next run goes on from there."""
     home = TimedHome(tmp_path)
