@@ -26,17 +26,15 @@ _ENCODE_AT_ONCE = 8192
 
 def encode_records(changes: Changes) -> bytes:
     """The records, ended by -1."""
-    parts: list[bytes] = []
     chunks: list[bytes] = []
     items = iter(changes.items())
     while some := list(islice(items, _ENCODE_AT_ONCE)):
-        for key, value in some:
-            if value is None:
-                parts += (_pack(len(key)), key, _END)
-            else:
-                parts += (_pack(len(key)), key, _pack(len(value)), value)
+        parts = [b""] * (4 * len(some))
+        parts[0::4] = [_pack(len(key)) for key, _ in some]
+        parts[1::4] = [key for key, _ in some]
+        parts[2::4] = [_END if value is None else _pack(len(value)) for _, value in some]
+        parts[3::4] = [value or b"" for _, value in some]
         chunks.append(b"".join(parts))
-        parts.clear()
     chunks.append(_END)
     return b"".join(chunks)
 

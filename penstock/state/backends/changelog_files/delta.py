@@ -40,10 +40,12 @@ class DeltaHeader:
 def encode_delta(header: DeltaHeader, changes: Changes) -> bytes:
     """The file's bytes. The same changes in the same order give the same bytes."""
     records = encode_records(changes)
-    fields = {"format": FORMAT, **asdict(header), "size": len(records)}
-    head = orjson.dumps(fields)
-    body = b"".join((MAGIC, _LENGTH.pack(len(head)), head, _codec().compress(records, asbytes=True)))
-    return body + hashlib.sha256(body).digest()
+    head = orjson.dumps({"format": FORMAT, **asdict(header), "size": len(records)})
+    start, body = b"".join((MAGIC, _LENGTH.pack(len(head)), head)), _codec().compress(records, asbytes=True)
+    del records  # as large as the changes: not held while the file is put together
+    checksum = hashlib.sha256(start)
+    checksum.update(body)
+    return b"".join((start, body, checksum.digest()))
 
 
 def decode_delta(data: bytes, name: str) -> tuple[DeltaHeader, dict[bytes, bytes | None]]:
