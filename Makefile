@@ -21,11 +21,14 @@ demo: $(STAMP)
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash
 
+# What needs no Spark runs on two processes; a test with Spark has both cores for itself.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not spark"
+	$(BIN)/python -m pytest -q -m "not slow and spark"
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 -m "not spark"
+	$(BIN)/python -m pytest -q -m spark
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -38,7 +41,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.shuffle
 	$(BIN)/python -m benchmarks.snapshot
 	$(BIN)/python -m benchmarks.async_commit
-	$(BIN)/python -m benchmarks.restore_backends
+	$(BIN)/python -m benchmarks.commit
+	$(BIN)/python -m benchmarks.restore
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

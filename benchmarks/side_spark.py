@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from penstock.engine.session import find_java
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore"
+CHANGELOG = f"{_STATE}.rocksdb.changelogCheckpointing.enabled"
 
 
 class Fold(StatefulProcessor):
@@ -40,8 +41,8 @@ class Fold(StatefulProcessor):
         """Nothing is open."""
 
 
-def session(work: Path, threads: int, partitions: int) -> SparkSession:
-    """RocksDB with changelog checkpointing; everything else as Spark has it, but for what all sides share."""
+def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
+    """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share, and `more`."""
     find_java()
     settings = {
         "spark.master": f"local[{threads}]",
@@ -55,7 +56,8 @@ def session(work: Path, threads: int, partitions: int) -> SparkSession:
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         f"{_STATE}.providerClass": PROVIDER,
-        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        CHANGELOG: "true",
+        **(more or {}),
     }
     builder: Any = SparkSession.builder
     for key, value in settings.items():

@@ -38,7 +38,7 @@ from benchmarks.common import (
     warn_of_contention,
     write_json,
 )
-from benchmarks.state_job import KEY_BYTES, VALUE_BYTES
+from benchmarks.state_content import KEY_BYTES, VALUE_BYTES
 from penstock.config.table import BACKENDS
 
 WARM_UP = 3

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 import penstock as ps
+from benchmarks.state_content import SEED, StateContent
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.load import load_config
 from penstock.container.container import JobPackage
@@ -22,16 +21,15 @@ from penstock.runtime.attempt import new_token
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
+from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engine import Engine
+from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
 
 STORE = "state"
-KEY_BYTES = 16
-VALUE_BYTES = 100
 _TASK, _STAGE, _EPOCH = 0, 1, 1
-_FILL_KEYS = 50_000
 
 
 class Idle(ps.StreamTask):
@@ -65,14 +63,34 @@ class CommitTimes:
     upload_ms: float
     """From there until everything is durable and published; no one waits."""
 
+    @property
+    def durable_ms(self) -> float:
+        """All of it."""
+        return self.snapshot_ms + self.copies_ms + self.upload_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the `changelog-files` backend has written so far. Nothing is deleted while a benchmark runs."""
+
+    delta_bytes: int
+    snapshot_bytes: int
+    """Snapshots, and the files they share."""
+    snapshots: int
+
 
 class StateJob:
-    """A task of a job that exists already, to which the store is new: its first commit is a base of all it holds.
+    """A task of a job that exists already, to which the store is new: its first commit is a base of all it holds."""
 
-    The values are random bytes, so that nothing is gained by compressing them.
-    """
-
-    def __init__(self, work: Path, backend: str, value_bytes: int, seed: int = 20130101) -> None:
+    def __init__(
+        self,
+        work: Path,
+        backend: str,
+        value_bytes: int,
+        settings: Mapping[str, str] | None = None,
+        seed: int = SEED,
+    ) -> None:
+        """`settings` are the job's configuration, beyond where things lie."""
         self.roots = (work / "jobs", work / "streams")
         """The folders that what is durable lies in."""
         self.backend = backend
@@ -81,22 +99,21 @@ class StateJob:
             "job.logged.store.base.dir": str(work / "local"),
             "systems.local.path": str(self.roots[1]),
             "stores.backup.factories": backend,
+            **(settings or {}),
         }
         app = application()
         self._config = load_config(overrides=overrides, environ={}, default_job_name=app.name)
         self._paths = JobPaths(self._config.job.name, self._config.job.id)
         self._systems = {name: open_system(self._config.system(name)) for name in self._config.system_names}
         self._objects = open_store(self._config.job.root)
-        self._value_bytes = value_bytes
-        self._random = np.random.default_rng(seed)
-        self._keys = 0
+        self._content = StateContent(value_bytes, seed)
         self._batch = 0
         self._last_id = self._next_id(None)
         self.marker = ""
         """The marker of the last commit."""
         self._create_resources()
-        settings = RuntimeSettings(app.name, 1, {})
-        package = JobPackage(plan_topology(app.graph()), settings, self._config, "uid", "probe", self._systems)
+        runtime = RuntimeSettings(app.name, 1, {})
+        package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
         self._storage = ContainerStorage(package, "benchmark", _EPOCH)
         call = OpenCall(Identity("benchmark", _EPOCH), 0, str(self._last_id), {}, [], [_TASK])
         self._task = self._storage.restore(call, threading.Event(), lambda _: None)[_TASK]
@@ -108,20 +125,19 @@ class StateJob:
 
     def fill(self, keys: int) -> None:
         """Put keys into the engine, in bulk and before the first commit."""
-        for start in range(self._keys, self._keys + keys, _FILL_KEYS):
-            numbers = range(start, min(start + _FILL_KEYS, self._keys + keys))
-            self.engine.apply(dict(zip(map(_key, numbers), self._values(len(numbers)), strict=True)))
-        self._keys += keys
+        for entries in self._content.add(keys):
+            self.engine.apply(entries.as_dict())
 
-    def change(self, count: int) -> None:
+    def change(self, count: int) -> Changes:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
-        numbers = self._random.choice(self._keys, count, replace=False).tolist()
+        changes = self._content.change(count).as_dict()
         token = new_token()
         attempt = self._task.start_attempt(_STAGE, token)
-        attempt.instance.overlays[STORE].changes.update(zip(map(_key, numbers), self._values(count), strict=True))
+        attempt.instance.overlays[STORE].changes.update(changes)
         self._task.finish_attempt(attempt)
         self._batch += 1
         self._task.end(self._batch, {_STAGE: token})
+        return changes
 
     def commit(self) -> CommitTimes:
         """A whole commit, as a container does it when the driver asks."""
@@ -155,17 +171,33 @@ class StateJob:
         """The size of everything the backend keeps."""
         return sum(folder_bytes(root) for root in self.roots)
 
+    def written(self) -> Written:
+        """By the `changelog-files` backend."""
+        by_kind = {"delta": 0, "zip": 0, "": 0}
+        snapshots = 0
+        for path in files_below(self.roots[0]):
+            kind = path.suffix[1:] if path.suffix in (".delta", ".zip") else ""
+            by_kind[kind] += path.stat().st_size
+            snapshots += kind == "zip"
+        return Written(by_kind["delta"], by_kind["zip"] + by_kind[""], snapshots)
+
+    def snapshots_under_way(self) -> tuple[bool, int]:
+        """Whether the `changelog-files` backend makes a snapshot in the background now, and how many it has made."""
+        manager, _ = self._storage._commits[_TASK]._backups[self.backend]
+        assert isinstance(manager, ChangelogFilesBackup)
+        keeper = manager._keepers[STORE]
+        return keeper.is_busy, len(keeper.made())
+
+    def finish_snapshots(self, timeout_s: float = 600) -> None:
+        """Wait for what backends do in the background."""
+        self._storage.finish(timeout_s)
+
     def close(self) -> None:
         """Close it all."""
         self._storage.stop()
         self._task.close()
         self._storage.close()
         self._objects.close()
-
-    def _values(self, count: int) -> Iterator[bytes]:
-        size = self._value_bytes
-        data = self._random.bytes(count * size)
-        return (data[start : start + size] for start in range(0, count * size, size))
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
@@ -176,10 +208,6 @@ class StateJob:
         admin.create_resources(_EPOCH)
         admin.validate_resources()
         admin.close()
-
-
-def _key(number: int) -> bytes:
-    return b"key-%012d" % number
 
 
 def files_below(folder: Path) -> list[Path]:
