@@ -38,6 +38,7 @@ class RetentionContract:
     def test_a_dry_run_deletes_nothing(self, harness: BackendHarness, objects: ObjectStore) -> None:
         task = harness.backup(1)
         markers = [task.commit(first={b"k": b"%d" % number}) for number in range(4)]
+        task.finish()
         before = objects.list("")
         planned = harness.collect(markers[3:], markers[:3], epoch=1, sweep=True, dry_run=True)
         assert set(planned.names) <= set(before) or not before
@@ -85,8 +86,12 @@ class RetentionContract:
         assert harness.restore(in_flight["first"]) == {b"a": b"1", b"live": b"1"}
 
     def test_without_a_sweep_only_what_left_is_deleted(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        first = harness.backup(1).commit(first={b"a": b"1"})
-        harness.backup(2, first).commit_changes({"first": {b"dead": b"1"}}, clean_up=False)
+        alive = harness.backup(1)
+        first = alive.commit(first={b"a": b"1"})
+        dead = harness.backup(2, first)
+        dead.commit_changes({"first": {b"dead": b"1"}}, clean_up=False)
+        for task in (alive, dead):
+            task.finish()
         before = objects.list("")
         assert harness.collect([first], [], epoch=3).names == ()
         assert objects.list("") == before
