@@ -34,6 +34,17 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """What an offset is for: a partition in every task that reads it, or (`task`) in one."""
+
+    ssp: SystemStreamPartition
+    task: int | None = None
+
+    def __str__(self) -> str:
+        return f"`{self.ssp}`" if self.task is None else f"`{self.ssp}` of task {self.task}"
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetChange:
     """The next offset of one input partition, before and after; `old` is None if the job has none yet."""
 
@@ -68,20 +79,24 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
     )
 
 
-def with_offsets(record: CheckpointRecord, wanted: Mapping[SystemStreamPartition, int]) -> NextOffsets:
-    """The record's next offsets with the wanted ones in the place of its own.
+def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:
+    """The record's next offsets with the wanted ones in the place of its own: of every task that reads the partition,
+    if none is named.
 
     Raises:
         ConfigError: one is of a partition that the record does not have, or is no offset.
     """
-    owner = {ssp: task for task, own in record.next_offsets.items() for ssp in own}
     merged = {task: dict(own) for task, own in record.next_offsets.items()}
-    for ssp, offset in wanted.items():
-        if ssp not in owner:
-            raise ConfigError(f"checkpoint {record.id} has no input `{ssp}`; it has {inputs_text(owner)}")
+    for key, offset in wanted.items():
+        asked = {task: own for task, own in merged.items() if key.task in {None, task}}
+        readers = [own for own in asked.values() if key.ssp in own]
+        if not readers:
+            known = dict.fromkeys(ssp for own in asked.values() for ssp in own)
+            raise ConfigError(f"checkpoint {record.id} has no input {key}; it has {inputs_text(known)}")
         if not 0 <= offset <= MAX_OFFSET:
-            raise ConfigError(f"`{ssp}`: {offset} is not an offset, which is 0 or more and less than 2^63")
-        merged[owner[ssp]][ssp] = offset
+            raise ConfigError(f"`{key.ssp}`: {offset} is not an offset, which is 0 or more and less than 2^63")
+        for own in readers:
+            own[key.ssp] = offset
     return merged
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.edit import OffsetKey
 from penstock.errors import ConfigError, NotFoundError
 
 STDIN = "-"
@@ -35,8 +36,9 @@ def read_text(file: str) -> str:
         raise ConfigError(f"`{file}` cannot be read: {error}") from error
 
 
-def parse_offsets(text: str, name: str) -> dict[SystemStreamPartition, int]:
-    """The next offset of each partition that is named; `name` is the file's, for messages.
+def parse_offsets(text: str, name: str) -> dict[OffsetKey, int]:
+    """The next offset of each partition that is named, task by task where the text is so; `name` is the file's, for
+    messages.
 
     Raises:
         ConfigError: the text has another form, or names a partition twice.
@@ -45,10 +47,10 @@ def parse_offsets(text: str, name: str) -> dict[SystemStreamPartition, int]:
         document = json.loads(text, object_pairs_hook=_once)
         if not isinstance(document, dict):
             raise TypeError("it is not an object")
-        found: dict[SystemStreamPartition, int] = {}
-        for ssp, offset in _shown(document) if "tasks" in document else _given(document):
-            if found.setdefault(ssp, offset) != offset:
-                raise ValueError(f"`{ssp}` has two offsets, {found[ssp]} and {offset}")
+        found: dict[OffsetKey, int] = {}
+        for key, offset in _shown(document) if "tasks" in document else _given(document):
+            if found.setdefault(key, offset) != offset:
+                raise ValueError(f"{key} has two offsets, {found[key]} and {offset}")
     except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
         raise ConfigError(f"`{name}` does not name next offsets: {_text(error)}; {_FORM}") from error
     if not found:
@@ -56,7 +58,7 @@ def parse_offsets(text: str, name: str) -> dict[SystemStreamPartition, int]:
     return found
 
 
-def _given(document: Mapping[str, Any]) -> Iterator[tuple[SystemStreamPartition, int]]:
+def _given(document: Mapping[str, Any]) -> Iterator[tuple[OffsetKey, int]]:
     for name, partitions in document.items():
         stream = SystemStream.parse(name)
         if not isinstance(partitions, dict):
@@ -65,14 +67,20 @@ def _given(document: Mapping[str, Any]) -> Iterator[tuple[SystemStreamPartition,
             ssp = SystemStreamPartition.parse(f"{stream}.{partition}")
             if str(ssp.partition) != partition:
                 raise ValueError(f"`{name}` has a partition `{partition}`")
-            yield ssp, _offset(ssp, offset)
+            yield OffsetKey(ssp), _offset(ssp, offset)
 
 
-def _shown(document: Mapping[str, Any]) -> Iterator[tuple[SystemStreamPartition, int]]:
+def _shown(document: Mapping[str, Any]) -> Iterator[tuple[OffsetKey, int]]:
     for task in document["tasks"]:
         for name, offset in task["nextOffsets"].items():
             ssp = SystemStreamPartition.parse(name)
-            yield ssp, _offset(ssp, offset)
+            yield OffsetKey(ssp, _task(task["task"])), _offset(ssp, offset)
+
+
+def _task(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not the number of a task")
+    return value
 
 
 def _offset(ssp: SystemStreamPartition, value: object) -> int:

@@ -131,8 +131,8 @@ def _of_application(config: JobConfig, app: Application) -> ImportTarget:
     graph = app.graph()
     streams = JobStreams.open(graph, config)
     try:
-        tasks = max(streams.input_partitions(), config.job.intermediate_stream_partitions or 0)
         ends = streams.ends()
+        grouping = streams.group(ends)
     finally:
         streams.close()
     base = CheckpointRecord(
@@ -141,12 +141,11 @@ def _of_application(config: JobConfig, app: Application) -> ImportTarget:
         epoch=0,
         run_id="",
         writer="",
-        task_count=tasks,
+        task_count=grouping.count,
         batch=0,
         batch_time_ms=0,
         stores=store_layout(graph),
         next_offsets={},
         tasks={},
     )
-    inputs = {task: tuple(ssp for ssp in ends if ssp.partition == task) for task in range(tasks)}
-    return ImportTarget(config, base, None, inputs, StreamEnds(ends, {}))
+    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(ends, {}))

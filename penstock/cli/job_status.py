@@ -28,7 +28,8 @@ from penstock.system.registry import open_system
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`lag` is how many messages the last checkpoint has not seen; None where the stream cannot be looked at."""
+    """`next_offset` is, of a partition that several tasks read, the smallest one. `lag` is how many messages the last
+    checkpoint has not seen; None where the stream cannot be looked at."""
 
     partition: int
     next_offset: int
@@ -149,7 +150,8 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     positions: dict[SystemStream, dict[int, int]] = defaultdict(dict)
     for own in view.checkpoints[-1].next_offsets.values() if view.checkpoints else ():
         for ssp, offset in own.items():
-            positions[ssp.system_stream][ssp.partition] = offset
+            found_before = positions[ssp.system_stream].get(ssp.partition, offset)
+            positions[ssp.system_stream][ssp.partition] = min(offset, found_before)
     found = []
     for stream, next_offsets in sorted(positions.items()):
         try:

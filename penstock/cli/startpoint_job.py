@@ -76,12 +76,10 @@ class StartpointJob:
         Raises:
             IncompatibleError: an input has another number of partitions than at the checkpoint.
         """
+        from penstock.engine.offsets import to_next_offsets
         from penstock.engine.start_plan import start_positions
 
-        positions = start_positions(decision, self.inputs.ends, self.found.config)
-        after: dict[int, dict[SystemStreamPartition, int]] = {}
-        for ssp, offset in positions.items():
-            after.setdefault(ssp.partition, {})[ssp] = offset
+        after = to_next_offsets(start_positions(decision, self.inputs, self.found.config), len(self.inputs.tasks))
         return offset_changes({} if self.origin is None else self.origin.next_offsets, after)
 
 
@@ -128,12 +126,12 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
 
 def _of_application(config: JobConfig, app: Application) -> JobInputs:
     from penstock.engine.prepare import JobStreams
-    from penstock.engine.start_plan import tasks_of
 
     graph = app.graph()
     streams = JobStreams.open(graph, config)
     try:
         ends = streams.ends()
+        grouping = streams.group(ends)
     finally:
         streams.close()
-    return JobInputs(tasks_of(ends), ends, streams.without_startpoints(graph, config))
+    return JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))

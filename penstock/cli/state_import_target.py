@@ -18,6 +18,7 @@ from penstock.cli.jobs import FoundJob
 from penstock.cli.lease_watch import watch_lease
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.engine.grouping import Grouping
 from penstock.engine.offsets import first_positions
 from penstock.engine.prepare import JobStreams, check_layout, store_layout
 from penstock.errors import ConfigError, IncompatibleError
@@ -108,17 +109,18 @@ def open_target(
         view = log.read()
         base = find_target(found, view, app)
         layout = store_layout(graph)
-        tasks = max(streams.input_partitions(), config.job.intermediate_stream_partitions or 0)
+        grouping = streams.group(streams.input_partitions())
+        tasks = grouping.count
         if base.before is not None:
             check_layout(base.base, layout, tasks)
         owners = _owners(graph, store, streams, tasks)
-        offsets = _first_offsets(streams, config, tasks) if base.before is None else base.base.next_offsets
+        offsets = _first_offsets(streams, config, grouping) if base.before is None else base.base.next_offsets
         yield StoreTarget(found, log, view, base, specs[store], layout[store], offsets, tasks, owners, streams.systems)
 
 
-def _first_offsets(streams: JobStreams, config: JobConfig, tasks: int) -> NextOffsets:
+def _first_offsets(streams: JobStreams, config: JobConfig, grouping: Grouping) -> NextOffsets:
     first = first_positions(streams.ends(), {stream: config.offset_default(stream) for stream in streams.inputs})
-    return {task: {ssp: offset for ssp, offset in first.items() if ssp.partition == task} for task in range(tasks)}
+    return {task: {ssp: first[ssp] for ssp in ssps} for task, ssps in grouping.tasks.items()}
 
 
 def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int) -> int:
@@ -135,6 +137,11 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
         if isinstance(op, PartitionBySpec):
             counts.setdefault(tasks, f"`{op.id}` by {tasks}")
         elif isinstance(op, InputSpec):
+            if any(each.stream == op.stream for each in streams.broadcast):
+                raise IncompatibleError(
+                    f"store `{store}` gets messages of `{op.stream}`, which every task reads (task.broadcast.inputs), "
+                    "so nothing says which task owns a key"
+                )
             own = streams.admins[op.stream.system].partition_count(op.stream.stream)
             counts.setdefault(own, f"input `{op.stream}` by {own}")
         else:

@@ -108,6 +108,7 @@ def _unknown_systems(config: JobConfig) -> list[str]:
     streams: list[tuple[str, SystemStream]] = []
     if config.task.dead_letter_stream is not None:
         streams.append((table.DEAD_LETTER_STREAM.name, config.task.dead_letter_stream))
+    streams += [(table.BROADCAST_INPUTS.name, each.stream) for each in config.task.broadcast_inputs]
     for key in config.origins:
         match = keys.find(key)
         if match and match.key in {table.STREAM_OFFSET_DEFAULT, table.STREAM_RESET_OFFSET}:
@@ -152,6 +153,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         commit_timeout_ms=get(table.COMMIT_TIMEOUT_MS),
         shutdown_ms=get(table.SHUTDOWN_MS),
         dead_letter_stream=find(table.DEAD_LETTER_STREAM),
+        broadcast_inputs=find(table.BROADCAST_INPUTS) or (),
         checkpoint_write_versions=tuple(int(version) for version in get(table.WRITE_VERSIONS)),
         checkpoint_read_versions=tuple(int(version) for version in get(table.READ_VERSIONS)),
         live_checkpoint_max_age_ms=get(table.LIVE_CHECKPOINT_MAX_AGE),

@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from penstock.api.ssp import SystemStream
 from penstock.config import keys, table
+from penstock.config.broadcast import PartitionRange
 from penstock.config.retained import RetentionPolicy
 from penstock.config.table import EngineKind, Key, OffsetDefault, SystemType
 from penstock.errors import ConfigError
@@ -86,6 +87,7 @@ class TaskSettings:
     commit_timeout_ms: int
     shutdown_ms: int
     dead_letter_stream: SystemStream | None
+    broadcast_inputs: tuple[PartitionRange, ...]
     checkpoint_write_versions: tuple[int, ...]
     checkpoint_read_versions: tuple[int, ...]
     live_checkpoint_max_age_ms: int

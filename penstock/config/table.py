@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from penstock.config.broadcast import BroadcastInputs
 from penstock.config.retained import Retained
 from penstock.config.values import (
     Backends,
@@ -139,6 +140,12 @@ SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
 DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,
     "Where a message goes that the application failed on, with the reason; the job goes on.",
     unset="none: the run ends with the error")
+BROADCAST_INPUTS = Key("task.broadcast.inputs", BroadcastInputs(), None,
+    "Partitions of inputs that every task reads, instead of the task of their number; the others stay with their own "
+    "task, and they alone count for the number of tasks. Each task has its own position in them, and a message counts "
+    "once for each task. Meant for a TaskApplication, or a `process` without a repartition: behind a `partition_by` a "
+    "message arrives as many times as there are tasks.", "Samza",
+    unset="none")
 WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
     "The versions of every checkpoint that are written.", "Samza")
 READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
@@ -17,6 +16,7 @@ from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
 from penstock.engine.directory import ContainerDirectory, Markers
+from penstock.engine.offsets import Positions, to_next_offsets
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.state.admins import BackendAdmins
 
@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.05
 class Boundary:
     """What a commit is of: everything up to a batch."""
 
-    positions: Mapping[SystemStreamPartition, int]
+    positions: Positions
     batch: int
     batch_time_ms: int
     detail: Detail = "commit"
@@ -206,9 +206,7 @@ class CommitCoordinator:
         boundary: Boundary,
         found: Markers,
     ) -> CheckpointRecord:
-        by_task: dict[int, dict[SystemStreamPartition, int]] = {task: {} for task in range(self._tasks)}
-        for ssp, offset in boundary.positions.items():
-            by_task[ssp.partition][ssp] = offset
+        by_task = to_next_offsets(boundary.positions, self._tasks)
         return CheckpointRecord(
             id=checkpoint_id,
             parent=parent,

@@ -61,7 +61,7 @@ def run_application(
     paths = JobPaths(settings.job.name, settings.job.id)
     with ExitStack() as undo:
         undo.callback(streams.close)
-        streams.input_partitions()
+        streams.group(streams.input_partitions())
         objects = open_store(settings.job.root)
         undo.callback(objects.close)
         log = CheckpointLog(objects, paths)

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.edit import NextOffsets
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
 
-Positions = Mapping[SystemStreamPartition, int]
-"""The next offset to read, of every partition of every input."""
 Ends = Mapping[SystemStreamPartition, PartitionOffsets]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskSsp:
+    """A partition as one of its readers has it: of a broadcast partition every task has a position of its own."""
+
+    task: int
+    ssp: SystemStreamPartition
+
+
+Positions = Mapping[TaskSsp, int]
+"""The next offset to read, of every task in every partition that it reads."""
+
+
+def to_positions(next_offsets: NextOffsets) -> dict[TaskSsp, int]:
+    """From what a checkpoint says."""
+    return {TaskSsp(task, ssp): offset for task, own in next_offsets.items() for ssp, offset in own.items()}
+
+
+def to_next_offsets(positions: Positions, tasks: int) -> dict[int, dict[SystemStreamPartition, int]]:
+    """To what a checkpoint says, also of tasks that read nothing."""
+    by_task: dict[int, dict[SystemStreamPartition, int]] = {task: {} for task in range(tasks)}
+    for at, offset in positions.items():
+        by_task.setdefault(at.task, {})[at.ssp] = offset
+    return by_task
 
 
 def first_positions(ends: Ends, default: Mapping[SystemStream, str]) -> dict[SystemStreamPartition, int]:
@@ -22,34 +46,41 @@ def first_positions(ends: Ends, default: Mapping[SystemStream, str]) -> dict[Sys
     }
 
 
-def resumed_positions(saved: Positions, ends: Ends, first: Positions) -> dict[SystemStreamPartition, int]:
-    """Where a job with a checkpoint goes on. An input that was added since begins at its first position.
+def resumed_positions(
+    saved: Positions, readers: Iterable[TaskSsp], first: Mapping[SystemStreamPartition, int]
+) -> dict[TaskSsp, int]:
+    """Where a job goes on, by its checkpoint. An input that was added since begins at its first position, and so does
+    a task in a partition that it did not read then.
+
+    Args:
+        first: of every partition of every input.
 
     Raises:
         IncompatibleError: an input has another number of partitions than at the checkpoint.
     """
-    for stream in sorted({ssp.system_stream for ssp in ends}):
-        before = sorted(ssp.partition for ssp in saved if ssp.system_stream == stream)
-        now = sorted(ssp.partition for ssp in ends if ssp.system_stream == stream)
+    known = {at.ssp for at in saved}
+    for stream in sorted({ssp.system_stream for ssp in first}):
+        before = {ssp.partition for ssp in known if ssp.system_stream == stream}
+        now = {ssp.partition for ssp in first if ssp.system_stream == stream}
         if before and before != now:
             raise IncompatibleError(
                 f"input `{stream}` had {len(before)} partitions at the checkpoint and has {len(now)} now. Keys would "
                 "move away from their state. Give the job a new `job.id` to start afresh, or restore the stream"
             )
-    return {ssp: saved.get(ssp, first[ssp]) for ssp in ends}
+    return {at: saved.get(at, first[at.ssp]) for at in readers}
 
 
 def plan_ranges(
-    positions: Positions, ends: Ends, limit: int, until: Positions | None
-) -> dict[SystemStreamPartition, OffsetRange]:
-    """The next batch: `[next, min(upcoming, next + limit))` of every partition that has something new.
+    positions: Positions, ends: Ends, limit: int, until: Mapping[SystemStreamPartition, int] | None
+) -> dict[TaskSsp, OffsetRange]:
+    """The next batch: `[next, min(upcoming, next + limit))` of every task in every partition that has something new.
 
     Raises:
         NotFoundError: a partition no longer has its next offset; nothing is ever skipped.
     """
-    ranges: dict[SystemStreamPartition, OffsetRange] = {}
-    for ssp, start in positions.items():
-        end = ends[ssp]
+    ranges: dict[TaskSsp, OffsetRange] = {}
+    for at, start in positions.items():
+        ssp, end = at.ssp, ends[at.ssp]
         if start < end.oldest:
             raise NotFoundError(
                 f"`{ssp}` should be read from offset {start}, but its oldest message is {end.oldest}: messages were "
@@ -62,35 +93,31 @@ def plan_ranges(
             )
         stop = end.upcoming if until is None else min(end.upcoming, until[ssp])
         if stop > start:
-            ranges[ssp] = OffsetRange(ssp, start, min(stop, start + limit))
+            ranges[at] = OffsetRange(ssp, start, min(stop, start + limit))
     return ranges
 
 
-def advance(
-    positions: Positions, ranges: Mapping[SystemStreamPartition, OffsetRange]
-) -> dict[SystemStreamPartition, int]:
+def advance(positions: Positions, ranges: Mapping[TaskSsp, OffsetRange]) -> dict[TaskSsp, int]:
     """The positions after the batch has ended."""
-    return {ssp: ranges[ssp].end if ssp in ranges else start for ssp, start in positions.items()}
+    return {at: ranges[at].end if at in ranges else start for at, start in positions.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRanges:
     """A planned batch: its ranges, and the same by task with the number of each input."""
 
-    ranges: Mapping[SystemStreamPartition, OffsetRange]
+    ranges: Mapping[TaskSsp, OffsetRange]
     by_task: Mapping[int, tuple[tuple[int, OffsetRange], ...]]
 
     @property
     def messages(self) -> int:
-        """How many messages it reads."""
+        """How many messages it reads; one of a broadcast partition counts once for each task."""
         return sum(len(offsets) for offsets in self.ranges.values())
 
     @classmethod
-    def group(
-        cls, ranges: Mapping[SystemStreamPartition, OffsetRange], inputs: tuple[SystemStream, ...]
-    ) -> BatchRanges:
-        """Task i reads partition i of every input."""
+    def group(cls, ranges: Mapping[TaskSsp, OffsetRange], inputs: tuple[SystemStream, ...]) -> BatchRanges:
+        """`inputs` are the input streams in the order of their numbers."""
         by_task: dict[int, list[tuple[int, OffsetRange]]] = {}
-        for ssp, offsets in sorted(ranges.items()):
-            by_task.setdefault(ssp.partition, []).append((inputs.index(ssp.system_stream), offsets))
+        for at in sorted(ranges):
+            by_task.setdefault(at.task, []).append((inputs.index(at.ssp.system_stream), ranges[at]))
         return cls(dict(ranges), {task: tuple(items) for task, items in by_task.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark import cloudpickle
@@ -15,9 +15,11 @@ from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.versions import choose_version, read_task
+from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
 from penstock.engine.directory import Markers
+from penstock.engine.grouping import Grouping, group_inputs
 from penstock.engine.job_files import job_uid
 from penstock.engine.start_plan import StartPlan, plan_start
 from penstock.engine.worker import PackedPackage, WorkerPackage
@@ -26,6 +28,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import Topology, plan_topology
+from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
@@ -40,6 +43,8 @@ class JobStreams:
     outputs: tuple[SystemStream, ...]
     systems: Mapping[str, System]
     admins: Mapping[str, SystemAdmin] = field(compare=False)
+    broadcast: tuple[PartitionRange, ...] = ()
+    least_tasks: int = 0
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig) -> JobStreams:
@@ -52,11 +57,21 @@ class JobStreams:
         changelogs = (config.store(spec.name).changelog for spec in graph.stores)
         names = {stream.system for stream in (*inputs, *outputs, *changelogs)}
         systems = {name: open_system(config.system(name)) for name in names}
-        return cls(inputs, outputs, systems, {name: system.admin() for name, system in systems.items()})
+        admins = {name: system.admin() for name, system in systems.items()}
+        least = config.job.intermediate_stream_partitions or 0
+        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least)
 
-    def input_partitions(self) -> int:
-        """The largest partition count of an input. Raises NotFoundError if one does not exist."""
-        return max(self.admins[s.system].partition_count(s.stream) for s in self.inputs)
+    def input_partitions(self) -> list[SystemStreamPartition]:
+        """Every partition of every input. Raises NotFoundError if an input does not exist."""
+        return [
+            SystemStreamPartition(stream.system, stream.stream, partition)
+            for stream in self.inputs
+            for partition in range(self.admins[stream.system].partition_count(stream.stream))
+        ]
+
+    def group(self, ssps: Iterable[SystemStreamPartition]) -> Grouping:
+        """Which task reads which of the inputs' partitions. Raises ConfigError as `group_inputs`."""
+        return group_inputs(ssps, self.broadcast, self.least_tasks)
 
     def create_outputs(self, partitions: int) -> dict[str, int]:
         """Partitions of every output; one that does not exist is created with as many as there are tasks."""
@@ -120,7 +135,7 @@ class PreparedJob:
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every input partition, now."""
         ends = self.streams.ends()
-        if ends.keys() != self.start.positions.keys():
+        if ends.keys() != {at.ssp for at in self.start.positions}:
             raise IncompatibleError(
                 "an input has another number of partitions than when this run began: stop the job, and start it "
                 "with a new `job.id`, or restore the stream"
@@ -180,17 +195,17 @@ def prepare(
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
     _check_config_stores(graph, config)
-    partitions = streams.input_partitions()
-    tasks = max(partitions, config.job.intermediate_stream_partitions or 0)
+    ends = streams.ends()
+    grouping = streams.group(ends)
+    tasks = grouping.count
     layout = store_layout(graph)
     paths = JobPaths(config.job.name, config.job.id)
     # Who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
     view = log.read(on_damage)
-    ends = streams.ends()
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms)
-    others = streams.without_startpoints(graph, config)
-    start = plan_start(view, from_checkpoint, config, ends, streams.admins, others, startpoints)
+    inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
+    start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints)
     if start.restore_from is not None:
         check_layout(start.restore_from, layout, tasks)
     uid = job_uid(objects, paths)
@@ -242,8 +257,8 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
     if record.task_count != tasks:
         raise IncompatibleError(
             f"checkpoint {record.id} was made with {record.task_count} tasks, now there are {tasks}: the largest "
-            "partition count of the inputs, or job.intermediate.stream.partitions, has changed. Keys would move away "
-            "from their state. Set it back, or give the job a new `job.id`"
+            "partition count of the inputs, job.intermediate.stream.partitions or task.broadcast.inputs has changed. "
+            "Keys would move away from their state. Set it back, or give the job a new `job.id`"
         )
     for store, before in record.stores.items():
         now = layout.get(store)

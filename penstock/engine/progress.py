@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.engine.offsets import Positions
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One input stream. Offsets are the next to read, by partition, after the batch."""
+    """One input stream. Offsets are the next to read, by partition, before and after the batch: of a partition that
+    several tasks read the smallest one. Its messages count once for each of them."""
 
     description: str
     start_offset: Mapping[str, int]
@@ -95,24 +97,32 @@ class Stopwatch:
 
 
 def source_progress(
-    before: Mapping[SystemStreamPartition, int],
-    after: Mapping[SystemStreamPartition, int],
+    before: Positions,
+    after: Positions,
     latest: Mapping[SystemStreamPartition, int],
 ) -> tuple[SourceProgress, ...]:
     """Progress of every input stream over one batch."""
+    began, stands = _smallest(before), _smallest(after)
     found = []
-    for stream in sorted({ssp.system_stream for ssp in before}):
-        own = sorted(ssp for ssp in before if ssp.system_stream == stream)
+    for stream in sorted({ssp.system_stream for ssp in began}):
+        own = sorted(ssp for ssp in began if ssp.system_stream == stream)
         found.append(
             SourceProgress(
                 str(stream),
-                {str(s.partition): before[s] for s in own},
-                {str(s.partition): after[s] for s in own},
+                {str(s.partition): began[s] for s in own},
+                {str(s.partition): stands[s] for s in own},
                 {str(s.partition): latest[s] for s in own},
-                sum(after[s] - before[s] for s in own),
+                sum(after[at] - offset for at, offset in before.items() if at.ssp.system_stream == stream),
             )
         )
     return tuple(found)
+
+
+def _smallest(positions: Positions) -> dict[SystemStreamPartition, int]:
+    found: dict[SystemStreamPartition, int] = {}
+    for at, offset in positions.items():
+        found[at.ssp] = min(offset, found.get(at.ssp, offset))
+    return found
 
 
 def now_text() -> str:

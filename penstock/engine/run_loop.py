@@ -21,7 +21,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.engine.commit import Boundary, CommitCoordinator, Completed
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.lineage import BatchPlan, run_batch
-from penstock.engine.offsets import BatchRanges, advance, plan_ranges
+from penstock.engine.offsets import BatchRanges, Positions, TaskSsp, advance, plan_ranges, to_positions
 from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
@@ -81,7 +81,7 @@ class RunLoop:
             log, directory, job.layout, job.settings.tasks, job.config.task, job.admins, self.cancel
         )
         self._claim: Claim = job.claim
-        self._positions: dict[SystemStreamPartition, int] = dict(job.start.positions)
+        self._positions: dict[TaskSsp, int] = dict(job.start.positions)
         self._until = job.until
         restored = job.start.restore_from
         self._batch = restored.batch if restored else 0
@@ -181,7 +181,7 @@ class RunLoop:
                 if record is None:
                     raise PenstockError("the log has no checkpoint although this run wrote one")
                 self._commits.last = record
-                self._positions = {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
+                self._positions = to_positions(record.next_offsets)
                 self._batch, self._batch_time_ms, self._run = record.batch, record.batch_time_ms, 0
                 self._committed_batch = record.batch
                 self._board.update(last_checkpoint=str(record.id))
@@ -430,7 +430,7 @@ class RunLoop:
         self,
         planned: BatchRanges,
         outcome: Succeeded,
-        before: Mapping[SystemStreamPartition, int],
+        before: Positions,
         latest: Mapping[SystemStreamPartition, int],
         watch: Stopwatch,
     ) -> None:
@@ -456,7 +456,7 @@ class RunLoop:
         )
         remaining = None
         if self._until is not None:
-            remaining = sum(max(0, self._until[ssp] - offset) for ssp, offset in self._positions.items())
+            remaining = sum(max(0, self._until[at.ssp] - offset) for at, offset in self._positions.items())
         self._board.update(last=progress, remaining=remaining)
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import choose_version
 from penstock.config.model import JobConfig
-from penstock.engine.offsets import Ends, first_positions, resumed_positions
+from penstock.engine.offsets import Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecision, decide_start, sort_out, taken_uuids
-from penstock.startpoint.fan_out import counting
 from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest, task_name
+from penstock.startpoint.request import StartpointRequest, task_number
 from penstock.system.base import SystemAdmin
 
 logger = logging.getLogger(__name__)
@@ -28,7 +25,7 @@ class StartPlan:
     """Where a run begins, decided once: every try to write its start checkpoint says the same."""
 
     restore_from: CheckpointRecord | None
-    positions: Mapping[SystemStreamPartition, int]
+    positions: Positions
     clears_state: bool = False
     """Whether every store begins empty although there is a checkpoint."""
     requests: tuple[StartpointRequest, ...] = ()
@@ -41,15 +38,11 @@ def plan_start(
     view: LogView,
     from_checkpoint: str | None,
     config: JobConfig,
-    ends: Ends,
+    inputs: JobInputs,
     admins: Mapping[str, SystemAdmin],
-    others: Mapping[SystemStream, str],
     manager: StartpointManager,
 ) -> StartPlan:
     """Read the requests, resolve them, choose the checkpoint. Nothing is written.
-
-    Args:
-        others: streams of the job that take no startpoint, with what they are.
 
     Raises:
         IncompatibleError: a startpoint cannot be applied, or the inputs do not fit the checkpoint.
@@ -65,7 +58,7 @@ def plan_start(
         requests = Sorted((), (), requests.taken)
     decision = decide_start(
         requests.live,
-        JobInputs(tasks_of(ends), ends, others),
+        inputs,
         Candidates(
             choose_checkpoint(view, from_checkpoint, config),
             view.restorable,
@@ -74,7 +67,7 @@ def plan_start(
         ),
         lambda request: resolve_request(admins, request),
     )
-    positions = start_positions(decision, ends, config)
+    positions = start_positions(decision, inputs, config)
     _tell(requests, decision, positions)
     everything = (*requests.live, *requests.expired, *requests.taken)
     return StartPlan(decision.restore_from, positions, decision.clears_state, everything, requests.uuids)
@@ -94,36 +87,33 @@ def resolve_request(admins: Mapping[str, SystemAdmin], request: StartpointReques
     return admins[ssp.system].resolve_startpoint_to_offset(ssp, request.startpoint, clamp=request.clamp)
 
 
-def tasks_of(ends: Iterable[SystemStreamPartition]) -> dict[str, list[SystemStreamPartition]]:
-    """Task i reads partition i of every input."""
-    tasks: dict[str, list[SystemStreamPartition]] = defaultdict(list)
-    for ssp in ends:
-        tasks[task_name(ssp.partition)].append(ssp)
-    return tasks
-
-
-def start_positions(decision: StartDecision, ends: Ends, config: JobConfig) -> dict[SystemStreamPartition, int]:
+def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
     """The checkpoint's positions but for streams that are reset, and those of the startpoints over them. A checkpoint
     that a startpoint chose counts for every stream: only then state and input agree. Pure.
 
     Raises:
         IncompatibleError: an input has another number of partitions than at the checkpoint.
     """
-    streams = {ssp.system_stream for ssp in ends}
-    first = first_positions(ends, {stream: config.offset_default(stream) for stream in streams})
+    streams = {ssp.system_stream for ssp in inputs.ends}
+    first = first_positions(inputs.ends, {stream: config.offset_default(stream) for stream in streams})
     reset = {stream for stream in streams if config.reset_offset(stream)}
     record = decision.restore_from
-    saved = {} if record is None else {ssp: n for own in record.next_offsets.values() for ssp, n in own.items()}
-    resumed = resumed_positions(saved, ends, first)
+    saved = {} if record is None else to_positions(record.next_offsets)
+    readers = [TaskSsp(task_number(task), ssp) for task, ssps in inputs.tasks.items() for ssp in ssps]
+    resumed = resumed_positions(saved, readers, first)
     if decision.with_state != "nearest" or record is None:
-        resumed |= {ssp: first[ssp] for ssp in ends if ssp.system_stream in reset}
-    return resumed | {ssp: offset for own in decision.offsets.values() for ssp, offset in own.items()}
+        resumed |= {at: first[at.ssp] for at in readers if at.ssp.system_stream in reset}
+    return resumed | to_positions({task_number(task): own for task, own in decision.offsets.items()})
 
 
-def _tell(requests: Sorted, decision: StartDecision, positions: Mapping[SystemStreamPartition, int]) -> None:
+def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> None:
     for request in requests.expired:
         logger.warning("the startpoint for %s is expired (job.startpoint.ttl.ms) and is deleted", request)
-    for request in counting(decision.requests):
-        logger.info("the startpoint for %s is applied: offset %d", request, positions[request.key.ssp])
+    applied: dict[StartpointRequest, set[int]] = {}
+    for task, own in decision.requests.items():
+        for ssp, request in own.items():
+            applied.setdefault(request, set()).add(positions[TaskSsp(task_number(task), ssp)])
+    for request, offsets in applied.items():
+        logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
     if decision.requests and decision.restore_from is not None:
         logger.info("state: %s, checkpoint %s", decision.with_state, decision.restore_from.id)

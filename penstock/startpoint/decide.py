@@ -213,7 +213,10 @@ def _none_near(readable: Sequence[CheckpointRecord], wanted: TaskOffsets) -> str
     if not readable:
         return f"no retained checkpoint can be read (task.checkpoint.read.versions). {_ALTERNATIVES}"
     oldest = readable[0]
-    stands = {ssp: offset for own in oldest.next_offsets.values() for ssp, offset in own.items()}
+    stands: dict[SystemStreamPartition, int] = {}
+    for own in oldest.next_offsets.values():
+        for ssp, offset in own.items():  # of a broadcast partition the task that is furthest
+            stands[ssp] = max(offset, stands.get(ssp, offset))
     later = [
         f"`{ssp}` at {stands.get(ssp, 'no position at all')} (wanted {offset})"
         for ssp, offset in sorted(asked.items())

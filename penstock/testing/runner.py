@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.application import Application
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.config.broadcast import PartitionRange
+from penstock.config.table import BROADCAST_INPUTS
+from penstock.config.values import RefusedError
+from penstock.engine.grouping import group_inputs
+from penstock.engine.offsets import BatchRanges, TaskSsp, advance, plan_ranges
 from penstock.errors import ConfigError, PenstockError, UserCodeError
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings
@@ -15,7 +21,7 @@ from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCod
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.engine import MemoryEngine
-from penstock.system.base import OffsetRange, System, WriterIdentity
+from penstock.system.base import OffsetRange, PartitionOffsets, System, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.checked_store import CheckedStore
@@ -45,11 +51,25 @@ class TestRunner:
 
     __test__ = False  # not a test case, whatever pytest thinks of its name
 
-    def __init__(self, app: Application, *, partitions: int = 2, dead_letter: str | None = None) -> None:
-        """`partitions` is the partition count of every stream, and so the number of tasks."""
+    def __init__(
+        self,
+        app: Application,
+        *,
+        partitions: int = 2,
+        dead_letter: str | None = None,
+        broadcast_inputs: str | Sequence[str] = (),
+    ) -> None:
+        """`partitions` is the partition count of every stream, and so the number of tasks.
+
+        `dead_letter` and `broadcast_inputs` are what `task.dead.letter.stream` and `task.broadcast.inputs` are in a
+        configuration: `broadcast_inputs="local.rates#[0-1]"`.
+
+        Raises:
+            ConfigError: the application, or what is broadcast, is wrong.
+        """
         graph = app.graph()
         self._graph = graph
-        self._tasks = partitions
+        self._partitions = partitions
         dead = SystemStream.parse(dead_letter) if dead_letter else None
         self._topology = plan_topology(graph, dead)
         outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
@@ -57,18 +77,19 @@ class TestRunner:
         self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*inputs, *outputs)}
         for stream in (*inputs, *outputs):
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
+        grouping = group_inputs(self._ends(), _broadcast(broadcast_inputs))
         self._settings = RuntimeSettings(
             job_name=graph.name,
-            tasks=partitions,
+            tasks=grouping.count,
             output_partitions={str(s): partitions for s in outputs},
             dead_letter=dead is not None,
             store_class=CheckedStore,
         )
         self._instances = [
             TaskInstance(t, self._topology, self._settings, {s.name: MemoryEngine() for s in graph.stores}, 0)
-            for t in range(partitions)
+            for t in range(grouping.count)
         ]
-        self._next: dict[SystemStreamPartition, int] = {}
+        self._positions = {TaskSsp(task, ssp): 0 for task, ssps in grouping.tasks.items() for ssp in ssps}
         self._batch = 0
         self.dead_letters = 0
         """Messages that went to the dead-letter stream."""
@@ -90,7 +111,7 @@ class TestRunner:
             key_bytes = None if key is None else spec.key_serde.to_bytes(key)
             target = partition
             if target is None:
-                target = number % self._tasks if key_bytes is None else partition_of(key_bytes, self._tasks)
+                target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
             ssp = SystemStreamPartition(name.system, name.stream, target)
             writer.append(ssp, [(timestamp, key_bytes, None if value is None else spec.value_serde.to_bytes(value))])
         return self
@@ -101,17 +122,22 @@ class TestRunner:
         Raises:
             UserCodeError: the application raised or a message did not decode; the batch was not applied.
         """
-        while ranges := self._plan(batch_messages):
+        while (planned := self._plan(batch_messages)).messages:
             outcome = decide_outcome(
                 run_batch_in_process(
-                    self._topology, self._settings, self._instances, ranges, self._systems, WriterIdentity("test", 1)
+                    self._topology,
+                    self._settings,
+                    self._instances,
+                    planned.by_task,
+                    self._systems,
+                    WriterIdentity("test", 1),
                 ),
                 self._topology,
-                self._tasks,
+                self._settings.tasks,
             )
             match outcome:
                 case Succeeded():
-                    self._end(outcome, ranges)
+                    self._end(outcome, planned)
                 case UserCodeFailed(failed):
                     self._drop()
                     raise UserCodeError(failed)
@@ -137,14 +163,16 @@ class TestRunner:
                     messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp))
         return messages
 
-    def store(self, name: str) -> dict[Any, Any]:
-        """Everything in a store, of all tasks together."""
+    def store(self, name: str, *, task: int | None = None) -> dict[Any, Any]:
+        """Everything in a store, of all tasks together, or of one. Where tasks hold the same key, as they do of what
+        is broadcast, the value is that of the last of them."""
         spec = next((s for s in self._graph.stores if s.name == name), None)
         if spec is None:
             raise ConfigError(f"`{name}` is not a store of application `{self._graph.name}`")
         return {
             spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
             for instance in self._instances
+            if task in {None, instance.task}
             for key, value in instance.engine(name).scan(None, None)
         }
 
@@ -153,26 +181,33 @@ class TestRunner:
         for instance in self._instances:
             instance.close()
 
-    def _plan(self, limit: int | None) -> dict[int, Sequence[tuple[int, OffsetRange]]]:
-        ranges: dict[int, list[tuple[int, OffsetRange]]] = {}
-        for index, op in enumerate(self._graph.inputs):
-            for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items():
-                ssp = SystemStreamPartition(op.stream.system, op.stream.stream, partition)
-                start = self._next.get(ssp, 0)
-                end = ends.upcoming if limit is None else min(ends.upcoming, start + limit)
-                if end > start:
-                    ranges.setdefault(partition, []).append((index, OffsetRange(ssp, start, end)))
-        return dict(ranges)
+    def _ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
+        return {
+            SystemStreamPartition(op.stream.system, op.stream.stream, partition): ends
+            for op in self._graph.inputs
+            for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items()
+        }
 
-    def _end(self, outcome: Succeeded, ranges: dict[int, Sequence[tuple[int, OffsetRange]]]) -> None:
+    def _plan(self, limit: int | None) -> BatchRanges:
+        ranges = plan_ranges(self._positions, self._ends(), sys.maxsize if limit is None else limit, None)
+        return BatchRanges.group(ranges, tuple(op.stream for op in self._graph.inputs))
+
+    def _end(self, outcome: Succeeded, planned: BatchRanges) -> None:
         self._batch += 1
         for instance in self._instances:
             instance.end(self._batch, outcome.tokens.get(instance.task, {}))
-        for task_ranges in ranges.values():
-            for _, offsets in task_ranges:
-                self._next[offsets.ssp] = offsets.end
+        self._positions = advance(self._positions, planned.ranges)
         self.dead_letters += outcome.dead_letters
 
     def _drop(self) -> None:
         for instance in self._instances:
             instance.drop_attempts()
+
+
+def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:
+    if not inputs:
+        return ()
+    try:
+        return BROADCAST_INPUTS.kind.parse(inputs if isinstance(inputs, str) else tuple(inputs))
+    except RefusedError as error:
+        raise ConfigError(f"broadcast_inputs: expected {BROADCAST_INPUTS.kind.expected} ({error})") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.edit import Content, content_of, with_offsets
+from penstock.checkpoint.edit import Content, OffsetKey, content_of, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.checkpoint_write import append_successor
@@ -19,7 +19,7 @@ from penstock.testing.faulty_store import FaultyStore
 from tests.support.stopped_job import PATHS, StoppedJob, saved, ssp
 
 CONFIG = load_config(overrides={"job.name": "flights", "job.lease.ms": 100}, environ={})
-WANTED = {ssp(1): 3}
+WANTED = {OffsetKey(ssp(1)): 3}
 
 
 def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:

@@ -21,8 +21,10 @@ from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import build_versions
 from penstock.config.load import load_config
 from penstock.engine import start_plan
+from penstock.engine.grouping import group_inputs
 from penstock.engine.start_plan import StartPlan, plan_start
 from penstock.metadata.file_store import FileObjectStore
+from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name
 from penstock.system.memory import MemorySystem
@@ -109,7 +111,7 @@ class Starts(RuleBasedStateMachine):
             self.claim = None
             return
         self._expect(plan)
-        self._append(plan.positions, plan.consumed)
+        self._append({at.ssp: n for at, n in plan.positions.items()}, plan.consumed)
         if dies == "before it deletes":
             self.claim = None
             return
@@ -135,7 +137,9 @@ class Starts(RuleBasedStateMachine):
         ends = {ssp(n): end for n, end in self.system.admin().offsets(STREAM).items()}
         admins = {"local": self.system.admin()}
         with mock.patch.object(start_plan.time, "time_ns", return_value=self.now_ms * 1_000_000):
-            return plan_start(log.read(), None, CONFIG, ends, admins, {}, self.manager)
+            return plan_start(
+                log.read(), None, CONFIG, JobInputs(group_inputs(ends).by_name, ends), admins, self.manager
+            )
 
     def _expect(self, plan: StartPlan) -> None:
         """The start takes all that is there; of each partition the one made last, unless it is expired, moves it."""
@@ -146,7 +150,8 @@ class Starts(RuleBasedStateMachine):
                 assert isinstance(newest.startpoint, StartpointSpecific)
                 self.positions[ssp(partition)] = int(newest.startpoint.specific_offset)
                 self.applied.append(f"{newest.key.ssp} {newest.uuid}")
-        assert dict(plan.positions) == self.positions
+        assert {at.ssp: n for at, n in plan.positions.items()} == self.positions
+        assert all(at.task == at.ssp.partition for at in plan.positions)
         self.there = []
 
     def _append(self, positions: object, consumed: tuple[str, ...]) -> None:

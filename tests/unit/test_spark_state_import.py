@@ -301,6 +301,12 @@ def test_keys_that_no_single_task_owns_are_refused() -> None:
     _, error = import_spark("--state-var", "total", "--batch", "0", app="moved.py:direct", status=1)
     assert "more than one way" in error
     assert "partition_by" in error
+    _, error = import_spark(
+        *("--state-var", "total", "--batch", "0", "-c", "task.broadcast.inputs=local.others#0"),
+        app="moved.py:direct",
+        status=1,
+    )
+    assert "`local.others`, which every task reads" in error
 
 
 # What cannot be mapped.

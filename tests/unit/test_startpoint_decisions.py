@@ -14,7 +14,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.startpoint_facts import taken_facts
 from penstock.config.load import load_config
-from penstock.engine.start_plan import start_positions, tasks_of
+from penstock.engine.grouping import group_inputs
+from penstock.engine.offsets import TaskSsp
+from penstock.engine.start_plan import start_positions
 from penstock.errors import IncompatibleError
 from penstock.startpoint.decide import (
     Candidates,
@@ -34,7 +36,7 @@ OTHERS = {
     SystemStream("local", "dim"): "a side input of store `dim`, which is always read from its own offsets",
     SystemStream("local", "part"): "an intermediate stream, whose position belongs to its writers",
 }
-INPUTS = JobInputs(tasks_of(ENDS), ENDS, OTHERS)
+INPUTS = JobInputs(group_inputs(ENDS).by_name, ENDS, OTHERS)
 NOW = 1_700_000_000_000
 
 
@@ -75,8 +77,8 @@ def begins(decision: StartDecision, **config: object) -> tuple[int, int]:
     """The positions of both partitions."""
     keys = {f"streams.local.{STREAM}.samza.{key}": value for key, value in config.items()}
     loaded = load_config(overrides={"job.name": "flights", **keys}, environ={})
-    found = start_positions(decision, ENDS, loaded)
-    return found[ssp(0)], found[ssp(1)]
+    found = start_positions(decision, INPUTS, loaded)
+    return found[TaskSsp(0, ssp(0))], found[TaskSsp(1, ssp(1))]
 
 
 # Which requests count.
@@ -243,7 +245,7 @@ def test_nearest_without_a_checkpoint_that_is_near_enough() -> None:
 
 
 def test_nearest_needs_what_would_have_to_be_read_again() -> None:
-    gone = JobInputs(tasks_of(ENDS), {**ENDS, ssp(1): PartitionOffsets(2, 10)})
+    gone = JobInputs(INPUTS.tasks, {**ENDS, ssp(1): PartitionOffsets(2, 10)})
     with pytest.raises(IncompatibleError, match=r"on from 1, and it holds messages from 2 \(oldest\)"):
         decide([request(0, offset(2), with_state="nearest")], *RECORDS, inputs=gone)
 

@@ -29,13 +29,13 @@ def runner_of(*, dead_letter: str | None = None) -> TestRunner:
 
 
 def outcome_of(runner: TestRunner) -> Succeeded:
-    ranges = runner._plan(None)
+    planned = runner._plan(None)
     reports = run_batch_in_process(
-        runner._topology, runner._settings, runner._instances, ranges, runner._systems, WriterIdentity("t", 1)
+        runner._topology, runner._settings, runner._instances, planned.by_task, runner._systems, WriterIdentity("t", 1)
     )
     outcome = decide_outcome(reports, runner._topology, 2)
     assert isinstance(outcome, Succeeded)
-    runner._end(outcome, ranges)
+    runner._end(outcome, planned)
     return outcome
 
 
@@ -50,7 +50,7 @@ def test_requests_of_any_task_reach_the_driver_once() -> None:
 
 def test_the_job_stops_after_the_batch() -> None:
     runner = runner_of().input("m.in", ["x", "x", "shutdown", "x", "x", "x"], partition=0).run(batch_messages=2)
-    assert sum(o.end - o.start for ranges in runner._plan(None).values() for _, o in ranges) == 2
+    assert runner._plan(None).messages == 2
 
 
 def test_a_request_of_a_message_that_became_a_dead_letter_is_undone() -> None:
