@@ -21,14 +21,16 @@ demo: $(STAMP)
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash
 
-# What needs no Spark runs on two processes; a test with Spark has both cores for itself.
+# On two processes, but for the tests that kill and stop what runs: these have both cores for themselves.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not spark"
-	$(BIN)/python -m pytest -q -m "not slow and spark"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests/integration
+	$(BIN)/python -m pytest -q -m "not slow and spark" tests/cluster tests/fault
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m "not spark"
-	$(BIN)/python -m pytest -q -m spark
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration
+	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -89,6 +89,7 @@ def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[Dri
     assert_linear(home)
 
 
+@pytest.mark.slow
 def test_a_stopped_driver_that_wakes_to_a_lost_container_claims_nothing(
     home: Home, drivers: list[DriverProcess]
 ) -> None:

@@ -125,6 +125,7 @@ def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
         assert struck >= 4
 
 
+@pytest.mark.slow
 def test_a_container_that_stood_still_is_lost(home: Home) -> None:
     with chaos(home, 8, **{"container.lost.ms": 2000}) as attack:
         driver = attack.start()

@@ -102,7 +102,7 @@ def running(home: StartHome) -> Iterator[DriverProcess]:
 BEFORE = {"claim.before", "claim.after", "driver.snapshot.before", "driver.snapshot.after", "driver.upload.before"}
 BEFORE |= {"driver.upload.after", "append.before"}
 KILLS = [f"{point}.{when}" for point in POINTS for when in ("before", "after")]
-QUICK = {"append.before", "append.after"}
+QUICK = {"append.after"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,7 @@ def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> Non
 # Containers.
 
 
+@pytest.mark.slow
 def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> None:
     """The start is tried again in a new epoch, with what was resolved before."""
     request = home.request(ZERO, StartpointUpcoming(), "clear")

@@ -61,6 +61,7 @@ def call(project: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_what_this_spark_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:
     call(tmp_path, "tests.compat.make_spark_state", str(tmp_path / "made"), "agg-lz4", "join-lz4-ids")
     for case in ("agg-lz4", "join-lz4-ids"):
