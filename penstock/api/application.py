@@ -169,7 +169,8 @@ class StreamApplication(Application):
 class TaskApplication(Application):
     """An application of one StreamTask that gets every message of every input (Samza's low-level API).
 
-    Messages come to the task of their own partition; nothing is repartitioned.
+    Messages come to the task of their own partition, those of `task.broadcast.inputs` to every task; nothing is
+    repartitioned.
     """
 
     def __init__(self, name: str, task: Callable[[], StreamTask]) -> None:
