@@ -42,12 +42,17 @@ def append_successor(
             )
         now_ms = time.time_ns() // 1_000_000
         record = successor(base, content, view, claim, found.config.task, now_ms, time.monotonic_ns())
-        _append(log, record, found.paths.root)
+        append_record(log, record, found.paths.root)
     return record
 
 
-def _append(log: CheckpointLog, record: CheckpointRecord, job: str) -> None:
-    """Retries what may pass; the same record twice is one record."""
+def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> None:
+    """Append a record for a claim that is held. Retries what may pass; the same record twice is one record.
+
+    Raises:
+        FencedError: another driver took the job over meanwhile.
+        PenstockError: the store failed, and whether the record is in the log is not known.
+    """
     for attempt in range(_TRIES):
         try:
             log.append(record)

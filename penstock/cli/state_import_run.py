@@ -16,14 +16,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions import Markers
+from penstock.cli.checkpoint_write import append_record
 from penstock.cli.errors import say
 from penstock.cli.output import stderr_console
 from penstock.cli.ownership import claimed_job
 from penstock.cli.state_import_target import StoreTarget
-from penstock.errors import IncompatibleError, PenstockError, RetryableError
+from penstock.errors import IncompatibleError, PenstockError
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import BackendContext, StoreCopy
 from penstock.state.spark.load import BaseUpload, StoreLoad
@@ -33,8 +33,6 @@ from penstock.system.partitioner import partition_of
 
 _UPLOADERS = 4
 _SHOW_EVERY = 5000
-_TRIES = 5
-_BACKOFF_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
         try:
             markers = _upload(uploads, copies, target.base.base.id, draft.id)
             record = _successor(target, claim, markers, now_ms, nanos)
-            _append(target.log, record, target.found.paths.root)
+            append_record(target.log, record, target.found.paths.root)
             for upload in uploads:
                 _clean_up(upload, record.id, markers[upload.task][upload.backend])
         finally:
@@ -170,22 +168,6 @@ def _with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:
     for backend, marker in own.items():
         kept.setdefault(backend, {})[store] = marker
     return {backend: stores for backend, stores in kept.items() if stores}
-
-
-def _append(log: CheckpointLog, record: CheckpointRecord, job: str) -> None:
-    """Retries what may pass; the same record twice is one record."""
-    for attempt in range(_TRIES):
-        try:
-            log.append(record)
-        except RetryableError as error:
-            if attempt == _TRIES - 1:
-                raise PenstockError(
-                    f"checkpoint {record.id} could not be written in {_TRIES} tries: {error}. Whether it is in the log "
-                    f"all the same, `penstock checkpoint list {job}` tells"
-                ) from error
-            time.sleep(_BACKOFF_SECONDS * 2**attempt)
-        else:
-            return
 
 
 def _clean_up(upload: BaseUpload, checkpoint_id: CheckpointId, marker: str) -> None:
