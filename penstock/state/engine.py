@@ -131,7 +131,7 @@ class RocksDbEngine(Engine):
         self._db.write(batch, self._write_options)
 
     def load(self, changes: Changes) -> None:
-        """Sorted, as a table of its own, which takes about half the time of puts and leaves nothing to compact."""
+        """Sorted, as a table of its own, which costs less than puts and leaves nothing to compact."""
         if len(changes) < _BULK:
             self.apply(changes)
             return
