@@ -213,8 +213,7 @@ def test_after_max_delay_processing_waits_for_the_commit_in_flight(running: Runn
     running.hold()
     running.publish()
     running.await_held()
-    running.publish()
-    running.await_output()
+    running.publish()  # as one batch or as two, of which the second has to wait
     running.await_looks()
     waiting_at = running.outputs
     running.publish()
@@ -287,11 +286,13 @@ def test_a_second_stop_while_a_commit_is_awaited_ends_the_run_at_once(running: R
     job = running.start(EVERY_BATCH if moment == "a batch that waits" else ASKED, NO_DELAY)
     running.hold()
     running.publish(commit=moment != "the last commit")
-    running.await_output()
     if moment == "a batch that waits":
         running.await_held()
         running.publish()
-    elif moment == "the one before":
+        running.await_looks()
+    else:
+        running.await_output()
+    if moment == "the one before":
         running.await_held()
     job.stop(wait=False)
     running.await_looks()
@@ -431,7 +432,6 @@ def test_a_container_that_is_lost_while_processing_waits_for_another_is_replaced
     running.publish()
     running.await_held()
     running.publish()
-    running.await_output()
     running.await_looks()
     pids = {each["task"]: int(each["pid"]) for each in running.faults.trace("upload.begin")}
     assert pids[0] != pids[1], "two containers"
