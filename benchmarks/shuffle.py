@@ -1,9 +1,13 @@
-"""Messages between stages: one Spark row per message against packets, through the same shuffle.
+"""Messages between stages: one Spark row per message, packets in Spark's rows, and packets in frames.
 
-1,000,000 messages of 60 bytes go from one `mapInArrow` stage through `repartitionById` to a second one, with 2 and
-with 8 tasks: row-wise with the columns (dest, key, value, timestamp, offset), and packed as
-`penstock.runtime.packet` does it. Both begin with the same Arrow batches of messages and end with Arrow batches of
-messages, and the counts and offsets that come out are checked. Each side runs in a process of its own, in turn.
+1,000,000 messages of 60 bytes go from one stage of Python through a shuffle to a second one, with 2 and with 8 tasks:
+
+* row-wise: `mapInArrow` and `repartitionById`, with the columns (dest, key, value, timestamp, offset);
+* packed rows: the same with packets as `penstock.runtime.packet` makes them, a row each;
+* frames: packets in RDDs of raw frames, as `penstock.engine.lineage` sends them.
+
+All begin with the same Arrow batches of messages and end with Arrow batches of messages, and the counts and offsets
+that come out are checked. Each side runs in a process of its own, in turn.
 
     python -m benchmarks.shuffle [--messages N] [--tasks N ...] [--rounds N] [--repeat N] [--json PATH]
 """
@@ -35,7 +39,7 @@ from benchmarks.common import (
     write_json,
 )
 
-FORMS = ("row-wise", "packed")
+FORMS = ("row-wise", "packed rows", "frames")
 MESSAGE_BYTES = 60
 WARM_UP = 3
 
@@ -113,8 +117,10 @@ def main(given: Sequence[str] | None = None) -> int:
         for (tasks, form), found in runs.items()
     }
     ratios = {
-        str(tasks): round(sides[f"row-wise, {tasks} tasks"]["seconds"] / sides[f"packed, {tasks} tasks"]["seconds"], 2)
+        f"{form}, {tasks} tasks": round(sides[f"{form}, {tasks} tasks"]["seconds"] / frames["seconds"], 2)
         for tasks in options.tasks
+        for frames in [sides[f"frames, {tasks} tasks"]]
+        for form in FORMS[:-1]
     }
     report(sides, ratios, options.messages)
     contended = contention({name: side["runs"] for name, side in sides.items()}, facts["cores"])
@@ -157,8 +163,8 @@ def report(sides: dict[str, dict[str, Any]], ratios: dict[str, float], messages:
             for name, side in sides.items()
         ],
     )
-    for tasks, ratio in ratios.items():
-        console.print(f"packed is {ratio:.2f} times as fast as row-wise with {tasks} tasks")
+    for side, ratio in ratios.items():
+        console.print(f"frames are {ratio:.2f} times as fast as {side}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Messages through one Spark shuffle, row-wise or packed: what runs in the side's own process."""
+"""Messages through one Spark shuffle in several forms: what runs in the side's own process."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 from benchmarks.common import DRIVER_MEMORY
+from penstock.engine.lineage import collect, empty_partitions, exchange
 from penstock.engine.session import create_session
 from penstock.runtime.packet import (
     MESSAGE_SCHEMA,
-    SPARK_SCHEMA,
     Kind,
     Packet,
     decode_messages,
@@ -41,6 +42,10 @@ _ROW_ARROW = pa.schema(
         pa.field("timestamp", pa.int64()),
         pa.field("offset", pa.int64()),
     ]
+)
+PACKET_ROW_SCHEMA = (
+    "dest int, stage int, kind int, source_stage int, source_task int, token string, channel int, partition int, "
+    "seq int, messages int, payload binary"
 )
 RESULT_SCHEMA = "messages long, offsets long"
 Batches = Iterator[pa.RecordBatch]
@@ -85,7 +90,7 @@ def read_rows(batches: Batches) -> Batches:
 
 @dataclass(frozen=True, slots=True)
 class PacketWriter:
-    """First stage, packed: the messages of a chunk for one task become one Spark row."""
+    """First stage, packed: the messages of a chunk for one task become one packet."""
 
     messages: int
     tasks: int
@@ -93,8 +98,12 @@ class PacketWriter:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                for group in split_by_size(self._packets(task)):
-                    yield to_batch(group)
+                yield from self.packets(task)
+
+    def packets(self, task: int) -> Batches:
+        """What one task of the first stage sends."""
+        for group in split_by_size(self._packets(task)):
+            yield to_batch(group)
 
     def _packets(self, task: int) -> Iterator[Packet]:
         for number, chunk in enumerate(_chunks(self.messages)):
@@ -119,6 +128,27 @@ def read_packets(batches: Batches) -> Batches:
     yield _result((messages.num_rows, messages.column("offset")) for messages in found)
 
 
+@dataclass(frozen=True, slots=True)
+class FrameWriter:
+    """First stage, as packets in frames."""
+
+    packed: PacketWriter
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Batches:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        yield from self.packed.packets(context.partitionId())
+
+
+def read_frames(batches: Iterable[pa.RecordBatch]) -> Batches:
+    """Second stage, as packets in frames; its result travels in a packet's fields."""
+    (result,) = read_packets(iter(batches))
+    messages, offsets = (result.column(name)[0].as_py() for name in ("messages", "offsets"))
+    yield to_batch([Packet(0, -1, Kind.REPORT, 1, 0, str(offsets), 0, 0, 0, messages, None)])
+
+
 def _result(parts: Iterator[tuple[int, pa.Array]]) -> pa.RecordBatch:
     """How many messages came, and the sum of their offsets."""
     count = offsets = 0
@@ -128,13 +158,41 @@ def _result(parts: Iterator[tuple[int, pa.Array]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"messages": [count], "offsets": [offsets]})
 
 
-Form = tuple[type[RowWriter] | type[PacketWriter], str, Callable[[Batches], Batches], dict[str, str]]
-FORMS: dict[str, Form] = {
-    "row-wise": (RowWriter, ROW_SCHEMA, read_rows, {"spark.sql.execution.arrow.maxRecordsPerBatch": "10000"}),
-    "packed": (PacketWriter, SPARK_SCHEMA, read_packets, {}),
-}
-"""First stage, its schema, second stage, and what of the session's settings is another: Spark's default batch of rows
-suits rows; the engine's suits packets."""
+Results = list[tuple[int, int]]
+"""Of every task: how many messages came, and the sum of their offsets."""
+
+
+def _by_rows(spark: SparkSession, own: int, tasks: int) -> Results:
+    return _by_sql(spark, tasks, RowWriter(own, tasks), ROW_SCHEMA, read_rows)
+
+
+def _by_packed_rows(spark: SparkSession, own: int, tasks: int) -> Results:
+    return _by_sql(spark, tasks, PacketWriter(own, tasks), PACKET_ROW_SCHEMA, read_packets)
+
+
+def _by_sql(
+    spark: SparkSession,
+    tasks: int,
+    writer: Callable[[Batches], Batches],
+    schema: str,
+    reader: Callable[[Batches], Batches],
+) -> Results:
+    frame = (
+        spark.range(0, tasks, 1, tasks)
+        .mapInArrow(writer, schema)
+        .repartitionById(tasks, "dest")
+        .mapInArrow(reader, RESULT_SCHEMA)
+    )
+    return [(row.messages, row.offsets) for row in frame.collect()]
+
+
+def _by_frames(spark: SparkSession, own: int, tasks: int) -> Results:
+    first = empty_partitions(spark.sparkContext, tasks).mapPartitions(FrameWriter(PacketWriter(own, tasks)))
+    second = exchange(first, range(tasks), tasks).mapPartitions(read_frames)
+    return [(packet.messages, int(packet.token)) for batch in collect(second) for packet in from_batch(batch)]
+
+
+FORMS = {"row-wise": _by_rows, "packed rows": _by_packed_rows, "frames": _by_frames}
 
 
 def shuffle(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +204,6 @@ def shuffle(parameters: dict[str, Any]) -> dict[str, Any]:
             "spark.master": f"local[{parameters['threads']}]",
             "spark.driver.memory": DRIVER_MEMORY,
             "spark.local.dir": str(Path(parameters["work"]) / "spark"),
-            **FORMS[form][3],
         },
     )
     for _ in range(parameters["warm_up"]):
@@ -160,20 +217,13 @@ def shuffle(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(spark: SparkSession, form: str, tasks: int, messages: int) -> float:
-    writer, schema, reader, _ = FORMS[form]
     own = messages // tasks
-    frame: DataFrame = (
-        spark.range(0, tasks, 1, tasks)
-        .mapInArrow(writer(own, tasks), schema)
-        .repartitionById(tasks, "dest")
-        .mapInArrow(reader, RESULT_SCHEMA)
-    )
     start = time.monotonic()
-    rows = frame.collect()
+    results = FORMS[form](spark, own, tasks)
     spent = time.monotonic() - start
     full, rest = divmod(own, FLUSH_MESSAGES)
     offsets = tasks * (full * _triangle(FLUSH_MESSAGES) + _triangle(rest))
-    found = (sum(row.messages for row in rows), sum(row.offsets for row in rows))
+    found = tuple(map(sum, zip(*results, strict=True)))
     if found != (own * tasks, offsets):
         raise RuntimeError(f"{found} came out of the {form} shuffle, {(own * tasks, offsets)} went in")
     return spent

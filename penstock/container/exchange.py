@@ -32,9 +32,10 @@ def exchange(
 ) -> Iterator[pa.RecordBatch]:
     """Run attempts in their container.
 
-    `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. The
-    results are read by a thread of their own, whatever the writing does: a client that wrote everything first would
-    stop for ever once the buffers in between are full.
+    `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. Writing
+    and reading have threads of their own: a client that wrote everything first would stop for ever once the buffers in
+    between are full. While neither brings anything there is an empty batch from time to time. How long a container may
+    take, its beats decide; Spark would kill a worker in which nothing moves.
 
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.
@@ -44,7 +45,9 @@ def exchange(
     try:
         writer, reader = _client(uri).do_exchange(descriptor, call_options(secret))
         try:
-            yield from _pump(writer, _Results(reader), batches, select_mine, len(call.tasks))
+            writer.begin(PACKET_SCHEMA)
+            yield from _together(_feed(writer, batches, select_mine), _results(reader, len(call.tasks)))
+            writer.close()
         except BaseException:
             # Also when the input fails or nobody wants the output any more: without it, the container waits for the
             # rest of the input and this process for the container.
@@ -58,81 +61,58 @@ def exchange(
         ) from error
 
 
-def _pump(
+def _feed(
     writer: Any,
-    results: _Results,
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
-    reports: int,
 ) -> Iterator[pa.RecordBatch]:
-    writer.begin(PACKET_SCHEMA)
+    """Write what is for the container; the rest comes out."""
     for batch in batches:
         mine, others = select_mine(batch)
         if mine.num_rows:
             writer.write_batch(mine)
         if others.num_rows:
             yield others
-        yield from results.ready()
     writer.done_writing()
-    yield from results.rest()
-    results.check_reports(reports)
-    writer.close()
 
 
-class _Results:
-    """What comes back, read by a thread that ends with the stream."""
+def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
+    """What the container sends. Each attempt ends with its report; a stream that ends with fewer was cut off."""
+    reports = 0
+    for chunk in reader:
+        reports += pc.sum(pc.equal(chunk.data.column("kind"), int(Kind.REPORT))).as_py() or 0
+        yield chunk.data
+    if reports != attempts:
+        raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
 
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self._queue: SimpleQueue[pa.RecordBatch | BaseException | None] = SimpleQueue()
-        self._reports = 0
-        threading.Thread(target=self._run, name="exchange-reader", daemon=True).start()
 
-    def ready(self) -> Iterator[pa.RecordBatch]:
-        """What has come so far; does not wait. Raises what the stream ended with."""
-        while True:
-            try:
-                item = self._queue.get_nowait()
-            except Empty:
-                return
-            if item is None:
-                self._queue.put(None)
-                return
-            yield self._check(item)
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Everything up to the end of the stream; while nothing comes, an empty batch from time to time.
-
-        How long a container may take, its beats decide. Spark would kill a worker in which nothing moves.
-        """
-        while True:
-            try:
-                item = self._queue.get(timeout=_KEEP_ALIVE_SECONDS)
-            except Empty:
-                yield _NOTHING
-                continue
-            if item is None:
-                return
-            yield self._check(item)
-
-    def check_reports(self, expected: int) -> None:
-        """Each attempt ends with its report; a stream that ends with fewer was cut off."""
-        if self._reports != expected:
-            raise ContainerLostError(f"the container's stream ended after {self._reports} of {expected} reports")
-
-    def _check(self, item: pa.RecordBatch | BaseException) -> pa.RecordBatch:
+def _together(*sources: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the sources bring, each in a thread of its own, and an empty batch whenever nothing came for a while.
+    Raises what the first of them raises."""
+    queue: SimpleQueue[pa.RecordBatch | BaseException | None] = SimpleQueue()
+    for source in sources:
+        threading.Thread(target=_drain, args=(source, queue), name="exchange", daemon=True).start()
+    left = len(sources)
+    while left:
+        try:
+            item = queue.get(timeout=_KEEP_ALIVE_SECONDS)
+        except Empty:
+            item = _NOTHING
         if isinstance(item, BaseException):
             raise item
-        self._reports += pc.sum(pc.equal(item.column("kind"), int(Kind.REPORT))).as_py() or 0
-        return item
+        if item is None:
+            left -= 1
+        else:
+            yield item
 
-    def _run(self) -> None:
-        try:
-            for chunk in self._reader:
-                self._queue.put(chunk.data)
-            self._queue.put(None)
-        except BaseException as error:
-            self._queue.put(error)
+
+def _drain(source: Iterator[pa.RecordBatch], queue: SimpleQueue[pa.RecordBatch | BaseException | None]) -> None:
+    try:
+        for batch in source:
+            queue.put(batch)
+        queue.put(None)
+    except BaseException as error:
+        queue.put(error)
 
 
 def _client(uri: str) -> flight.FlightClient:

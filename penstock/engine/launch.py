@@ -24,7 +24,7 @@ from penstock.engine.job import Job
 from penstock.engine.prepare import JobStreams, PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
-from penstock.engine.session import create_session, prepare_session
+from penstock.engine.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.object_store import ObjectStore
@@ -47,7 +47,8 @@ def run_application(
     Args:
         app: the application.
         config: configuration keys, a file, or a loaded configuration.
-        spark: the session to run on; without one, one is made and stopped at the end.
+        spark: the session to run on; without one, one is made and stopped at the end. It should have been made with
+            `spark.python.worker.killOnIdleTimeout` and a time for it, so that a worker that hangs is ended.
         until: "latest" ends the job once it has read what the inputs hold now.
         from_checkpoint: start from this checkpoint instead of the last one.
 
@@ -81,10 +82,13 @@ def run_application(
             until_latest=until == "latest",
         )
         undo.callback(job.admins.close)
-        session = spark or create_session(paths.root, settings.spark)
         if spark is None:
+            limit = idle_limit(settings.container.attempt_timeout_ms)
+            session = create_session(paths.root, {**limit, **settings.spark})
             undo.callback(session.stop)
-        session = prepare_session(session, settings.container.attempt_timeout_ms)
+        else:
+            session = spark
+            check_session(session)
         return _start(session, job, log, keeper, undo.pop_all())
 
 

@@ -1,4 +1,8 @@
-"""A batch as one Spark job with one lineage: read, exchange, process, ... , write; the action collects the reports."""
+"""A batch as one Spark job with one lineage: read, exchange, process, ... , write; the action collects the reports.
+
+It is made of RDDs of raw frames. What SQL would do for a batch, it would do anew for each: plan it, generate code and
+compile that. Here the JVM moves frames and schedules, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import expr
+import pyarrow as pa
+from pyspark import RDD, SparkContext
 
-from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage, lane_of_tasks
+from penstock.engine.frames import Frames, FramesByLane
+from penstock.engine.worker import ByLane, ContainerStage, Lane, SinkStage, SourceStage, lane_of_tasks
 from penstock.errors import PenstockError
 from penstock.runtime.attempt import Report
-from penstock.runtime.packet import REPORT_STAGE, SPARK_SCHEMA
+from penstock.runtime.packet import REPORT_STAGE, from_batch
 from penstock.runtime.topology import Topology
 
 
@@ -25,22 +30,45 @@ class BatchPlan:
     sink: SinkStage | None
 
 
-def run_batch(spark: SparkSession, topology: Topology, lanes: Sequence[Lane], plan: BatchPlan) -> list[Report]:
+def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], plan: BatchPlan) -> list[Report]:
     """Run the job and return its reports. Raises what Spark raises.
 
-    The DataFrame is new for every run: Spark would skip the finished stages of an old one, and with them the
-    containers.
+    The RDDs are new for every run: Spark would skip the finished stages of old ones, and with them the containers.
     """
-    count = len(lanes)
-    lane = expr(f"element_at(array({','.join(map(str, lane_of_tasks(lanes)))}), dest + 1)")
-    frame: DataFrame = spark.range(0, count, 1, count).mapInArrow(plan.source, SPARK_SCHEMA)
+    lane_of = lane_of_tasks(lanes)
+    packets = empty_partitions(context, len(lanes)).mapPartitions(plan.source)
     for stage in plan.containers:
         if topology.is_shuffled(stage.stage):
-            frame = frame.repartitionById(count, lane)
-        frame = frame.mapInArrow(stage, SPARK_SCHEMA)
+            packets = exchange(packets, lane_of, len(lanes))
+        packets = packets.mapPartitions(stage)
     if plan.sink is not None:
-        frame = frame.repartitionById(count, lane).mapInArrow(plan.sink, SPARK_SCHEMA)
-    rows: list[Any] = frame.select("stage", "payload").collect()
-    if any(row.stage != REPORT_STAGE for row in rows):
+        packets = exchange(packets, lane_of, len(lanes)).mapPartitions(plan.sink)
+    found = [packet for batch in collect(packets) for packet in from_batch(batch)]
+    if any(packet.stage != REPORT_STAGE for packet in found):
         raise PenstockError("rows for a stage came out at the end of the job: the topology and the lineage differ")
-    return [Report.from_payload(bytes(row.payload)) for row in rows]
+    return [Report.from_payload(bytes(packet.payload or b"")) for packet in found]
+
+
+def empty_partitions(context: SparkContext, partitions: int) -> RDD[Any]:
+    """For the source stage to fill."""
+    jvm: Any = context._jvm  # noqa: SLF001 - parallelize() would write a file for each
+    return RDD(context._jsc.parallelize(jvm.java.util.ArrayList(), partitions), context, Frames())  # noqa: SLF001
+
+
+def exchange(packets: RDD[Any], lane_of: Sequence[int], lanes: int) -> RDD[Any]:
+    """Every packet to the lane of the task that it is for; `lane_of` names it by task.
+
+    As `RDD.partitionBy`, but for what that does to elements: it would pickle them, in groups that grow with the
+    number of partitions.
+    """
+    context, by_lane = packets.context, packets.mapPartitions(ByLane(tuple(lane_of)))
+    jvm: Any = context._jvm  # noqa: SLF001
+    by_lane._jrdd_deserializer = FramesByLane()  # noqa: SLF001 - nothing public chooses an RDD's serializer
+    pairs = jvm.PairwiseRDD(by_lane._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    return RDD(pairs.partitionBy(jvm.PythonPartitioner(lanes, 0)).values(), context, Frames())
+
+
+def collect(packets: RDD[Any]) -> list[pa.RecordBatch]:
+    """Run the job; the batches that come out of it."""
+    packets._jrdd_deserializer = Frames()  # noqa: SLF001
+    return packets.collect()

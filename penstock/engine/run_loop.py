@@ -70,7 +70,7 @@ class RunLoop:
         board: ProgressBoard,
         stop: StopRequest,
     ) -> None:
-        self._spark = spark
+        self._context = spark.sparkContext
         self._job = job
         self._log = log
         self._keeper = keeper
@@ -98,7 +98,7 @@ class RunLoop:
 
     def run(self) -> None:
         """From the start checkpoint to the last commit. Raises the error that ended the run."""
-        self._spark.sparkContext.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
+        self._context.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
         try:
             self._start()
             while not self._run_to_the_end():
@@ -132,7 +132,7 @@ class RunLoop:
 
     def cancel(self) -> None:
         """Cancel the running Spark job, from another thread."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        self._context.cancelJobGroup(self._group)
 
     # The start, and a new epoch.
 
@@ -223,7 +223,7 @@ class RunLoop:
 
     def _active_tasks(self) -> int:
         """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
-        status = self._spark.sparkContext.statusTracker()
+        status = self._context.statusTracker()
         jobs = sorted(status.getJobIdsForGroup(self._group))[-1:]
         infos = [status.getJobInfo(job) for job in jobs]
         stages = [status.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
@@ -293,7 +293,7 @@ class RunLoop:
             self._directory.start_run(self._claim.epoch, batch, self._run)
             lanes = self._directory.lanes()
             try:
-                reports = run_batch(self._spark, self._job.topology, lanes, self._plan(lanes, batch, planned))
+                reports = run_batch(self._context, self._job.topology, lanes, self._plan(lanes, batch, planned))
             except (Py4JJavaError, CapturedException) as error:
                 self._job_failed(error)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -13,22 +14,19 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 _REFUSED = {
     "spark.speculation": "a second copy of a task would race the first one to its container",
     "spark.dynamicAllocation.enabled": "containers, and the state in them, live and die with executors",
 }
+_IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
+_KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.locality.wait": "0s",
     "spark.cleaner.periodicGC.interval": "5min",
-}
-_BATCH_SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    # A row is a packet of up to some megabytes, so it is bytes that bound what is in memory at once.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
-    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
 }
 _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -84,23 +82,29 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
     return session
 
 
-def prepare_session(session: SparkSession, attempt_timeout_ms: int) -> SparkSession:
-    """A session on the same Spark context, with the settings of its own that every batch needs.
+def idle_limit(attempt_timeout_ms: int) -> dict[str, str]:
+    """The `spark.*` keys that kill a Python worker which sends nothing for twice `container.attempt.timeout.ms`.
 
-    A Python worker that sends nothing for twice `container.attempt.timeout.ms` is killed.
+    Longer than a container takes to be called lost for the same reason, because that says what happened where.
+    """
+    return {_IDLE_SECONDS: str(2 * attempt_timeout_ms // 1000 + 5), _KILL_IDLE: "true"}
+
+
+def check_session(session: SparkSession) -> None:
+    """Look at a session that somebody else made.
 
     Raises:
-        ConfigError: the session has a setting under which state could be lost or doubled.
+        ConfigError: it has a setting under which state could be lost or doubled.
     """
     conf = session.sparkContext.getConf()
     _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
-    own = session.newSession()
-    # Longer than a container takes to be called lost for the same reason, because that says what happened where.
-    idle_seconds = 2 * attempt_timeout_ms // 1000 + 5
-    own.conf.set("spark.sql.execution.pyspark.udf.idleTimeoutSeconds", str(idle_seconds))
-    for key, value in _BATCH_SETTINGS.items():
-        own.conf.set(key, value)
-    return own
+    if conf.get(_KILL_IDLE, "false") != "true" or int(conf.get(_IDLE_SECONDS, "0") or 0) == 0:
+        logger.warning(
+            "the Spark session that was passed does not end Python workers that hang: one that does keeps its batch "
+            "from ending. Make the session with `%s` (seconds) and `%s=true`",
+            _IDLE_SECONDS,
+            _KILL_IDLE,
+        )
 
 
 def _refuse(conf: Mapping[str, str]) -> None:

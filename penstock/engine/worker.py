@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -75,20 +75,20 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """Stage 0: reads ranges. Gets one row per lane, the lane's number."""
+    """Stage 0: reads the ranges of its lane's tasks. Nothing comes in."""
 
     package: PackedPackage
     lanes: tuple[Lane, ...]
     ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
         _settle()
-        for batch in batches:
-            for lane in batch.column(0).to_pylist():
-                for task in self.lanes[lane].tasks:
-                    ranges = self.ranges.get(task, ())
-                    yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems))
+        for _ in batches:
+            pass  # a worker whose input was not read to its end is not used again
+        for task in self.lanes[_partition()].tasks:
+            ranges = self.ranges.get(task, ())
+            yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ class ContainerStage:
     batch: int
     run: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settle()
         lane = self.lanes[_partition()]
         identity = Identity(lane.address.incarnation, self.epoch)
         call = AttemptCall(identity, self.batch, self.run, self.stage, list(lane.tasks), self.batch - 1)
-        return exchange(lane.address, self.secret, call, batches, lambda batch: _split(batch, self.stage))
+        return exchange(lane.address, self.secret, call, iter(batches), lambda batch: _split(batch, self.stage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class SinkStage:
     lanes: tuple[Lane, ...]
     identity: WriterIdentity
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
         _settle()
         topology = package.topology
@@ -136,6 +136,24 @@ class SinkStage:
                 yield others
         for attempt in attempts.values():
             yield from _batches(attempt.finish())
+
+
+@dataclass(frozen=True, slots=True)
+class ByLane:
+    """The end of a stage before an exchange: each batch cut by the lanes that its packets go to."""
+
+    lane_of: tuple[int, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        lane_of = pa.array(self.lane_of, pa.int32())
+        for batch in batches:
+            lanes = lane_of.take(batch.column("dest"))
+            found = lanes.unique().to_pylist()
+            if len(found) > 1:
+                for lane in found:
+                    yield lane, batch.filter(pc.equal(lanes, lane))
+            else:
+                yield (found or [0])[0], batch
 
 
 def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:

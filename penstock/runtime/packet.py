@@ -1,4 +1,4 @@
-"""What travels between stages: packets, each one Spark row however many messages it holds.
+"""What travels between stages: packets of many messages each.
 
 A data packet carries up to a few thousand messages of one channel for one task, as an Arrow IPC stream in its
 payload, so that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
@@ -29,8 +29,8 @@ class Kind(IntEnum):
 
 
 class Packet(NamedTuple):
-    """One row between stages. `dest` and `stage` say which task of which stage it is for; `source_*` and `token`
-    which attempt sent it; `seq` numbers the data packets from one attempt to one task of one stage."""
+    """What a stage sends. `dest` and `stage` say which task of which stage it is for; `source_*` and `token` which
+    attempt sent it; `seq` numbers the data packets from one attempt to one task of one stage."""
 
     dest: int
     stage: int
@@ -60,12 +60,7 @@ PACKET_SCHEMA = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""The columns of a packet, in Spark and on the wire."""
-
-SPARK_SCHEMA = (
-    "dest int, stage int, kind int, source_stage int, source_task int, token string, channel int, partition int, "
-    "seq int, messages int, payload binary"
-)
+"""The columns of a packet."""
 
 MESSAGE_SCHEMA = pa.schema(
     [

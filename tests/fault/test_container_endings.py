@@ -21,7 +21,7 @@ from penstock.errors import (
     ContainerLostError,
     CorruptError,
 )
-from penstock.runtime.packet import to_batch
+from penstock.runtime.packet import Kind, from_batch, to_batch
 from tests.support.container_app import messages
 from tests.support.containers import (
     DEADLINE_S,
@@ -206,6 +206,34 @@ def test_fifty_megabytes_each_way_do_not_deadlock(container: ContainerProcess, j
     assert report.messages == job.emitted(found) == count
     assert sum(len(p.payload or b"") for p in run.for_task(0)) > 50_000_000
     assert sum(len(p.payload or b"") for p in found) > 50_000_000
+
+
+def test_a_worker_that_can_write_no_more_shows_that_it_lives(container: ContainerProcess, job: Job) -> None:
+    """The container is slow and the buffers are full: Spark would kill a worker in which nothing moves."""
+    first = {"key": "k", "n": 0, "touch": "stuck", "wait": "go"}
+    run = job.start(1, [first, *({"key": f"k{n}", "n": n, "padding": "x" * 500_000} for n in range(1, 200))])
+    packets = run.for_task(0)
+    written = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for packet in packets:
+            yield to_batch([packet])
+            written.append(packet)
+
+    def work() -> int:
+        reports = 0
+        for batch in exchange(container.address, SECRET, job.call(run, 0), batches(), everything):
+            if not batch.num_rows and (job.folder / "stuck").exists() and not (job.folder / "go").exists():
+                assert len(written) < len(packets), "all of it fits into the buffers: there must be more"
+                (job.folder / "go").touch()
+            reports += sum(packet.kind == Kind.REPORT for packet in from_batch(batch))
+        return reports
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(work).result(60) == 1
+        finally:
+            (job.folder / "go").touch()
 
 
 def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(

@@ -374,8 +374,8 @@ def test_a_second_copy_is_refused_while_the_first_runs(spark: SparkSession, home
 
 
 SESSIONS = """
-import json, sys
-from penstock.engine.session import create_session
+import json, logging, sys
+from penstock.engine.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError
 import penstock as ps
 
@@ -395,7 +395,13 @@ try:
 except ConfigError as error:
     told.append(str(error))
 told.append(session.range(3).count())
-print(json.dumps(told))
+heard = []
+logging.getLogger("penstock").addHandler(handler := logging.Handler())
+handler.emit = lambda record: heard.append(record.getMessage())
+check_session(session)
+session.stop()
+check_session(create_session("good", {"spark.master": "local[1]", **idle_limit(1000)}))
+print(json.dumps([*told, heard]))
 """
 
 
@@ -408,8 +414,10 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
         timeout=DEADLINE_S,
     )
     assert found.returncode == 0, found.stderr[-4000:]
-    speculation, allocation, other, count = json.loads(found.stdout)
+    speculation, allocation, other, count, warnings = json.loads(found.stdout)
     assert "spark.speculation" in speculation
     assert "spark.dynamicAllocation.enabled" in allocation
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"
     assert count == 3
+    (warning,) = warnings
+    assert "spark.python.worker.killOnIdleTimeout=true" in warning, "of the session without it, and that one only"
