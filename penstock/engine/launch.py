@@ -83,8 +83,7 @@ def run_application(
         )
         undo.callback(job.admins.close)
         if spark is None:
-            limit = idle_limit(settings.container.attempt_timeout_ms)
-            session = create_session(paths.root, {**limit, **settings.spark})
+            session = create_session(paths.root, {**idle_limit(settings.container), **settings.spark})
             undo.callback(session.stop)
         else:
             session = spark

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.config.model import ContainerSettings
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -82,12 +83,14 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
     return session
 
 
-def idle_limit(attempt_timeout_ms: int) -> dict[str, str]:
+def idle_limit(container: ContainerSettings) -> dict[str, str]:
     """The `spark.*` keys that kill a Python worker which sends nothing for twice `container.attempt.timeout.ms`.
 
-    Longer than a container takes to be called lost for the same reason, because that says what happened where.
+    Longer than a container takes to be called lost for the same reason, because that says what happened where; and
+    longer than the worker may take that starts the containers.
     """
-    return {_IDLE_SECONDS: str(2 * attempt_timeout_ms // 1000 + 5), _KILL_IDLE: "true"}
+    limit_ms = max(2 * container.attempt_timeout_ms, container.start_timeout_ms)
+    return {_IDLE_SECONDS: str(limit_ms // 1000 + 5), _KILL_IDLE: "true"}
 
 
 def check_session(session: SparkSession) -> None:

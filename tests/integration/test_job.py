@@ -375,6 +375,7 @@ def test_a_second_copy_is_refused_while_the_first_runs(spark: SparkSession, home
 
 SESSIONS = """
 import json, logging, sys
+from penstock.config.load import load_config
 from penstock.engine.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError
 import penstock as ps
@@ -400,7 +401,8 @@ logging.getLogger("penstock").addHandler(handler := logging.Handler())
 handler.emit = lambda record: heard.append(record.getMessage())
 check_session(session)
 session.stop()
-check_session(create_session("good", {"spark.master": "local[1]", **idle_limit(1000)}))
+limit = idle_limit(load_config(overrides=json.loads(sys.argv[1]), default_job_name="totals").container)
+check_session(create_session("good", {"spark.master": "local[1]", **limit}))
 print(json.dumps([*told, heard]))
 """
 
