@@ -1,4 +1,4 @@
-"""Sources, merging, kinds of values, messages and the reference of the configuration."""
+"""Sources, merging, messages and the reference of the configuration."""
 
 from __future__ import annotations
 
@@ -7,28 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream
-from penstock.config import JobConfig, describe, load_config
+from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
-from penstock.config.properties import PropertiesError, parse_properties
 from penstock.config.reference import markdown
 from penstock.errors import ConfigError
-
-ENV = {"PENSTOCK_HOME": "/srv/penstock"}
-
-
-def load(*assignments: str, **overrides: object) -> JobConfig:
-    return load_config(overrides={"job.name": "flights", **overrides}, assignments=assignments, environ=ENV)
-
-
-def refused(*assignments: str, **overrides: object) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(*assignments, **overrides)
-    return str(caught.value)
-
+from tests.support.configs import ENV, load, refused
 
 # ---- defaults
 
@@ -196,104 +181,6 @@ def test_name_and_id_cannot_name_another_jobs_folder() -> None:
     assert "expected 1 to 64 characters" in refused("job.id=1-2")
 
 
-# ---- kinds of values
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("5", 5),
-        (" 500ms ", 500),
-        ("10s", 10_000),
-        ("10 s", 10_000),
-        ("5min", 300_000),
-        ("2H", 7_200_000),
-        ("1d", 86_400_000),
-    ],
-)
-def test_durations(text: str, expected: int) -> None:
-    assert load(f"task.commit.ms={text}").task.commit_ms == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("65536", 65536), ("64KB", 65536), ("64kib", 65536), ("64MB", 64 * 2**20), ("2GB", 2**31), ("70000b", 70000)],
-)
-def test_sizes(text: str, expected: int) -> None:
-    assert load(f"stores.a.rocksdb.write.buffer.bytes={text}").store("a").rocksdb_write_buffer_bytes == expected
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        (
-            "task.commit.ms=",
-            "= `` (-c): expected a duration: an integer number of milliseconds, or a form such as `500ms`",
-        ),
-        ("task.commit.ms=1.5s", "expected a duration"),
-        ("task.commit.ms=5 weeks", "unknown unit `weeks`"),
-        ("task.commit.ms=" + "9" * 30, "expected a duration"),
-        ("task.commit.ms=40000d", "(out of range)"),
-        ("task.commit.ms=٣", "expected a duration"),
-        ("job.lease.ms=0", "at least 1"),
-        ("job.lease.ms=10MB", "unknown unit `MB`"),
-        ("job.retry.max=-1", "expected an integer, at least 0 (out of range)"),
-        ("job.retry.max=5s", "expected an integer, at least 0"),
-        ("job.batch.max.messages=true", "expected an integer, at least 1"),
-        ("stores.a.rocksdb.write.buffer.bytes=64", "`64MB`, `2GB` (powers of 1024), at least 65536"),
-        ("samza.offset.default=newest", "expected `oldest` or `upcoming`"),
-        ("job.name=a b", "`a b` (-c): expected 1 to 128 characters out of `A-Za-z0-9_.-`, the first one no dot"),
-        ("job.name=.a", "no dot or dash"),
-        ("job.id=.1", "no dot or dash"),
-        ("job.name=", "expected 1 to 128 characters"),
-        ("task.dead.letter.stream=dead", "expected a stream `system.stream`"),
-        ("task.checkpoint.write.versions=3", "one or more of: 2, 1 (unknown: `3`)"),
-        ("task.checkpoint.write.versions=2,2", "twice"),
-        ("stores.backup.factories=", "an empty name"),
-        ("stores.a.restore.factories=blobs", "or your own as `module:Class` (unknown: `blobs`)"),
-        ("job.root=ftp://x/y", "unknown scheme `ftp`"),
-        ("job.root=s3://", "no bucket"),
-        ("job.root=file://x/y", "three slashes"),
-        ("job.root=s3://b/x?y", "query"),
-        ("job.root=", "expected a URL"),
-        ("job.logged.store.base.dir=file:///x", "expected a path (a URL)"),
-        ("stores...object.cache.size=1", "the first one no dot or dash"),
-        ("stores.a/b.object.cache.size=1", "a store's name is made of"),
-        ("systems.a.b.type=local", "a system's name is made of"),
-        ("streams.flights.samza.offset.default=oldest", "not of the form `system.stream`"),
-    ],
-)
-def test_wrong_values(assignment: str, message: str) -> None:
-    text = refused(assignment)
-    assert message in text
-    assert f"`{assignment.partition('=')[0]}`" in text
-    assert "(-c)" in text
-
-
-@pytest.mark.parametrize("key", ["job.retry.max", "task.commit.ms", "job.root", "spark.a"])
-def test_a_list_or_a_wrong_type_where_one_value_belongs(key: str) -> None:
-    assert f"`{key}` = `[1, 2]` (dict): expected" in refused(**{key: [1, 2]})
-
-
-def test_an_empty_list_is_refused() -> None:
-    assert "an empty list" in refused(**{"stores.backup.factories": []})
-
-
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("s3://bucket/path/", "s3://bucket/path"),
-        ("gs://bucket", "gs://bucket"),
-        ("memory://tests", "memory://tests"),
-        ("file:///", "file:///"),
-        ("file:///a/", "file:///a"),
-        ("/a/b c", "file:///a/b%20c"),
-    ],
-)
-def test_the_root(text: str, url: str) -> None:
-    assert load(f"job.root={text}").job.root == url
-
-
 # ---- names with dots, fallbacks, systems
 
 
@@ -437,91 +324,3 @@ def test_the_reference_is_up_to_date() -> None:
     assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
     for key in describe():
         assert f"| `{key.name}` |" in markdown()
-
-
-# ---- properties
-
-
-@pytest.mark.parametrize(
-    ("text", "entries"),
-    [
-        ("a=b", {"a": "b"}),
-        ("  a : b ", {"a": "b "}),
-        ("a b c", {"a": "b c"}),
-        ("a = = b", {"a": "= b"}),
-        ("a", {"a": ""}),
-        ("# x\n! y \\\na=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
-        ("a\\=\\:\\ b=c", {"a=: b": "c"}),
-        ("a=b\\\n  # c", {"a": "b# c"}),
-        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
-        ("a=b\\\\\\\n c", {"a": "b\\c"}),
-        ("a=b\\\n\nc=d", {"a": "b", "c": "d"}),
-        ("a=\\\n\\\n  b", {"a": "b"}),
-        ("\\\n\na=b", {"": "", "a": "b"}),
-        ("a=b\\", {"a": "b"}),
-        ("a=\\u00e9\\t\\q\\ud83d\\ude00", {"a": "é\tq😀"}),
-        ("=b", {"": "b"}),
-        ("a=1\na=2", {"a": "2"}),
-        ("a=x\x85y\u2028z", {"a": "x\x85y\u2028z"}),
-        ("", {}),
-    ],
-)
-def test_properties(text: str, entries: dict[str, str]) -> None:
-    assert {entry.key: entry.value for entry in parse_properties(text)} == entries
-
-
-@pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz", "a=\\ud83d", "\\u"])
-def test_broken_escapes(text: str) -> None:
-    with pytest.raises(PropertiesError, match="line 2"):
-        parse_properties(f"x=y\n{text}")
-
-
-def test_lines_of_properties() -> None:
-    entries = parse_properties("\n# c\na=\\\n b\n\nc=d\n")
-    assert [(entry.key, entry.line) for entry in entries] == [("a", 3), ("c", 6)]
-
-
-def store(text: str, *, is_key: bool, wrap: bool) -> str:
-    """What java.util.Properties.store writes; with `wrap` every character on a line of its own."""
-    out = []
-    for index, char in enumerate(text):
-        if char in "\t\n\r\f":
-            out.append({"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}[char])
-        elif char in "\\=:#!" or (char == " " and (is_key or index == 0 or wrap)):
-            out.append("\\" + char)
-        elif not " " <= char <= "~":
-            data = char.encode("utf-16-be")
-            out += ["".join(f"\\u{data[at] << 8 | data[at + 1]:04x}" for at in range(0, len(data), 2))]
-        else:
-            out.append(char)
-    return ("\\\n \t" if wrap else "").join(out)
-
-
-@given(
-    entries=st.dictionaries(st.text(min_size=1), st.text()),
-    separator=st.sampled_from(["=", ":", " = ", "\t:\f", " "]),
-    end=st.sampled_from(["\n", "\r", "\r\n", "\n\n# comment \\\n"]),
-    wrap=st.booleans(),
-)
-def test_properties_round_trip(entries: dict[str, str], separator: str, end: str, wrap: bool) -> None:
-    text = "".join(
-        f"{store(key, is_key=True, wrap=wrap)}{separator}{store(value, is_key=False, wrap=wrap)}{end}"
-        for key, value in entries.items()
-    )
-    assert {entry.key: entry.value for entry in parse_properties(text)} == entries
-
-
-@given(st.text())
-def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
-    try:
-        lines = [entry.line for entry in parse_properties(text)]
-    except PropertiesError as error:
-        lines = [error.line]
-    assert all(line >= 1 for line in lines)
-
-
-@given(st.text(alphabet="abst.orejk_ ", max_size=40))
-def test_any_key_is_found_or_has_a_hint_that_is_known(text: str) -> None:
-    if config_keys.find(text) is None:
-        near = config_keys.nearest(text)
-        assert near is None or config_keys.find(near) is not None

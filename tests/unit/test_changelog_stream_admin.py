@@ -1,0 +1,176 @@
+"""The changelog stream backend: markers, names of streams, the admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+import orjson
+import pytest
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import AdminContext
+from penstock.state.backends.changelog_partition import ChangelogMarker
+from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
+from penstock.state.backends.registry import backend_factory
+from penstock.system.base import OffsetRange, System, WriterIdentity
+from penstock.system.local import LocalSystem
+from penstock.system.memory import MemorySystem
+from penstock.testing.state_backend_contract import BackendHarness
+from tests.support.changelog_stream import SSP, STREAM, config, make_harness
+
+
+@pytest.fixture
+def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "local"])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
+    return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
+
+
+@pytest.fixture
+def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
+    with closing(make_harness(objects, tmp_path, system)) as harness:
+        yield harness
+
+
+# -- markers --
+
+
+def test_a_marker_is_samzas_with_one_field_more() -> None:
+    marker = ChangelogMarker(SystemStreamPartition("kafka", "orders-changelog", 3), 1000, 1017)
+    assert marker.serialize() == (
+        '{"version":1,"changelog-ssp":{"system":"kafka","partition":3,"stream":"orders-changelog","keyBucket":-1},'
+        '"changelog-offset":"1017","generation-offset":"1000"}'
+    )
+    assert ChangelogMarker.deserialize(marker.serialize()) == marker
+    empty = ChangelogMarker(SSP, 5, None)
+    assert orjson.loads(empty.serialize())["changelog-offset"] is None
+    assert ChangelogMarker.deserialize(empty.serialize()) == empty
+    assert (marker.range, empty.range) == (OffsetRange(marker.ssp, 1000, 1018), OffsetRange(SSP, 5, 5))
+
+
+def test_a_marker_that_samza_wrote() -> None:
+    """Its generation begins with the stream; the key bucket may be missing, unknown fields are ignored."""
+    text = (
+        '{"version":1,"changelog-ssp":{"system":"kafka","stream":"a.b","partition":3},"changelog-offset":"7","new":[]}'
+    )
+    assert ChangelogMarker.deserialize(text) == ChangelogMarker(SystemStreamPartition("kafka", "a.b", 3), 0, 7)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"changelog-offset": "x"},
+        {"changelog-offset": "4"},
+        {"changelog-ssp": None},
+        {"changelog-ssp": "local.s.1"},
+        {"changelog-ssp": {"system": "s", "stream": "t"}},
+        {"generation-offset": "-1"},
+        {"generation-offset": None},
+        {"version": "x"},
+    ],
+    ids=str,
+)
+def test_a_damaged_marker(fields: dict[str, object]) -> None:
+    good = orjson.loads(ChangelogMarker(SSP, 5, 9).serialize())
+    with pytest.raises(CorruptError, match="marker"):
+        ChangelogMarker.deserialize(orjson.dumps(good | fields).decode())
+
+
+def test_a_marker_of_a_newer_version() -> None:
+    with pytest.raises(IncompatibleError, match="version 2; this Penstock reads up to 1"):
+        ChangelogMarker.deserialize(ChangelogMarker(SSP, 0, 1).serialize().replace('"version":1', '"version":2'))
+
+
+# -- configuration --
+
+
+def test_the_stream_of_a_store() -> None:
+    assert config().store("a.b").changelog == SystemStream("local", "contract-1-a.b-changelog")
+    given = config(**{"systems.disk.type": "local", "stores.a.changelog": "disk.my.log", "stores.b.changelog": "plain"})
+    assert given.store("a").changelog == SystemStream("disk", "my.log")
+    assert given.store("b").changelog == SystemStream("local", "plain")
+    assert given.flat()["stores.b.changelog"] == "local.plain"
+    with pytest.raises(ConfigError, match=r"`stores\.a\.changelog` .*there is no system `kafka`; known: local"):
+        config(**{"stores.a.changelog": "kafka.x"})
+    with pytest.raises(ConfigError, match="or the name of one of the system `local`"):
+        config(**{"stores.a.changelog": "kafka."})
+
+
+def test_the_name() -> None:
+    assert backend_factory("changelog-stream").name == "changelog-stream"
+    assert config(**{"stores.backup.factories": "changelog-stream"}).store("a").restore_factories == (
+        "changelog-stream",
+    )
+
+
+# -- the admin --
+
+
+def admin_of(system: System, tasks: int = 2, settings: JobConfig | None = None) -> ChangelogStreamAdmin:
+    objects = open_store("memory://unused")
+    context = AdminContext(
+        objects, JobPaths("contract", "1"), tasks, ("first", "second"), settings or config(), {"local": system}
+    )
+    return ChangelogStreamFactory().admin(context)
+
+
+def test_resources_are_made_once_and_fenced(system: System) -> None:
+    admin = admin_of(system)
+    for epoch in (1, 1, 4):
+        admin.create_resources(epoch)
+        admin.validate_resources()
+    with pytest.raises(FencedError, match=r"epoch 4 has taken over.*another `job\.id`"):
+        admin.create_resources(3)
+    with pytest.raises(FencedError):
+        system.writer(WriterIdentity("contract-1/state", 3)).append(SSP, [])
+    admin.close()
+
+
+def test_another_partition_count_is_refused(system: System) -> None:
+    admin_of(system).create_resources(1)
+    for look in (admin_of(system, 3).validate_resources, lambda: admin_of(system, 3).create_resources(2)):
+        with pytest.raises(ConfigError, match=rf"`local\.{STREAM}` has 2 partitions, the job 3 tasks"):
+            look()
+
+
+def test_two_stores_do_not_share_a_changelog(system: System) -> None:
+    shared = config(**{"stores.second.changelog": STREAM})
+    for look in (
+        lambda: admin_of(system, settings=shared).create_resources(1),
+        admin_of(system, settings=shared).validate_resources,
+    ):
+        with pytest.raises(ConfigError, match="stores `first` and `second` share the changelog"):
+            look()
+
+
+class CleanedSystem(MemorySystem):
+    """Drops records in its own time."""
+
+    compacts_on_request: ClassVar[bool] = False
+
+
+def test_a_system_that_cannot_promise_is_refused_everywhere(objects: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="drops records in its own time"):
+        admin_of(CleanedSystem("local")).create_resources(1)
+    with closing(make_harness(objects, tmp_path, MemorySystem("local"))) as harness:
+        markers = harness.backup(1).commit(first={b"a": b"1"})
+        harness.systems["local"] = CleanedSystem("local")
+        with pytest.raises(ConfigError, match="drops records in its own time"):
+            harness.restore(markers["first"])
+        harness.systems.clear()
+        with pytest.raises(ConfigError, match="there is no system `local`"):
+            harness.restore(markers["first"])
+        with pytest.raises(ConfigError, match="there is no system `local`"):
+            harness.factory.backup_manager(harness.context(2)).init(None, {})

@@ -1,0 +1,162 @@
+"""`penstock status` and `penstock checkpoint list|show`, over real leases and logs on disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.v2 import CheckpointV2
+from penstock.cli.job_status import input_status
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.lease import LeaseHolder, LeaseKeeper, LeaseState, acquire
+from penstock.metadata.paths import JobPaths
+from tests.support.cli import call, call_json, own_home, published
+
+DEADLINE_S = 60.0
+PATHS = JobPaths("flights", "1")
+ELSEWHERE = LeaseHolder("elsewhere", 7, "1", "boot", "pid:[1]", "other-run", "2024-01-01T00:00:00+00:00")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return own_home(tmp_path, monkeypatch)
+
+
+def record(claim: Claim, number: int, parent: CheckpointId | None, **changes: Any) -> CheckpointRecord:
+    made = CheckpointRecord(
+        id=CheckpointId(1_700_000_000_000 + number, 5),
+        parent=parent,
+        epoch=claim.epoch,
+        run_id=claim.run_id,
+        writer=claim.writer,
+        task_count=2,
+        batch=number,
+        batch_time_ms=1_700_000_000_000,
+        stores={"aircraft": "totals string json"},
+        next_offsets={task: {SystemStreamPartition("local", "flights", task): number + task} for task in range(2)},
+        tasks={},
+    )
+    v2 = CheckpointV2(made.id, {}, {"changelog-files": {"aircraft": f"marker-{number}"}}).encode()
+    return replace(made, tasks={task: {"2": v2} for task in range(2)}, **changes)
+
+
+@pytest.fixture
+def objects(home: Path) -> FileObjectStore:
+    return FileObjectStore(home / "jobs")
+
+
+@pytest.fixture
+def log(objects: FileObjectStore) -> CheckpointLog:
+    """A log with a start checkpoint and a last one."""
+    log = CheckpointLog(objects, PATHS)
+    claim = log.claim("run-a")
+    first = record(claim, 0, None, kind_detail="start")
+    log.append(first)
+    log.append(record(claim, 3, first.id, ended="stopped"))
+    return log
+
+
+def test_a_log_without_checkpoints(objects: FileObjectStore) -> None:
+    CheckpointLog(objects, PATHS).claim("run-a")
+    assert call_json("checkpoint", "list", "flights") == []
+    assert "no checkpoint yet" in call("checkpoint", "show", "flights", status=1)[1]
+    assert call_json("status", "flights")["lastCheckpoint"] is None
+
+
+@pytest.mark.parametrize("arguments", [("status", "no"), ("checkpoint", "list", "no-7"), ("checkpoint", "show", "no")])
+def test_a_job_that_is_not_there(arguments: tuple[str, ...], home: Path) -> None:
+    out, error = call(*arguments, status=1)
+    assert not out
+    assert f"there is no job `{arguments[-1]}`" in error
+    assert "job.root" in error
+    assert not home.exists(), "looking must not create anything"
+
+
+@pytest.mark.usefixtures("log")
+def test_status_of_a_job_that_does_not_run() -> None:
+    published(20, partitions=2)
+    facts = call_json("status", "flights")
+    assert (facts["job"], facts["status"], facts["holder"]) == ("flights-1", "not running", None)
+    assert (facts["runId"], facts["epoch"], facts["checkpoints"]) == ("run-a", 1, 2)
+    assert facts["lastCheckpoint"]["ended"] == "stopped"
+    (stream,) = facts["inputs"]
+    assert stream["problem"] is None
+    assert stream["lag"] == 20 - 3 - 4
+    assert [(part["nextOffset"], part["upcoming"] - part["lag"]) for part in stream["partitions"]] == [(3, 3), (4, 4)]
+    text, warnings = call("status", "flights")
+    assert "not running: no driver has the lease" in text
+    assert "total" in text
+    assert not warnings
+
+
+@pytest.mark.usefixtures("log")
+def test_status_where_the_streams_cannot_be_looked_at() -> None:
+    facts = call_json("status", "flights")
+    assert "does not exist" in facts["inputs"][0]["problem"]
+    assert facts["inputs"][0]["lag"] is None
+    assert "warning: stream `local.flights`" in call("status", "flights")[1]
+    published(20, partitions=3)
+    assert "3 partitions now" in call_json("status", "flights")["inputs"][0]["problem"]
+
+
+def test_a_stream_that_ends_before_the_position_has_no_lag() -> None:
+    from penstock.api.ssp import SystemStream
+    from penstock.system.base import PartitionOffsets
+
+    found = input_status(SystemStream("local", "s"), {0: 9}, {0: PartitionOffsets(0, 4)}, None)
+    assert (found.lag, found.partitions[0].upcoming) == (None, 4)
+
+
+def put_lease(objects: FileObjectStore, **changes: Any) -> None:
+    state = replace(LeaseState(ELSEWHERE, lease_ms=400, token="t"), **changes)
+    objects.put_if_absent(PATHS.lease, state.encode())
+
+
+def test_status_of_a_job_that_only_has_a_lease(objects: FileObjectStore) -> None:
+    put_lease(objects, lease_ms=3_600_000)
+    facts = call_json("status", "flights", "--no-wait")
+    assert facts["status"] == "held, not verified"
+    assert facts["holder"]["host"] == "elsewhere"
+    assert "held, not verified" in call("status", "flights", "--no-wait")[0]
+
+
+def test_a_lease_that_is_not_renewed_is_not_a_running_job(objects: FileObjectStore) -> None:
+    put_lease(objects)
+    facts = call_json("status", "flights")
+    assert (facts["status"], facts["reason"]) == ("not running", "the lease was not renewed for 0.4 s")
+
+
+def test_a_released_lease_is_seen_at_once(objects: FileObjectStore) -> None:
+    put_lease(objects, lease_ms=3_600_000, released=True)
+    facts = call_json("status", "flights")
+    assert (facts["status"], facts["reason"]) == ("not running", "its last run released the lease")
+
+
+@pytest.mark.usefixtures("log")
+def test_a_job_whose_lease_is_renewed_runs(objects: FileObjectStore) -> None:
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), 900, time.monotonic() + DEADLINE_S)
+    keeper = LeaseKeeper(lease)
+    keeper.start()
+    try:
+        facts = call_json("status", "flights")
+    finally:
+        keeper.stop(DEADLINE_S)
+    assert facts["status"] == "running"
+    assert facts["holder"]["pid"] == os.getpid()
+
+
+def test_both_readings_of_a_job_name(objects: FileObjectStore) -> None:
+    for name, job_id, run in (("a", "1", "first"), ("a-1", "1", "second"), ("a", "2", "third")):
+        CheckpointLog(objects, JobPaths(name, job_id)).claim(run)
+    asked = {"a": "first", "a-1": "first", "a-1-1": "second", "a-2": "third"}
+    assert {name: call_json("status", name)["runId"] for name in asked} == asked
+    assert call_json("status", "a", "-c", "job.id=2")["runId"] == "third"

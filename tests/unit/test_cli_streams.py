@@ -1,0 +1,170 @@
+"""`penstock stream`: what it prints, where, and its exit status, over real streams on disk."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.cli.tail import printable
+from penstock.system.local import LocalSystem
+from tests.support.cli import call, call_json, command, own_home, published
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return own_home(tmp_path, monkeypatch)
+
+
+def test_create_is_idempotent_but_never_changes_the_partitions() -> None:
+    assert "created `local.flights` with 4 partitions" in call("stream", "create", "flights", "--partitions", "4")[0]
+    assert "exists" in call("stream", "create", "local.flights", "--partitions", "4")[0]
+    error = call("stream", "create", "flights", "--partitions", "5", status=1)[1]
+    assert error.startswith("error: ")
+    assert "4" in error
+    call("stream", "create", "flights", status=2)
+    call("stream", "create", "flights", "--partitions", "0", status=2)
+
+
+def test_publish_then_describe() -> None:
+    published()
+    facts = call_json("stream", "describe", "flights")
+    assert (facts["stream"], facts["partitionCount"], facts["messages"]) == ("local.flights", 4, 20)
+    assert sum(part["upcoming"] for part in facts["partitions"]) == 20
+    assert all(part["oldest"] == 0 and part["newest"] == part["upcoming"] - 1 for part in facts["partitions"])
+    table = call("stream", "describe", "local.flights")[0]
+    assert "upcoming" in table
+    assert "local.flights" in table
+
+
+def test_publish_csv_from_standard_input_in_a_process_of_its_own() -> None:
+    for arguments in (
+        ("create", "numbers", "--partitions", "1"),
+        ("publish", "numbers", "--file", "-", "--format", "csv", "--infer"),
+    ):
+        done = subprocess.run(
+            command("stream", *arguments), input=b"a,b\n1,x\n,y\n", capture_output=True, check=False, timeout=DEADLINE_S
+        )
+        assert done.returncode == 0, done.stderr
+    values = [json.loads(line)["value"] for line in call("stream", "tail", "numbers", "--json")[0].splitlines()]
+    assert [json.loads(value) for value in values] == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+
+
+def test_publish_names_the_line_that_is_wrong() -> None:
+    Path("in.jsonl").write_text('{"n": 1}\n[2]\n')
+    call("stream", "create", "s", "--partitions", "1")
+    out, error = call("stream", "publish", "s", "--file", "in.jsonl", status=2)
+    assert not out
+    assert "line 2" in error
+    assert "0 messages were published" in error
+    assert "there is no file" in call("stream", "publish", "s", "--file", "no.jsonl", status=1)[1]
+
+
+@pytest.mark.parametrize("arguments", [("describe", "no"), ("tail", "no"), ("publish", "no", "--file", "in.jsonl")])
+def test_a_stream_that_is_not_there(arguments: tuple[str, ...]) -> None:
+    Path("in.jsonl").write_text("{}\n")
+    out, error = call("stream", *arguments, status=1)
+    assert not out
+    assert error.startswith("error: ")
+    assert "penstock stream create" in error
+
+
+def test_a_dot_in_a_name_without_a_system() -> None:
+    error = call("stream", "describe", "my.stream", status=2)[1]
+    assert "there is no system `my`" in error
+    assert "local.my.stream" in error
+
+
+def test_a_system_of_the_configuration() -> None:
+    Path("p.yaml").write_text("systems: {other: {type: local, path: elsewhere}}\n")
+    call("stream", "create", "other.s", "--partitions", "2", "--config", "p.yaml")
+    assert Path("elsewhere").is_dir()
+    assert call_json("stream", "describe", "other.s", "--config", "p.yaml")["partitionCount"] == 2
+
+
+def tailed(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in call("stream", "tail", "flights", "--json", *arguments)[0].splitlines()]
+
+
+def test_tail_shows_the_last_messages_by_time() -> None:
+    published()
+    assert [message["key"] for message in tailed()] == [f"k{n}" for n in range(10, 20)]
+    assert [message["timestamp"] for message in tailed("-n", "3")] == [18_000, 19_000, 20_000]
+    assert tailed("-n", "0") == []
+    assert [message["key"] for message in tailed("--from-beginning")] == [f"k{n}" for n in range(20)]
+    assert [message["key"] for message in tailed("--from-beginning", "-n", "2")] == ["k0", "k1"]
+    own = tailed("--partition", "1", "--from-beginning")
+    assert own
+    assert {message["partition"] for message in own} == {1}
+    assert [message["offset"] for message in own] == list(range(len(own)))
+    assert "no partition 4" in call("stream", "tail", "flights", "--partition", "4", status=1)[1]
+
+
+def test_tail_shows_text_as_text_and_bytes_as_hex() -> None:
+    call("stream", "create", "flights", "--partitions", "1")
+    writer = LocalSystem("local", str(Path("home/streams").resolve())).writer(None)
+    writer.append(
+        SystemStreamPartition("local", "flights", 0),
+        [(0, b"\x00\x00\x00\x05", "grün\nrot".encode()), (1, None, b"\xff")],
+    )
+    writer.close()
+    lines = call("stream", "tail", "flights")[0].splitlines()
+    assert lines[0].split("\t") == ["0:0", "1970-01-01T00:00:00.000Z", "0x00000005", "grün\\nrot"]
+    assert lines[1].split("\t")[2:] == ["-", "0xff"]
+    first, second = tailed()
+    assert (first["keyHex"], first["value"]) == ("00000005", "grün\nrot")
+    assert (second["key"], second["valueHex"]) == (None, "ff")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"), [(b"", ""), (b"a\tb", "a\tb"), (b"\x1b[31m", None), (b"\xc3", None), ("é".encode(), "é")]
+)
+def test_printable(data: bytes, text: str | None) -> None:
+    assert printable(data) == text
+
+
+def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
+    """The lines a process writes, as they come."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+
+    threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def test_tail_follows_what_is_appended_until_it_is_interrupted() -> None:
+    published(1, partitions=2)
+    with subprocess.Popen(
+        command("stream", "tail", "flights", "--follow", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines = lines_of(process)
+        assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "k0"
+        call("stream", "publish", "flights", "--file", "in.jsonl", "--key", "n")
+        assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "0"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_looking_at_streams_loads_neither_spark_nor_arrow() -> None:
+    code = "import sys, penstock.cli.main; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    assert done.stdout.strip() == "[]"
