@@ -409,8 +409,10 @@ class RunLoop:
             if time.monotonic() > deadline:
                 raise PenstockTimeoutError(
                     f"the lease of the job could not be renewed for {3 * lease_s + 10:.0f} s (job.lease.ms is "
-                    f"{self._job.config.job.lease_ms}), so no batch may start. The last failure: {self._keeper.failure}"
+                    f"{self._job.config.job.lease_ms}), so no batch may start. The last failure: "
+                    f"{self._keeper.failure or 'none, the store has not answered yet'}"
                 )
+            self._look_at_commit()  # one that failed ends the run now, not when the lease is given up
             if self._stop.graceful.wait(0.05):
                 return False
         return True

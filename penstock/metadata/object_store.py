@@ -46,8 +46,9 @@ class ObjectStore(ABC):
     def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
         """Replace the object if its tag still is `tag`; with None, create it as `put_if_absent` does.
 
-        Atomic and durable; False if the object has another tag or is gone. Tags may be hashes of the content, so
-        data that must not be mistaken for an older version carries a counter or a token.
+        Atomic and durable; False if the object has another tag or is gone, which may be this very call's own doing, as
+        with `put_if_absent`. Tags may be hashes of the content, so data that must not be mistaken for an older version
+        carries a counter or a token.
         """
 
     @abstractmethod

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from obstore import exceptions as obstore_errors
-from obstore.store import from_url
 
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore, check_key, check_prefix
+from penstock.metadata.remote_client import LARGE_BYTES, RETRY_SECONDS, RemoteClients, open_clients
+from penstock.metadata.remote_errors import CHANGED, NOT_FOUND, TAKEN, Cause, cause_of, reason
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
     from obstore.store import ObjectStore as Obstore
 
-_NOT_FOUND = (obstore_errors.NotFoundError, FileNotFoundError)
-_TAKEN = (obstore_errors.AlreadyExistsError, FileExistsError)
-_CHANGED = (*_TAKEN, *_NOT_FOUND, obstore_errors.PreconditionError, obstore_errors.NotModifiedError)
-_DENIED = (obstore_errors.PermissionDeniedError, obstore_errors.UnauthenticatedError, PermissionError)
-_UNSUPPORTED = (obstore_errors.NotSupportedError, obstore_errors.UnknownConfigurationKeyError, NotImplementedError)
+T = TypeVar("T")
+
+_PAUSE_SECONDS = 0.1
 
 
 class RemoteObjectStore(ObjectStore):
@@ -30,6 +30,9 @@ class RemoteObjectStore(ObjectStore):
     Credentials and endpoints come from the environment, as obstore reads them. Conditional writes are the
     store's own (If-None-Match, If-Match, generation): a service that ignores them cannot be told apart from one
     that has them by looking at one reply, so it must not be used.
+
+    What may pass is tried again for `RETRY_SECONDS` before a call fails. So a write whose reply was lost is done twice:
+    the second time it finds its own object, and says False.
     """
 
     def __init__(self, url: str, *, store: Obstore | None = None) -> None:
@@ -38,19 +41,15 @@ class RemoteObjectStore(ObjectStore):
         Raises ConfigError if obstore cannot make a store of the URL and the environment.
         """
         self.url = url
-        if store is None:
-            try:
-                store = from_url(url)
-            except (obstore_errors.BaseError, ValueError) as error:
-                raise ConfigError(f"`{url}` cannot be opened as an object store: {_first_line(error)}") from error
-        self._store: Obstore = store
+        self._clients = open_clients(url) if store is None else RemoteClients(store, store)
+        self._store = self._clients.quick
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         check_key(key)
         with self._explained("write", key):
             try:
-                self._store.put(key, data, mode="create")
-            except (*_TAKEN, obstore_errors.PreconditionError, obstore_errors.NotModifiedError) as error:
+                _again(lambda: self._writer(data).put(key, data, mode="create"))
+            except TAKEN as error:
                 self._confirm_taken(key, error)
                 return False
             return True
@@ -62,11 +61,10 @@ class RemoteObjectStore(ObjectStore):
         check_key(key)
         with self._explained("read", key):
             try:
-                result = self._store.get(key)
-                data = bytes(result.bytes())
-            except _NOT_FOUND as error:
+                return _again(lambda: self._read(key))
+            except NOT_FOUND as error:
+                _refuse_without_bucket(error)
                 raise NotFoundError(f"there is no object `{key}` in {self.url}") from error
-            return data, _encode_tag(result.meta["e_tag"], result.meta["version"])
 
     def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
         if tag is None:
@@ -74,41 +72,52 @@ class RemoteObjectStore(ObjectStore):
         check_key(key)
         with self._explained("write", key):
             try:
-                self._store.put(key, data, mode=_decode_tag(tag))
-            except _CHANGED:
+                _again(lambda: self._writer(data).put(key, data, mode=_decode_tag(tag)))
+            except CHANGED as error:
+                _refuse_without_bucket(error)
                 return False
             return True
 
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         folder = check_prefix(prefix)
         with self._explained("list", folder):
-            pages = self._store.list(folder or None, offset=after, chunk_size=1000)
-            keys = [entry["path"] for page in pages for entry in page]
-        return sorted(key for key in keys if after is None or key > after)
+            found = _again(lambda: self._listed(folder, after))
+        return sorted(key for key in found if after is None or key > after)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         folder = check_prefix(prefix)
         with self._explained("list", folder):
-            pages = self._store.list(folder or None, chunk_size=1000)
-            found = {entry["path"]: int(entry["size"]) for page in pages for entry in page}
+            found = _again(lambda: self._listed(folder))
         return dict(sorted(found.items()))
 
     def delete(self, key: str) -> None:
         check_key(key)
         with self._explained("delete", key):
             try:
-                self._store.delete(key)
-            except _NOT_FOUND:
-                return
+                _again(lambda: self._store.delete(key))
+            except NOT_FOUND as error:
+                _refuse_without_bucket(error)
 
     def close(self) -> None:
         """Nothing to do: obstore closes its connections when the store is collected."""
+
+    def _read(self, key: str) -> tuple[bytes, str]:
+        result = self._store.get(key)
+        return bytes(result.bytes()), _encode_tag(result.meta["e_tag"], result.meta["version"])
+
+    def _listed(self, folder: str, after: str | None = None) -> dict[str, int]:
+        """Every key below the folder, and the size of its object."""
+        pages = self._store.list(folder or None, offset=after, chunk_size=1000)
+        return {entry["path"]: int(entry["size"]) for page in pages for entry in page}
+
+    def _writer(self, data: bytes) -> Obstore:
+        return self._clients.patient if len(data) > LARGE_BYTES else self._clients.quick
 
     def _confirm_taken(self, key: str, cause: Exception) -> None:
         """S3 answers two racing creates with a conflict that obstore reports as "exists" even if neither does yet."""
         try:
             self._store.head(key)
-        except _NOT_FOUND:
+        except NOT_FOUND:
             raise RetryableError(f"could not write `{key}` in {self.url}: a conflicting write was in flight") from cause
 
     @contextmanager
@@ -116,18 +125,30 @@ class RemoteObjectStore(ObjectStore):
         """Turn obstore's errors into ours, chained, naming the key and the store."""
         try:
             yield
-        except _DENIED as error:
-            raise ConfigError(
-                f"not allowed to {action} `{key}` in {self.url}: {_first_line(error)}. Check the credentials in the "
-                f"environment and the rights they carry"
-            ) from error
-        except _UNSUPPORTED as error:
-            raise ConfigError(
-                f"the store at {self.url} cannot {action} `{key}` as needed: {_first_line(error)}. It must support "
-                f"conditional writes"
-            ) from error
-        except (obstore_errors.BaseError, OSError) as error:
-            raise RetryableError(f"could not {action} `{key}` in {self.url}: {_first_line(error)}") from error
+        except (obstore_errors.BaseError, OSError, NotImplementedError) as error:
+            cause = cause_of(error)
+            kind = RetryableError if cause.may_pass else ConfigError
+            what = f"`{key}` in {self.url}" if key else self.url
+            raise kind(f"could not {action} {what}: {reason(error)}. {cause.value}") from error
+
+
+def _again(call: Callable[[], T]) -> T:
+    """What the call returns. obstore tries most again by itself, but gives up at once when a connection ends within
+    what it reads of a listing or of an error; every call of a store may be made twice."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            return call()
+        except obstore_errors.GenericError as error:
+            if not cause_of(error).may_pass or time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _refuse_without_bucket(error: Exception) -> None:
+    """Raise the error if it is the bucket that is missing: that is no store without objects."""
+    if cause_of(error) is Cause.NO_BUCKET:
+        raise error
 
 
 def _encode_tag(e_tag: str | None, version: str | None) -> str:
@@ -143,7 +164,3 @@ def _decode_tag(tag: str) -> UpdateVersion:
     if version is not None:
         mode["version"] = version
     return mode
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -49,29 +49,6 @@ def test_remote_list_passes_the_page_size() -> None:
     assert store.list("d", after=keys[1200]) == keys[1201:]
 
 
-def test_remote_failure_is_retryable_and_names_the_store() -> None:
-    """A real S3 client against a port where nobody listens."""
-    from obstore.store import S3Store
-
-    s3 = S3Store(
-        "bucket",
-        config={"endpoint": "http://127.0.0.1:9", "access_key_id": "a", "secret_access_key": "b", "region": "r"},
-        client_options={"allow_http": True},
-        retry_config={"max_retries": 0},
-    )
-    store = RemoteObjectStore("s3://bucket", store=s3)
-    for call in (
-        lambda: store.put_if_absent("k", b""),
-        lambda: store.put_if_match("k", b"", '["x", null]'),
-        lambda: store.get("k"),
-        lambda: store.list(""),
-        lambda: store.delete("k"),
-    ):
-        with pytest.raises(RetryableError, match="s3://bucket") as caught:
-            call()
-        assert caught.value.__cause__ is not None
-
-
 def test_memory_stores_are_shared_by_name() -> None:
     name = f"memory://{uuid.uuid4()}/sub"
     open_store(name).put_if_absent("k", b"1")

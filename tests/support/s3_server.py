@@ -1,0 +1,32 @@
+"""An S3 server in memory on a loopback port: `python -m tests.support.s3_server`.
+
+It prints its port and ends when its standard input is closed, so with whoever started it. One request is served at a
+time: S3 decides a conditional write at once, moto looks first and writes then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+PAGE = 7
+"""A listing answers with so many keys at most, so that every test reads several pages."""
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(PAGE)
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_port, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
