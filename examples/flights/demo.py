@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-HOME = Path(".penstock") / "demo"
+HOME = Path(".penstock")
+"""Where `penstock` looks by itself, so that its commands find the demo's job without being told where it is."""
 APP = "examples/flights/app.py:app"
 FLIGHTS = 336_776
 RUN = [sys.executable, "-m", "penstock.cli", "run", APP, "--until", "latest"]
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
     parser.add_argument("--backup", help="the state backends, `blob,changelog-stream`; remembered for the next time")
     arguments = parser.parse_args()
-    home = (HOME.parent / "demo-crash") if arguments.crash else HOME
+    home = (HOME / "demo-crash") if arguments.crash else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
     if arguments.crash:
         shutil.rmtree(home, ignore_errors=True)
@@ -43,11 +44,12 @@ def main() -> None:
 
 def publish(home: Path) -> None:
     """Publish the flights once; what an interrupted attempt left is published anew."""
-    done = home / "published"
+    done = home / "demo-published"
     if done.exists():
         print(f"{FLIGHTS} flights are published already")
         return
-    shutil.rmtree(home, ignore_errors=True)
+    for left in ("jobs/flights-1", "streams/flights", "streams/aircraft-totals", "streams/carrier-totals"):
+        shutil.rmtree(home / left, ignore_errors=True)
     run([sys.executable, "-m", "penstock.cli", "stream", "create", "flights", "--partitions", "8"])
     source = subprocess.Popen([sys.executable, "-m", "examples.flights.data"], stdout=subprocess.PIPE)
     command = [sys.executable, "-m", "penstock.cli", "stream", "publish", "flights", "--file", "-"]
@@ -59,7 +61,7 @@ def publish(home: Path) -> None:
 
 def backends(home: Path, named: str | None) -> str:
     """The state backends of the job: those named now or, without, the last time."""
-    remembered = home / "backends"
+    remembered = home / "demo-backends"
     if named:
         remembered.write_text(named, encoding="utf-8")
     return remembered.read_text(encoding="utf-8") if remembered.exists() else "changelog-files"
