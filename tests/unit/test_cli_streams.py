@@ -146,22 +146,34 @@ def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
     return lines
 
 
+INTERRUPTIBLE = """
+import signal, sys
+from penstock.cli.main import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+main()
+"""
+
+
 def test_tail_follows_what_is_appended_until_it_is_interrupted() -> None:
     published(1, partitions=2)
     with subprocess.Popen(
-        command("stream", "tail", "flights", "--follow", "--json"),
+        [sys.executable, "-c", INTERRUPTIBLE, "stream", "tail", "flights", "--follow", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        lines = lines_of(process)
-        assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "k0"
-        call("stream", "publish", "flights", "--file", "in.jsonl", "--key", "n")
-        assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "0"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
+        try:
+            lines = lines_of(process)
+            assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "k0"
+            call("stream", "publish", "flights", "--file", "in.jsonl", "--key", "n")
+            assert json.loads(lines.get(timeout=DEADLINE_S))["key"] == "0"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
 
 
 def test_looking_at_streams_loads_neither_spark_nor_arrow() -> None:
