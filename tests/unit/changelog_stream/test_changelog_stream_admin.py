@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -21,28 +20,8 @@ from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
-from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
-from penstock.testing.state_backend_contract import BackendHarness
 from tests.support.changelog_stream import SSP, STREAM, config, make_harness
-
-
-@pytest.fixture
-def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
-        yield store
-
-
-@pytest.fixture(params=["memory", "local"])
-def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
-    return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
-
-
-@pytest.fixture
-def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
-    with closing(make_harness(objects, tmp_path, system)) as harness:
-        yield harness
-
 
 # -- markers --
 

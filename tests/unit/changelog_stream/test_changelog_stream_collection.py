@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
 from penstock.state.backends import changelog_partition
 from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.state.backends.changelog_stream import needless
@@ -22,24 +20,6 @@ from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.support.changelog_stream import SSP, STREAM, log, make_harness, pairs, random_changes
-
-
-@pytest.fixture
-def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
-        yield store
-
-
-@pytest.fixture(params=["memory", "local"])
-def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
-    return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
-
-
-@pytest.fixture
-def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
-    with closing(make_harness(objects, tmp_path, system)) as harness:
-        yield harness
-
 
 # -- collecting --
 

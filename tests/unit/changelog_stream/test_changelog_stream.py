@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,32 +13,12 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
 from penstock.state.backends import bases, changelog_partition
 from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
-from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.support.changelog_stream import SSP, STREAM, config, log, make_harness, marker_of, pairs, random_changes
-
-
-@pytest.fixture
-def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
-        yield store
-
-
-@pytest.fixture(params=["memory", "local"])
-def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
-    return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
-
-
-@pytest.fixture
-def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
-    with closing(make_harness(objects, tmp_path, system)) as harness:
-        yield harness
-
 
 # -- commits --
 

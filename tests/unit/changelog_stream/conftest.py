@@ -1,0 +1,34 @@
+"""A changelog stream in memory and one on disk, and a backend over each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.system.base import System
+from penstock.system.local import LocalSystem
+from penstock.system.memory import MemorySystem
+from penstock.testing.state_backend_contract import BackendHarness
+from tests.support.changelog_stream import make_harness
+
+
+@pytest.fixture
+def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    with closing(open_store(f"memory://{id(request)}-{request.node.nodeid}")) as store:
+        yield store
+
+
+@pytest.fixture(params=["memory", "local"])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
+    return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
+
+
+@pytest.fixture
+def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
+    with closing(make_harness(objects, tmp_path, system)) as harness:
+        yield harness
