@@ -101,7 +101,8 @@ def check_session(session: SparkSession) -> None:
     """
     conf = session.sparkContext.getConf()
     _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
-    if conf.get(_KILL_IDLE, "false") != "true" or int(conf.get(_IDLE_SECONDS, "0") or 0) == 0:
+    kills = (conf.get(_KILL_IDLE) or "false").lower() == "true"
+    if not kills or (conf.get(_IDLE_SECONDS) or "0") in {"0", "0s"}:  # Spark takes a time with its unit, too
         logger.warning(
             "the Spark session that was passed does not end Python workers that hang: one that does keeps its batch "
             "from ending. Make the session with `%s` (seconds) and `%s=true`",
