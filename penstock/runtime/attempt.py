@@ -20,6 +20,10 @@ from penstock.runtime.instance import StageInstance
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
 from penstock.system.base import RawMessage
 
+_AT_ONCE = 1024
+"""Messages decoded before they are processed: so many that what is paid once for all of them is little, so few that
+they are still in the processor's cache."""
+
 
 class DiscardedAttemptError(RetryableError):
     """The attempt's input was not complete or not of one piece. It is dropped; Spark or the run loop tries again."""
@@ -218,8 +222,10 @@ class Attempt:
     def _plain_loop(self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
         position = self.instance.position
         try:
-            for way in ways:
-                way.run(keys, values, 0, position)
+            for first in range(0, len(keys), _AT_ONCE):
+                end = first + _AT_ONCE
+                for way in ways:
+                    way.run(keys[first:end], values[first:end], first, position)
         except OperatorFailedError as failure:
             self._fail(failure, keys[position.row])
         else:

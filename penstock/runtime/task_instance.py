@@ -11,7 +11,7 @@ from penstock.runtime.attempt import Attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
 from penstock.state.engine import Engine
-from penstock.state.records import Changes
+from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)
 _HOLD_SECONDS = 50
@@ -107,13 +107,12 @@ class TaskInstance:
         for attempt in attempts:
             for store, overlay in attempt.instance.overlays.items():
                 if overlay.changes:
-                    # First: what was applied before is written now, so `_pending`, which may be the same dict, is free.
                     self._engines[store].apply(overlay.changes)
                     if store in self._pending:
                         self._pending[store].update(overlay.changes)
                     else:
                         self._pending[store] = overlay.changes
-                    self.pending_bytes += _size(overlay.changes)
+                    self.pending_bytes += changes_bytes(overlay.changes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
                 old.close()
@@ -162,7 +161,3 @@ class TaskInstance:
     def _check(self) -> None:
         if self._broken is not None:
             raise ContainerLostError(f"task {self.task} can do nothing more: {self._broken}")
-
-
-def _size(changes: Changes) -> int:
-    return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))

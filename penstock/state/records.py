@@ -24,6 +24,11 @@ _SMALL = [_LENGTH.pack(n) for n in range(4096)]
 _ENCODE_AT_ONCE = 8192
 
 
+def changes_bytes(changes: Changes) -> int:
+    """Bytes of all keys and values."""
+    return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+
+
 def encode_records(changes: Changes) -> bytes:
     """The records, ended by -1."""
     chunks: list[bytes] = []

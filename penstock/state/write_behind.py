@@ -1,7 +1,8 @@
-"""An engine whose writes are visible at once and written a moment later, while the next batch begins.
+"""An engine whose writes are visible at once and written later: gathered over batches, then beside the next ones.
 
 What makes state durable is the commit, which takes the same changes from memory, so nothing depends on when RocksDB has
-them. A failed write is told at the next one; until then reads stay right, because what was not written is still here.
+them. A key that changes in every batch is written once for many of them. A failed write is told at the next one; until
+then reads stay right, because what was not written is still here.
 """
 
 from __future__ import annotations
@@ -14,63 +15,99 @@ from pathlib import Path
 
 from penstock.state.engine import Engine
 from penstock.state.overlay import MISSING, merge_changes
-from penstock.state.records import Changes
+from penstock.state.records import Changes, changes_bytes
 
+GATHERED_BYTES = 16 << 20
+"""Changes that take more memory than this are written; as much again may be under way."""
+_ENTRY_BYTES = 150
+"""What an entry takes in memory besides the bytes of its key and value, about."""
 _AT_ONCE = 500
 """Changes written at once: RocksDB's binding lets no other Python thread run meanwhile."""
 
 
 class WriteBehindEngine(Engine):
-    """Hands each `apply` to a thread; one is under way at a time. Everything else is used as any engine is."""
+    """Two layers of changes above an engine: what is gathered, and what a thread is writing. One write is under way at
+    a time. Everything else is used as any engine is."""
 
     def __init__(self, engine: Engine, writer: Executor) -> None:
         self._engine = engine
         self._writer = writer
-        self._layer: Changes | None = None
+        self._gathered: dict[bytes, bytes | None] = {}
+        """Entries are only ever added or replaced; another thread may be scanning."""
+        self._layer: Changes = {}
         """What is being written. It goes only once all of it can be read below."""
         self._written: Future[None] | None = None
+        self._applied = self._applied_bytes = 0
+        """Entries given to `apply` so far, and their bytes: an entry's size on average."""
+        self._scanned = False
+        """Since the last `apply`. Each scan sorts the layers' keys, so the layers of a store that is scanned should be
+        gone soon."""
 
     def get(self, key: bytes) -> bytes | None:
-        layer = self._layer
-        if layer is not None and (value := layer.get(key, MISSING)) is not MISSING:
-            return value  # type: ignore[return-value]  # mypy does not narrow by a sentinel
+        # From above to below, as changes move: at every moment the newest value is found.
+        for layer in (self._gathered, self._layer):
+            if (value := layer.get(key, MISSING)) is not MISSING:
+                return value  # type: ignore[return-value]  # mypy does not narrow by a sentinel
         return self._engine.get(key)
 
     def apply(self, changes: Changes) -> None:
-        """The changes are visible when this returns, and must not change until the next `apply` or `settle` does.
+        """The changes are visible when this returns.
 
         Raises what the write before raised: then nothing of these was taken.
         """
-        self.settle()
-        self._layer = changes
-        self._written = self._writer.submit(self._write, changes)
+        self._await_write()
+        self._gathered.update(changes)
+        self._applied += len(changes)
+        self._applied_bytes += changes_bytes(changes)
+        if self._scanned or self._gathered_bytes() > GATHERED_BYTES:
+            self._begin_write()
+        self._scanned = False
+
+    def _gathered_bytes(self) -> float:
+        return len(self._gathered) * (_ENTRY_BYTES + self._applied_bytes / max(1, self._applied))
+
+    def _begin_write(self) -> None:
+        """Once no write is under way."""
+        self._layer = self._gathered
+        self._gathered = {}
+        self._written = self._writer.submit(self._write, self._layer)
 
     def _write(self, changes: Changes) -> None:
         items = iter(changes.items())
         while part := dict(islice(items, _AT_ONCE)):
             self._engine.apply(part)
             time.sleep(0)
-        self._layer = None
+        self._layer = {}
 
-    def settle(self) -> None:
-        """Wait until everything is written. Raises what the write raised."""
+    def _await_write(self) -> None:
         if self._written is not None:
             self._written.result()
 
+    def settle(self) -> None:
+        """Wait until everything is written. Raises what a write raised."""
+        self._await_write()
+        if self._gathered:
+            self._begin_write()
+            self._await_write()
+
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        layer = self._layer  # before the scan begins: what is already below as well is merely said twice
-        below = self._engine.scan(start, end)
-        if layer is None:
-            return below
-        changed = sorted(key for key in layer if (start is None or key >= start) and (end is None or key < end))
-        return merge_changes(below, [(key, layer[key]) for key in changed])
+        self._scanned = True
+        # Taken in this order, before the scan begins: what has moved below meanwhile is merely said twice.
+        layers = self._gathered, self._layer
+        entries = self._engine.scan(start, end)
+        for layer in reversed(layers):
+            keys = list(layer)  # at once: nothing can be added meanwhile
+            changed = sorted(key for key in keys if (start is None or key >= start) and (end is None or key < end))
+            if changed:
+                entries = merge_changes(entries, [(key, layer[key]) for key in changed])
+        return entries
 
     def copy_to(self, directory: Path) -> None:
         self.settle()
         self._engine.copy_to(directory)
 
     def close(self) -> None:
-        """Wait for the write, whatever becomes of it."""
+        """Wait for the write under way, whatever becomes of it. What is gathered is given up."""
         if self._written is not None:
             self._written.exception()
         self._engine.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.state import write_behind
 from penstock.state.engine import Engine, RocksDbEngine
 from penstock.state.records import Changes
 from penstock.state.write_behind import WriteBehindEngine
@@ -25,12 +26,15 @@ class Gated(RocksDbEngine):
         self.gate = threading.Event()
         self.gate.set()
         self.failure: Exception | None = None
+        self.applied = 0
+        """Entries written."""
 
     def apply(self, changes: Changes) -> None:
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
         super().apply(changes)
+        self.applied += len(changes)
 
 
 @pytest.fixture
@@ -51,11 +55,19 @@ def _all(engine: Engine) -> dict[bytes, bytes]:
     return dict(engine.scan(None, None))
 
 
-def test_what_is_being_written_is_seen_as_if_it_were_written(engine: WriteBehindEngine, below: Gated) -> None:
+def _write(engine: WriteBehindEngine, changes: Changes) -> None:
+    """Apply changes that are handed to the writer, because the store was scanned."""
+    _all(engine)
+    engine.apply(changes)
+
+
+def test_what_is_gathered_or_being_written_is_seen_as_if_it_were_written(
+    engine: WriteBehindEngine, below: Gated
+) -> None:
     engine.apply({b"a": b"1", b"b": b"2", b"d": b"4"})
     engine.settle()
     below.gate.clear()
-    engine.apply({b"a": b"one", b"b": None, b"c": b"3"})
+    _write(engine, {b"a": b"one", b"b": None, b"c": b"3"})
     assert below.get(b"b") == b"2"  # not written yet
     assert [engine.get(key) for key in (b"a", b"b", b"c", b"d", b"e")] == [b"one", None, b"3", b"4", None]
     assert list(engine.scan(None, None)) == [(b"a", b"one"), (b"c", b"3"), (b"d", b"4")]
@@ -63,11 +75,19 @@ def test_what_is_being_written_is_seen_as_if_it_were_written(engine: WriteBehind
     below.gate.set()
     engine.settle()
     assert _all(engine) == _all(below) == {b"a": b"one", b"c": b"3", b"d": b"4"}
+    engine.apply({b"b": b"again"})
+    engine.apply({b"c": None})
+    engine.apply({b"c": b"third"})
+    assert below.get(b"c") == b"3"  # the others are gathered
+    assert [engine.get(key) for key in (b"a", b"b", b"c", b"d")] == [b"one", b"again", b"third", b"4"]
+    assert list(engine.scan(b"b", None)) == [(b"b", b"again"), (b"c", b"third"), (b"d", b"4")]
 
 
-def test_random_changes_read_as_a_dict_does_while_they_are_being_written(
-    engine: WriteBehindEngine, below: Gated
+@pytest.mark.parametrize("limit", [0, 20_000, write_behind.GATHERED_BYTES])
+def test_random_changes_read_as_a_dict_does_wherever_they_are(
+    engine: WriteBehindEngine, below: Gated, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(write_behind, "GATHERED_BYTES", limit)
     choose = random.Random(7)
     oracle: dict[bytes, bytes] = {}
     for _ in range(60):
@@ -79,28 +99,57 @@ def test_random_changes_read_as_a_dict_does_while_they_are_being_written(
         oracle.update({key: value for key, value in changes.items() if value is not None})
         for key in [key for key, value in changes.items() if value is None]:
             oracle.pop(key, None)
-        start, end = sorted((b"%04d" % choose.randrange(3000), b"%04d" % choose.randrange(3000)))
-        assert list(engine.scan(start, end)) == sorted((k, v) for k, v in oracle.items() if start <= k < end)
-        probe = b"%04d" % choose.randrange(3000)
-        assert engine.get(probe) == oracle.get(probe)
+        for _ in range(5):
+            probe = b"%04d" % choose.randrange(3000)
+            assert engine.get(probe) == oracle.get(probe)
+        if choose.random() < 0.3:
+            start, end = sorted((b"%04d" % choose.randrange(3000), b"%04d" % choose.randrange(3000)))
+            assert list(engine.scan(start, end)) == sorted((k, v) for k, v in oracle.items() if start <= k < end)
     engine.settle()
     assert _all(below) == oracle
 
 
-def test_a_copy_has_what_was_being_written(engine: WriteBehindEngine, below: Gated, tmp_path: Path) -> None:
+def test_a_key_that_changes_in_every_batch_is_written_once_for_many(
+    engine: WriteBehindEngine, below: Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_behind, "GATHERED_BYTES", 1 << 20)
+    for batch in range(40):
+        engine.apply({b"%d" % key: b"%d" % batch for key in range(1000)})
+    engine.settle()
+    assert below.applied == 1000
+    for batch in range(40):
+        engine.apply({b"%d-%d" % (batch, key): b"" for key in range(1000)})
+        assert len(engine._gathered) <= 8_000
+    engine.settle()
+    assert below.applied == 41_000
+    assert len(_all(below)) == 41_000
+
+
+def test_a_store_that_is_scanned_is_written_at_each_end(engine: WriteBehindEngine, below: Gated) -> None:
+    for batch in range(3):
+        _write(engine, {b"%d" % batch: b""})
+        assert not engine._gathered
+    engine.apply({b"3": b""})
+    assert engine._gathered == {b"3": b""}
+
+
+def test_a_copy_has_what_was_gathered_and_what_was_being_written(
+    engine: WriteBehindEngine, below: Gated, tmp_path: Path
+) -> None:
     below.gate.clear()
-    engine.apply({b"k": b"v"})
+    _write(engine, {b"k": b"v", b"l": b"w"})
     opener = threading.Timer(0.05, below.gate.set)
     opener.start()
+    engine.apply({b"k": b"new"})
     engine.copy_to(tmp_path / "copy")
     copied = RocksDbEngine(tmp_path / "copy", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER, read_only=True)
-    assert _all(copied) == {b"k": b"v"}
+    assert _all(copied) == {b"k": b"new", b"l": b"w"}
     copied.close()
 
 
 def test_a_failed_write_is_told_at_the_next_one_and_reads_stay_right(engine: WriteBehindEngine, below: Gated) -> None:
     below.failure = OSError("no space left")
-    engine.apply({b"k": b"v"})
+    _write(engine, {b"k": b"v"})
     with pytest.raises(OSError, match="no space left"):
         engine.apply({b"k": b"later"})
     assert engine.get(b"k") == b"v"
