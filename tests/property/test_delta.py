@@ -52,6 +52,12 @@ def records_by_hand(changes: dict[bytes, bytes | None]) -> bytes:
     return b"".join(parts) + b"\xff\xff\xff\xff"
 
 
+def test_many_records_are_laid_out_as_few() -> None:
+    changes = {b"%d" % key: None if key % 7 == 0 else b"v" * (key % 300) for key in range(5000)}
+    assert encode_records(changes) == records_by_hand(changes)
+    assert decode_records(records_by_hand(changes), "many") == changes
+
+
 def test_the_golden_file_reads() -> None:
     assert decode_delta(GOLDEN.read_bytes(), "golden") == (HEADER, GOLDEN_CHANGES)
 
