@@ -19,6 +19,8 @@ _TEMPORARY = RESERVED_PREFIX + "tmp-"
 _LOCK = RESERVED_PREFIX + "lock"
 _TRIES = 16
 _LOCK_POLL_S = 0.005
+_PIECE_BYTES = 256 << 10
+"""What is hashed and written elsewhere while it is still in the processor's cache costs a third."""
 
 
 class FileObjectStore(ObjectStore):
@@ -43,11 +45,21 @@ class FileObjectStore(ObjectStore):
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
-        with _explained("read", path):
-            try:
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-                raise NotFoundError(f"there is no object `{key}` in {self.root}") from error
+        with _explained("read", path), self._found(key):
+            return path.read_bytes()
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        path = self._path(key)
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        with _explained("read", path), self._found(key):
+            file = path.open("rb", buffering=0)
+        with file:
+            while True:
+                with _explained("read", path):
+                    size = file.readinto(buffer)
+                if not size:
+                    return
+                yield buffer[:size]
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
         data = self.get(key)
@@ -104,6 +116,14 @@ class FileObjectStore(ObjectStore):
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
+
+    @contextmanager
+    def _found(self, key: str) -> Iterator[None]:
+        """Turn the absence of a file into the absence of an object."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise NotFoundError(f"there is no object `{key}` in {self.root}") from error
 
     def _tag_now(self, key: str) -> str | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 
 from penstock.errors import ConfigError, NotFoundError
@@ -37,6 +38,12 @@ class ObjectStore(ABC):
     @abstractmethod
     def get(self, key: str) -> bytes:
         """The whole object. Raises NotFoundError if there is none."""
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        """The whole object, piece by piece in order; a piece is valid until the next one is asked for. Here it is a
+        single piece; a store that has smaller ones at hand overrides it. Raises as `get`, at the first piece or later.
+        """
+        yield self.get(key)
 
     @abstractmethod
     def get_with_tag(self, key: str) -> tuple[bytes, str]:

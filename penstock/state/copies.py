@@ -21,7 +21,6 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.errors import ConfigError, CorruptError
 
 _FORMAT = 1
-_CHUNK = 1 << 20
 
 
 def tasks_with_copies(base: Path) -> tuple[int, ...]:
@@ -123,11 +122,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_and_hash(path: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,12 @@ class ObjectStoreContract:
         assert store.put_if_absent("empty", b"")
         assert store.get("empty") == b""
 
+    def test_the_pieces_of_an_object_are_the_object(self, store: ObjectStore) -> None:
+        for size in (0, 1, (256 << 10) - 1, 256 << 10, (1 << 20) + 1):
+            data = random.Random(size).randbytes(size)  # noqa: S311 - reproducible, not secret
+            store.put_if_absent(f"of/{size}", data)
+            assert b"".join(map(bytes, store.pieces(f"of/{size}"))) == data
+
     def test_get_of_nothing(self, store: ObjectStore) -> None:
         store.put_if_absent("a/b", b"")
         for key in ("missing", "a/missing", "a", "a/b/c"):
@@ -44,6 +51,8 @@ class ObjectStoreContract:
                 store.get(key)
             with pytest.raises(NotFoundError):
                 store.get_with_tag(key)
+            with pytest.raises(NotFoundError, match=key):
+                list(store.pieces(key))
 
     def test_replace_needs_the_current_tag(self, store: ObjectStore) -> None:
         assert store.put_if_match("k", b"1", None)

@@ -277,7 +277,11 @@ def test_a_truncated_a_vanished_and_a_changed_object_are_named(harness: BackendH
     marker = harness.backup(1).commit(first={b"a": b"1"})["first"]
     for key in blobs_of(harness, marker):
         data = objects.get(key)
-        for damaged, said in ((data[:-1], f"has {len(data) - 1} of {len(data)} bytes"), (data[:-1] + b"\xff", "hash")):
+        for damaged, said in (
+            (data[:-1], f"has {len(data) - 1} of {len(data)} bytes"),
+            (data + b"x", f"has {len(data) + 1} of {len(data)} bytes or more"),
+            (data[:-1] + b"\xff", "hash"),
+        ):
             objects.delete(key)
             objects.put_if_absent(key, damaged)
             with pytest.raises(CorruptError, match=f"blob `{key}`, of file .* of store `first` of task 0.*{said}"):

@@ -14,7 +14,8 @@ from penstock.state.backends.blob.transfer import in_parallel
 
 MAX_PART_BYTES = 32 << 20
 """Files are cut into equal parts of at most this size, so that memory and a retry are bounded."""
-_READ_BYTES = 1 << 20
+_READ_BYTES = 256 << 10
+"""So few that they are in the processor's cache when they are hashed again, for the whole file."""
 
 _Identity: TypeAlias = tuple[str, int, int, int]
 
@@ -73,12 +74,13 @@ class FileHashes:
     def _hash(self, directory: Path, identity: _Identity) -> tuple[_Identity, LocalFile]:
         path, size, *_ = identity
         whole, parts = hashlib.sha256(), []
-        with (directory / path).open("rb") as file:
+        buffer = memoryview(bytearray(_READ_BYTES))
+        with (directory / path).open("rb", buffering=0) as file:
             for _, left in part_ranges(size, self._max_part_bytes):
                 part = hashlib.sha256()
-                while left > 0 and (data := file.read(min(left, _READ_BYTES))):
-                    part.update(data)
-                    whole.update(data)
-                    left -= len(data)
+                while left > 0 and (read := file.readinto(buffer[:left])):
+                    part.update(buffer[:read])
+                    whole.update(buffer[:read])
+                    left -= read
                 parts.append(part.hexdigest())
         return identity, LocalFile(path, size, whole.hexdigest(), tuple(parts))

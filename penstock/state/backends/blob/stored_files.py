@@ -114,16 +114,21 @@ def _fetch(
     context: BackendContext, names: BlobNames, blob: FileBlob, size: int, local: Path, budget: ByteBudget
 ) -> int:
     key = names.key(blob.name)
-    with budget.hold(size):
-        try:
-            data = context.objects.get(key)
-        except NotFoundError as error:
-            raise NotFoundError(f"blob `{key}`, of file `{local.name}` of {names}, is missing") from error
-        if len(data) != size:
-            raise CorruptError(f"blob `{key}`, of file `{local.name}` of {names}, has {len(data)} of {size} bytes")
-        if hashlib.sha256(data).hexdigest() != blob.sha256:
-            raise CorruptError(f"blob `{key}`, of file `{local.name}` of {names}, is damaged: its hash differs")
-        with local.open("r+b") as file:
+    what = f"blob `{key}`, of file `{local.name}` of {names},"
+    digest, read = hashlib.sha256(), 0
+    try:
+        with budget.hold(size), local.open("r+b") as file:
             file.seek(blob.offset)
-            file.write(data)
+            for piece in context.objects.pieces(key):
+                read += len(piece)
+                if read > size:  # the part after it may be there already
+                    raise CorruptError(f"{what} has {read} of {size} bytes or more")
+                digest.update(piece)
+                file.write(piece)
+    except NotFoundError as error:
+        raise NotFoundError(f"{what} is missing") from error
+    if read < size:
+        raise CorruptError(f"{what} has {read} of {size} bytes")
+    if digest.hexdigest() != blob.sha256:
+        raise CorruptError(f"{what} is damaged: its hash differs")
     return size

@@ -18,7 +18,7 @@ from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
 from penstock.state.engine import Engine, engine_kind, open_whatever
-from penstock.state.records import Changes
+from penstock.state.records import Changes, changes_bytes
 
 _LOAD_BYTES = 64 << 20
 """Net changes of several deltas are gathered up to this size and loaded at once."""
@@ -123,7 +123,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             except (CorruptError, NotFoundError) as error:
                 raise self._beyond_repair(store, wanted, way, delta, [error, *broken]) from error
             gathered.update(changes)
-            size += sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+            size += changes_bytes(changes)
             progress.report(read)
             if size >= _LOAD_BYTES:
                 engine.load(gathered)
