@@ -147,7 +147,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--commit-ms", type=int, default=1000, help="task.commit.ms")
     parser.add_argument("--latency-ms", type=float, default=200, help="of each call to the object store")
     parser.add_argument("--megabytes-per-second", type=float, default=20, help="of each container; 0: unlimited")
-    parser.add_argument("--repeat", type=int, default=3, help="rounds; every side runs once in each")
+    parser.add_argument("--repeat", type=int, default=7, help="rounds; every side runs once in each")
     parser.add_argument("--threads", type=int, default=2, help="local[N], tasks, partitions, containers")
     parser.add_argument("--json", type=Path, default=RESULTS / "async_commit.json")
     options = parser.parse_args(given)
@@ -171,7 +171,9 @@ def main(given: Sequence[str] | None = None) -> int:
         with console.status("writing the events"):
             inputs = write_inputs(workload, work / "inputs", options.threads)
         for number in range(options.repeat):
-            for mode, own in rounds.items():
+            # Back and forth, so that a machine that becomes faster or slower favours no side.
+            for mode in options.modes[:: 1 if number % 2 == 0 else -1]:
+                own = rounds[mode]
                 with console.status(f"round {number + 1} of {options.repeat}: {mode}"):
                     own.append(measure(mode, workload, inputs, options, work / "side"))
                 shutil.rmtree(work / "side")

@@ -185,7 +185,7 @@ SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
 STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432",
     "The size of RocksDB's block cache of each store of a task.")
 STORES_WRITE_BUFFER = Key("stores.rocksdb.write.buffer.bytes", Bytes(65536), "16777216",
-    "The size of RocksDB's write buffer of each store of a task.")
+    "The size of RocksDB's write buffer of each store of a task, and of the changes gathered above it.")
 STORES_BACKUP = Key("stores.backup.factories", _BACKENDS, "changelog-files",
     "The state backends that every store is backed up to.", "Samza")
 STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
@@ -198,7 +198,8 @@ STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
     "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,
-    "The size of RocksDB's write buffer of this store, for each task.", fallback=STORES_WRITE_BUFFER)
+    "The size of RocksDB's write buffer of this store, and of the changes gathered above it, for each task.",
+    fallback=STORES_WRITE_BUFFER)
 STORE_BACKUP = Key("stores.<name>.backup.factories", _BACKENDS, None,
     "The state backends that this store is backed up to.", "Samza", fallback=STORES_BACKUP)
 STORE_RESTORE = Key("stores.<name>.restore.factories", _BACKENDS, None,

@@ -120,15 +120,18 @@ class ContainerStorage:
             for engine in engines.values():
                 engine.close()
             raise
-        behind = {store: self._behind(engine) for store, engine in engines.items()}
+        behind = {store: self._behind(store, engine) for store, engine in engines.items()}
         instance = TaskInstance(task, self._package.topology, self._package.settings, behind, call.last_ended)
         self._tasks[task] = instance
         affinity = self._package.config.job.host_affinity_enabled
         self._commits[task] = TaskCommitManager(instance, backups, self._folders, keep_copies=affinity)
 
-    def _behind(self, engine: Engine) -> Engine:
+    def _behind(self, store: str, engine: Engine) -> Engine:
         """Writing a batch to RocksDB takes longer than what an End may wait for; a map in memory is written at once."""
-        return WriteBehindEngine(engine, self._writers) if isinstance(engine, RocksDbEngine) else engine
+        if not isinstance(engine, RocksDbEngine):
+            return engine
+        gather = self._package.config.store(store).rocksdb_write_buffer_bytes
+        return WriteBehindEngine(engine, self._writers, gather)
 
     def _open_store(
         self,

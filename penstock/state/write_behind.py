@@ -17,8 +17,6 @@ from penstock.state.engine import Engine
 from penstock.state.overlay import MISSING, merge_changes
 from penstock.state.records import Changes, changes_bytes
 
-GATHERED_BYTES = 16 << 20
-"""Changes that take more memory than this are written; as much again may be under way."""
 _ENTRY_BYTES = 150
 """What an entry takes in memory besides the bytes of its key and value, about."""
 _AT_ONCE = 500
@@ -29,9 +27,11 @@ class WriteBehindEngine(Engine):
     """Two layers of changes above an engine: what is gathered, and what a thread is writing. One write is under way at
     a time. Everything else is used as any engine is."""
 
-    def __init__(self, engine: Engine, writer: Executor) -> None:
+    def __init__(self, engine: Engine, writer: Executor, gather_bytes: int) -> None:
+        """Changes that take more than `gather_bytes` of memory are written; as much again may be under way."""
         self._engine = engine
         self._writer = writer
+        self._gather_bytes = gather_bytes
         self._gathered: dict[bytes, bytes | None] = {}
         """Entries are only ever added or replaced; another thread may be scanning."""
         self._layer: Changes = {}
@@ -59,7 +59,7 @@ class WriteBehindEngine(Engine):
         self._gathered.update(changes)
         self._applied += len(changes)
         self._applied_bytes += changes_bytes(changes)
-        if self._scanned or self._gathered_bytes() > GATHERED_BYTES:
+        if self._scanned or self._gathered_bytes() > self._gather_bytes:
             self._begin_write()
         self._scanned = False
 

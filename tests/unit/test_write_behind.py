@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.state import write_behind
 from penstock.state.engine import Engine, RocksDbEngine
 from penstock.state.records import Changes
 from penstock.state.write_behind import WriteBehindEngine
@@ -43,9 +42,14 @@ def below(tmp_path: Path) -> Gated:
 
 
 @pytest.fixture
-def engine(below: Gated) -> Iterator[WriteBehindEngine]:
+def gather_bytes() -> int:
+    return 1 << 20
+
+
+@pytest.fixture
+def engine(below: Gated, gather_bytes: int) -> Iterator[WriteBehindEngine]:
     with ThreadPoolExecutor(1) as writer:
-        made = WriteBehindEngine(below, writer)
+        made = WriteBehindEngine(below, writer, gather_bytes)
         yield made
         below.gate.set()
         made.close()
@@ -83,11 +87,8 @@ def test_what_is_gathered_or_being_written_is_seen_as_if_it_were_written(
     assert list(engine.scan(b"b", None)) == [(b"b", b"again"), (b"c", b"third"), (b"d", b"4")]
 
 
-@pytest.mark.parametrize("limit", [0, 20_000, write_behind.GATHERED_BYTES])
-def test_random_changes_read_as_a_dict_does_wherever_they_are(
-    engine: WriteBehindEngine, below: Gated, limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_behind, "GATHERED_BYTES", limit)
+@pytest.mark.parametrize("gather_bytes", [0, 20_000, 1 << 20])
+def test_random_changes_read_as_a_dict_does_wherever_they_are(engine: WriteBehindEngine, below: Gated) -> None:
     choose = random.Random(7)
     oracle: dict[bytes, bytes] = {}
     for _ in range(60):
@@ -109,10 +110,7 @@ def test_random_changes_read_as_a_dict_does_wherever_they_are(
     assert _all(below) == oracle
 
 
-def test_a_key_that_changes_in_every_batch_is_written_once_for_many(
-    engine: WriteBehindEngine, below: Gated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_behind, "GATHERED_BYTES", 1 << 20)
+def test_a_key_that_changes_in_every_batch_is_written_once_for_many(engine: WriteBehindEngine, below: Gated) -> None:
     for batch in range(40):
         engine.apply({b"%d" % key: b"%d" % batch for key in range(1000)})
     engine.settle()
