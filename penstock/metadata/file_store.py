@@ -19,7 +19,7 @@ _TEMPORARY = RESERVED_PREFIX + "tmp-"
 _LOCK = RESERVED_PREFIX + "lock"
 _TRIES = 16
 _LOCK_POLL_S = 0.005
-_PIECE_BYTES = 256 << 10
+_PIECE_BYTES = 192 << 10
 """What is hashed and written elsewhere while it is still in the processor's cache costs a third."""
 
 
