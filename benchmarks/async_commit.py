@@ -102,11 +102,21 @@ def combine(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(sides: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The rows per second of the sides with commits over those of the side without."""
+    """The rows per second of the sides with commits over those of the side without: of each round, as its sides ran one
+    right after the other, and of these the median."""
     if "none" not in sides:
         return {}
-    base = sides["none"]["rows_per_second"]
-    return {mode: round(side["rows_per_second"] / base, 3) for mode, side in sides.items() if mode != "none"}
+    base = [one["rows_per_second"] for one in sides["none"]["rounds"]]
+    return {
+        mode: round(
+            statistics.median(
+                one["rows_per_second"] / without for one, without in zip(side["rounds"], base, strict=True)
+            ),
+            3,
+        )
+        for mode, side in sides.items()
+        if mode != "none"
+    }
 
 
 def report(sides: Mapping[str, Mapping[str, Any]]) -> None:

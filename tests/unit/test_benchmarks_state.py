@@ -276,10 +276,13 @@ class TestCounting:
         combined = async_commit.combine([one, {**one, "rows_per_second": 300.0}])
         assert (combined["rows_per_second"], combined["upload_ms"], combined["peak_bytes"]) == (200, None, 7)
 
-    def test_the_side_without_commits_is_what_others_are_compared_with(self):
-        sides = {"none": {"rows_per_second": 200}, "asynchronous": {"rows_per_second": 190}}
+    def test_a_side_is_compared_with_the_one_without_commits_of_the_same_round(self):
+        sides = {
+            mode: {"rounds": [{"rows_per_second": each} for each in rows]}
+            for mode, rows in {"none": [200, 100, 300], "asynchronous": [190, 99, 270]}.items()
+        }
         assert async_commit.ratios(sides) == {"asynchronous": 0.95}
-        assert async_commit.ratios({"asynchronous": {"rows_per_second": 190}}) == {}
+        assert async_commit.ratios({"asynchronous": sides["asynchronous"]}) == {}
 
     @pytest.mark.parametrize(
         ("benchmark", "given"),
