@@ -1,4 +1,4 @@
-"""A batch's writes above the engine, until the batch has ended."""
+"""Writes above an engine: a batch's, until the batch has ended, and those that are written later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSING: Final = _Missing()
 
 
 class Overlay:
-    """Net changes of one attempt to one store, read through by get and scan. Never touches the engine."""
+    """Net changes to one store, read through by get and scan. Never touches the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -44,7 +44,7 @@ class Overlay:
         if self._order is None:
             self._order = SortedSet()
         # A dict keeps its keys in the order they were added, so the new ones are at its end.
-        self._order.update(islice(self.changes, len(self._order), None))
+        self._order.update(islice(reversed(self.changes), len(self.changes) - len(self._order)))
         keys = list(self._order.irange(start, end, inclusive=(True, False)))
         return merge_changes(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
 
