@@ -82,8 +82,8 @@ def measure(side: str, options: argparse.Namespace, work: Path) -> dict[str, Any
 def summarise(point: Summary) -> dict[str, Any]:
     """The fastest of the rounds, and the medians. `verified` is None if no round was compared.
 
-    The fastest count: a virtual machine gives free memory back to its host after a while, and to get it again for the
-    files that are written takes several times as long as to copy to it. Which side meets that is chance.
+    The fastest count: in some rounds the kernel takes several times as long for as many pages of the files that are
+    written, probably because the host had taken the memory back. Which side meets that is chance.
     """
     rounds = point["rounds"]
     cp = [one["cp_seconds"] for one in rounds]

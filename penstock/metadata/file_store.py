@@ -20,7 +20,8 @@ _LOCK = RESERVED_PREFIX + "lock"
 _TRIES = 16
 _LOCK_POLL_S = 0.005
 _PIECE_BYTES = 192 << 10
-"""What is hashed and written elsewhere while it is still in the processor's cache costs a third."""
+"""So few that one buffer does, which stays in the processor's cache: fresh memory for whole objects can cost more than
+reading, hashing and writing them."""
 
 
 class FileObjectStore(ObjectStore):

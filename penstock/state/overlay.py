@@ -35,12 +35,12 @@ class Overlay:
         self._order = None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value as this attempt sees it."""
+        """The value, the changes included."""
         value = self.changes.get(key, MISSING)
         return self._engine.get(key) if isinstance(value, _Missing) else value
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries with start <= key < end as this attempt sees them, in order; unmoved by later writes."""
+        """The entries with start <= key < end, the changes included, in order; unmoved by later writes."""
         if self._order is None:
             self._order = SortedSet()
         # A dict keeps its keys in the order they were added, so the new ones are at its end.
