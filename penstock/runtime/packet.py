@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 REPORT_STAGE = -1
 """The stage number that report packets are addressed to: the driver."""
+
+_MAX_COLUMN_BYTES = 2**31 - 1
+"""A binary column has offsets of 32 bits."""
 
 
 class Kind(IntEnum):
@@ -86,15 +90,29 @@ def split_origin(code: int) -> tuple[int, int]:
 
 def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
     """Packets as one Arrow batch of `PACKET_SCHEMA`."""
-    columns = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
-    arrays = []
-    for field, column in zip(PACKET_SCHEMA, columns, strict=True):
-        # Arrow takes an Arrow buffer as an element only through the buffer protocol.
-        cells = (
-            [memoryview(c) if isinstance(c, pa.Buffer) else c for c in column] if field.name == "payload" else column
-        )
-        arrays.append(pa.array(cells, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=PACKET_SCHEMA)
+    *columns, payloads = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
+    arrays = [pa.array(column, field.type) for field, column in zip(PACKET_SCHEMA, columns, strict=False)]
+    return pa.RecordBatch.from_arrays([*arrays, _binary_column(payloads)], schema=PACKET_SCHEMA)
+
+
+def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
+    """The cells as a column of bytes, with one copy.
+
+    `pa.array` does not take Arrow buffers as cells, and it must not get memoryviews of them: for each of these pyarrow
+    (26.0.1) keeps a reference to the memory until the process ends. It does not for bytes or bytearray.
+
+        data = bytearray(1000)
+        arrays = [pa.array([memoryview(data)], pa.binary()) for _ in range(100)]
+        del arrays; print(sys.getrefcount(data))  # 102, and 2 is right
+    """
+    offsets = np.zeros(len(cells) + 1, np.int64)
+    np.cumsum([_size(cell) for cell in cells], out=offsets[1:])
+    if offsets[-1] > _MAX_COLUMN_BYTES:
+        raise ValueError(f"packets of {offsets[-1]} bytes together do not fit into one Arrow batch")
+    valid = None if all(cell is not None for cell in cells) else pa.array([cell is not None for cell in cells])
+    data = b"".join([cell for cell in cells if cell is not None])
+    buffers = [valid and valid.buffers()[1], pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
@@ -125,7 +143,7 @@ def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iter
     size = 0
     for packet in packets:
         group.append(packet)
-        size += 256 + (len(packet.payload) if isinstance(packet.payload, bytes) else _size(packet.payload))
+        size += 256 + _size(packet.payload)
         if size >= limit_bytes:
             yield group
             group, size = [], 0
@@ -133,5 +151,5 @@ def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iter
         yield group
 
 
-def _size(payload: pa.Buffer | None) -> int:
-    return 0 if payload is None else int(payload.size)
+def _size(payload: bytes | pa.Buffer | None) -> int:
+    return 0 if payload is None else len(payload)
