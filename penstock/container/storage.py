@@ -23,7 +23,7 @@ from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engine import Engine, RocksDbEngine
-from penstock.state.restore import Tried, restore_store
+from penstock.state.restore import Restored, Tried, restore_order, restore_store
 from penstock.state.write_behind import WriteBehindEngine
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ class ContainerStorage:
         restored = restore_store(
             self._context(task, (store,)),
             store,
-            self._package.config.store(store).restore_factories,
+            restore_order(store, self._package.config.store(store).restore_factories, markers),
             markers,
             live,
             lambda directory: self._folders.open(store, directory),
             progress,
         )
-        self._failed.extend(f"{tried}; {restored.backend} was used instead" for tried in restored.failed)
+        self._failed.extend(_fallbacks(store, task, checkpoint_id, restored))
         return restored.engine, restored.failed
 
     def _open_copy(self, store: str, task: int, checkpoint_id: CheckpointId, live: Path) -> Engine | None:
@@ -273,6 +273,17 @@ class ContainerStorage:
                 self._folders.remove_live(store, task)
         self._writers.shutdown()
         self._objects.close()
+
+
+def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: Restored) -> list[str]:
+    """Why a store was not restored from the backend that is preferred."""
+    notes = [f"{tried}; {restored.backend} was used instead" for tried in restored.failed]
+    if restored.without_marker:
+        notes.append(
+            f"store `{store}` of task {task} could not be restored from {', '.join(restored.without_marker)}: "
+            f"checkpoint {checkpoint_id} has no marker of it from there; {restored.backend} was used instead"
+        )
+    return notes
 
 
 def _clean_up(manager: TaskBackupManager, checkpoint_id: CheckpointId, markers: Mapping[str, str], whose: str) -> None:

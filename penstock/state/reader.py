@@ -23,7 +23,7 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engine import Engine, open_whatever
-from penstock.state.restore import Restored, restore_store
+from penstock.state.restore import Restored, restore_order, restore_store
 from penstock.system.base import System
 from penstock.system.registry import open_systems
 
@@ -81,8 +81,7 @@ class StateReader:
         check_store(record, store)
         own = self.markers(record, task)
         settings = self._config.store(store)
-        wanted = settings.restore_factories
-        named = [backend] if backend else [*wanted, *(name for name in own if name not in wanted)]
+        named = (backend,) if backend else restore_order(store, settings.restore_factories, own)
         context = BackendContext(self._objects, self._paths, task, (store,), record.epoch, self._config, self._systems)
         directory = self._scratch / str(next(self._folders))
         small = _small(settings)

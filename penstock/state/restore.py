@@ -35,11 +35,27 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An open store, the backend it came from, and those that could not."""
+    """An open store, the backend it came from, and the preferred ones that could not serve."""
 
     engine: Engine
     backend: str
     failed: tuple[Tried, ...]
+    """Those that have a marker, and failed."""
+    without_marker: tuple[str, ...] = ()
+    """Those that the checkpoint has no marker from."""
+
+
+def restore_order(store: str, wanted: Sequence[str], markers: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+    """The backends to restore a store from: the wanted ones, then every other one that has a marker. Pure.
+
+    A marker means that its backend alone can rebuild the store. A store is therefore restored from any backend that
+    the checkpoint has a marker from, whatever the configuration prefers now.
+
+    Example:
+        >>> restore_order("totals", ["blob"], {"changelog-files": {"totals": "7"}, "other": {}})
+        ('blob', 'changelog-files')
+    """
+    return (*wanted, *(name for name, stores in markers.items() if store in stores and name not in wanted))
 
 
 def restore_store(
@@ -76,7 +92,8 @@ def restore_store(
             failed.append(Tried(store, context.task, name, str(error), isinstance(error, RetryableError)))
             logger.warning("%s", failed[-1])
         else:
-            return Restored(engine, name, tuple(failed))
+            before = wanted[: wanted.index(name)]
+            return Restored(engine, name, tuple(failed), tuple(each for each in before if each not in named))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
     if any(each.may_pass for each in failed):
         raise RetryableError(f"store `{store}` of task {context.task} could not be restored for now. Tried {tried}")

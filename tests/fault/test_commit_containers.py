@@ -368,7 +368,7 @@ def test_a_backend_that_replaces_the_only_one_is_waited_for(tmp_path: Path, cont
     markers = job.whole_commit(1)
     job = reconfigured(job, **{"stores.backup.factories": SECOND, "stores.restore.factories": f"{SECOND},{FILES}"})
     job.open_at(1, markers, last_ended=1)
-    assert job.notes == [], "a backend without a marker is none that failed"
+    assert sorted(job.notes) == [without_marker(task, SECOND, 1, FILES) for task in range(TASKS)]
     job.faults.plan(Fault("base", "put.begin", "block", times=TASKS, backend="second"))
     job.snapshot(2)
     with ThreadPoolExecutor(1) as pool:
@@ -405,6 +405,49 @@ def test_a_base_that_fails_for_now_begins_again_from_a_later_copy(tmp_path: Path
 
 
 # Restores from several backends.
+
+
+def without_marker(task: int, preferred: str, checkpoint: int, used: str) -> str:
+    """What is logged of a preferred backend that the checkpoint has no marker from."""
+    return (
+        f"store `totals` of task {task} could not be restored from {preferred}: checkpoint {checkpoint}-0 has no "
+        f"marker of it from there; {used} was used instead"
+    )
+
+
+def test_without_a_marker_from_any_configured_backend_another_one_is_used(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    """SEP-28: an error in the log, and the use of another marker. The configured backends begin with a base."""
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **{"stores.backup.factories": f"blob,{SECOND}"})
+    job.open_at(1, markers, last_ended=1)
+    assert sorted(job.notes) == [without_marker(task, f"blob, {SECOND}", 1, FILES) for task in range(TASKS)]
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    assert all(own.keys() == {"blob", SECOND} and own["blob"] and own[SECOND] for own in markers.values())
+    assert job.restored(markers, "blob") == job.restored(markers, SECOND) == oracle(A, B)
+
+    job = reconfigured(job)  # and back
+    job.open_at(2, markers, last_ended=2)
+    assert sorted(job.notes) == [without_marker(task, FILES, 2, "blob") for task in range(TASKS)]
+    job.run_batch(3, C)
+    assert job.restored(job.whole_commit(3), FILES) == oracle(A, B, C)
+
+
+def test_when_no_configured_backend_can_restore_the_others_of_the_checkpoint_are_tried(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    job, markers = both(tmp_path, container)
+    (missing,) = job.data_of().glob("totals/1/1.*.delta")
+    missing.unlink()
+    job = reconfigured(job, **{"stores.backup.factories": FILES})
+    job.open_at(2, markers, last_ended=2)
+    (note,) = job.notes
+    assert note.endswith(f"{SECOND} was used instead")
+    job.run_batch(3, C)
+    assert job.restored(job.whole_commit(3), FILES) == oracle(A, B, C)
 
 
 def both(folder: Path, container: ContainerProcess) -> tuple[CommitJob, Markers]:
