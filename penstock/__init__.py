@@ -1,36 +1,6 @@
 """Penstock: stateful stream processing in Python on Apache Spark."""
 
-from penstock.api.application import MessageStream, StreamApplication, TaskApplication
-from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
-from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import (
-    Startpoint,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-    StartpointVisitor,
-)
-from penstock.api.store import KeyValueStore
-from penstock.api.task import (
-    IncomingMessageEnvelope,
-    MessageCollector,
-    StreamTask,
-    TaskContext,
-    TaskCoordinator,
-)
-from penstock.errors import (
-    ConfigError,
-    ContainerLostError,
-    CorruptError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-    UserCodeError,
-)
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -70,3 +40,22 @@ __all__ = [
     "TaskCoordinator",
     "UserCodeError",
 ]
+
+if TYPE_CHECKING:
+    from penstock.api.exports import *
+else:  # unknown to type checkers, for which a misspelled name stays an error
+
+    def __getattr__(name):
+        """A public name. All of them are loaded when the first one is used."""
+        if name not in __all__:
+            raise AttributeError(f"module 'penstock' has no attribute '{name}'")
+        from penstock.api import exports
+
+        globals().update({each: getattr(exports, each) for each in __all__})
+        return globals()[name]
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+
+del TYPE_CHECKING

@@ -1,33 +1,81 @@
-"""The command line, put together (DESIGN section 11). Every command imports what it needs when it is called, so that
-looking at a stream starts neither Spark nor Arrow."""
+"""The command line, put together (DESIGN section 11). A command's module is imported when the command is called, and
+it imports what it needs; a list of the commands imports none of them."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import penstock
-from penstock.cli import checkpoint, config, run, startpoint, state, status, stream
 from penstock.cli.errors import ReportingGroup, report_unexpected
 from penstock.cli.options import Debug
 
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A command that is not imported yet: where it is, and what a list of commands says of it."""
+
+    module: str
+    help: str
+    function: str | None = None
+    """The function of a single command; without one, the module's `app` is a group of commands."""
+
+    def load(self, name: str) -> Any:
+        """The command."""
+        module = importlib.import_module(f"penstock.cli.{self.module}")
+        if self.function is None:
+            group = typer.main.get_group(module.app)
+            group.name = name
+            return group
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name)(getattr(module, self.function))
+        return typer.main.get_command(alone)
+
+
+COMMANDS = {
+    "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
+    "status": _Entry(
+        "status", "Show whether a job runs, its last checkpoint, and how far it has read. Nothing is changed.", "status"
+    ),
+    "checkpoint": _Entry("checkpoint", "Look at the checkpoints of a job, and make one by hand."),
+    "startpoint": _Entry("startpoint", "Say where a job begins in its inputs at its next start."),
+    "state": _Entry("state", "Look at the backed-up state of a job."),
+    "stream": _Entry("stream", "Create, fill and look at streams."),
+    "config": _Entry("config", "Check a configuration, and list the keys there are."),
+}
+
+
+class RootGroup(ReportingGroup):
+    """The root command. It lists placeholders of its commands, and loads the one that is called."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help))
+        self._loaded: set[str] = set()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the arguments name."""
+        name = args[0]
+        if name in COMMANDS and name not in self._loaded:
+            self.add_command(COMMANDS[name].load(name))
+            self._loaded.add(name)
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="penstock",
-    cls=ReportingGroup,
+    cls=RootGroup,
     help="Stateful stream processing in Python on Apache Spark.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(startpoint.app, name="startpoint")
-app.add_typer(state.app, name="state")
-app.add_typer(stream.app, name="stream")
-app.add_typer(config.app, name="config")
 
 
 def _print_version(asked: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.errors import show_tracebacks
-from penstock.config.load import load_config
-from penstock.config.model import JobConfig
+
+if TYPE_CHECKING:
+    from penstock.config.model import JobConfig
 
 ConfigFile = Annotated[
     Path | None,
@@ -30,4 +31,6 @@ NO_JOB = "none"
 
 def load_without_job(file: Path | None, assignments: list[str] | None) -> JobConfig:
     """The configuration for a command that needs no `job.name`: what was given, else a placeholder."""
+    from penstock.config.load import load_config
+
     return load_config(file, assignments=assignments or (), default_job_name=NO_JOB)

@@ -21,6 +21,7 @@ SUBMODULES = {
 
 @pytest.mark.parametrize("module", [penstock, penstock.testing])
 def test_all_is_the_whole_surface(module: ModuleType) -> None:
+    assert getattr(module, module.__all__[0])  # the names of `penstock` are loaded when the first one is used
     public = {
         name for name, thing in vars(module).items() if not name.startswith("_") and not isinstance(thing, ModuleType)
     }
@@ -57,3 +58,14 @@ def test_the_import_needs_neither_spark_nor_flight() -> None:
     code = f"import sys, penstock; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'StreamTsak'"):
+        penstock.StreamTsak  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_import_loads_no_name_before_it_is_used() -> None:
+    code = "import sys, penstock; print('penstock.api.application' in sys.modules, 'StreamTask' in dir(penstock))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False True"

@@ -1,0 +1,73 @@
+"""Everything that `import penstock` offers. It is loaded when the first of these names is used: the command line, for
+one, needs few of them."""
+
+from __future__ import annotations
+
+from penstock.api.application import MessageStream, StreamApplication, TaskApplication
+from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.startpoint import (
+    Startpoint,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    StartpointVisitor,
+)
+from penstock.api.store import KeyValueStore
+from penstock.api.task import (
+    IncomingMessageEnvelope,
+    MessageCollector,
+    StreamTask,
+    TaskContext,
+    TaskCoordinator,
+)
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
+
+__all__ = [
+    "Bytes",
+    "ConfigError",
+    "ContainerLostError",
+    "CorruptError",
+    "Double",
+    "FencedError",
+    "IncomingMessageEnvelope",
+    "IncompatibleError",
+    "Integer",
+    "Json",
+    "KeyValueStore",
+    "Long",
+    "MessageCollector",
+    "MessageStream",
+    "NotFoundError",
+    "PenstockError",
+    "PenstockTimeoutError",
+    "RetryableError",
+    "Serde",
+    "Startpoint",
+    "StartpointOldest",
+    "StartpointSpecific",
+    "StartpointTimestamp",
+    "StartpointUpcoming",
+    "StartpointVisitor",
+    "StreamApplication",
+    "StreamTask",
+    "String",
+    "SystemStream",
+    "SystemStreamPartition",
+    "TaskApplication",
+    "TaskContext",
+    "TaskCoordinator",
+    "UserCodeError",
+]
