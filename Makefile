@@ -45,6 +45,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.async_commit
 	$(BIN)/python -m benchmarks.commit
 	$(BIN)/python -m benchmarks.restore
+	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -116,7 +116,7 @@ class UsageSampler:
         kinds: dict[str, int] = {}
         for process in session_processes(self._session):
             try:
-                kind = _kind(process, self._session)
+                kind = process_kind(process, self._session)
                 if kind is None:
                     continue
                 size = int(process.memory_full_info().pss)
@@ -154,7 +154,7 @@ def _machine_busy_seconds() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def _kind(process: psutil.Process, session: int) -> str | None:
+def process_kind(process: psutil.Process, session: int) -> str | None:
     """What sort of process it is; None for one that is not to be counted, or is about to end."""
     if process.pid == session:
         return "driver"

@@ -19,6 +19,7 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.keyed_fold import Outcome, Side, arguments, chosen_sides, cpu_per_row, rate, ratios
+from benchmarks.soak import growth
 from benchmarks.workload import STREAM, Workload, compare, write_inputs
 from penstock.system.local import LocalSystem
 
@@ -167,3 +168,32 @@ class TestSides:
         write_json(path, {"a": 1})
         assert orjson.loads(path.read_bytes()) == {"a": 1}
         assert [p.name for p in path.parent.iterdir()] == ["x.json"]
+
+
+class TestSoak:
+    def samples(self, *values, kind="containers", figure="memory_bytes"):
+        return [{"batches": n * 10, "figures": {kind: {figure: value}}} for n, value in enumerate(values, 1)]
+
+    def test_a_steady_rise_is_growth(self):
+        (found,) = growth(self.samples(*(n * (8 << 20) for n in range(7))))
+        assert (found.early, found.late, found.batches) == (2 * (8 << 20), 5 * (8 << 20), 30)
+        assert found.too_much
+        assert str(found) == "memory_bytes of containers: 16 MB -> 40 MB in 30 batches"
+
+    def test_warm_up_and_single_peaks_are_none(self):
+        (found,) = growth(self.samples(0, 500 << 20, 500 << 20, 500 << 20, 505 << 20, 900 << 20, 501 << 20))
+        assert not found.too_much
+
+    def test_a_log_may_grow_with_the_batches(self):
+        (slow,) = growth(self.samples(*(n * 500 for n in range(7)), figure="log_bytes"))
+        (fast,) = growth(self.samples(*(n * 5000 for n in range(7)), figure="log_bytes"))
+        assert (slow.too_much, fast.too_much) == (False, True)
+
+    def test_a_kind_that_comes_later_counts_from_nothing(self):
+        late = self.samples(*([30 << 20] * 3), kind="spark workers")
+        (found,) = growth([*({"batches": 0, "figures": {}} for _ in range(4)), *late])
+        assert found.too_much
+
+    def test_too_few_samples_show_nothing(self):
+        with pytest.raises(ValueError, match="at least 3"):
+            growth(self.samples(1, 2))
