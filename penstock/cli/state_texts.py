@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec.json
 import orjson
 
 from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
@@ -152,5 +153,5 @@ _PARSERS: Mapping[type, Callable[[str], Any]] = {
     Integer: _whole_number,
     Long: _whole_number,
     Double: float,
-    type(_JSON_KEY): orjson.loads,
+    type(_JSON_KEY): msgspec.json.decode,
 }

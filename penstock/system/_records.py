@@ -10,9 +10,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
 
 from penstock.errors import ConfigError, NotFoundError
@@ -25,6 +27,14 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
+class Line(NamedTuple):
+    """A record: the number of its first line, its fields, and its JSON. That is the line itself, where it is JSON."""
+
+    number: int
+    record: Record
+    json: bytes
+
+
 class MalformedRecordError(ConfigError):
     """A line is not a record. The message names the file, the line and what is wrong."""
 
@@ -35,12 +45,19 @@ def malformed(source: str, line: int, problem: str) -> MalformedRecordError:
 
 
 def read_records(source: str, form: Format | None = None, *, infer: bool = False) -> Iterator[tuple[int, Record]]:
-    """Every record of a file, or of standard input for `-`, with the number of its first line.
+    """Every record of a file, with the number of its first line. See `read_lines`."""
+    for line in read_lines(source, form, infer=infer):
+        yield line.number, line.record
+
+
+def read_lines(source: str, form: Format | None = None, *, infer: bool = False) -> Iterator[Line]:
+    """Every record of a file, or of standard input for `-`.
 
     A name that ends in `.gz` or `.zip` (one member) is decompressed as it is read. The form is told by the name
     (`.jsonl`, `.ndjson`, `.json`, `.csv`) unless it is given; standard input is JSON lines unless it is given.
     Blank lines are skipped. CSV needs a header; its values are strings unless `infer`: then what is a JSON number
-    becomes one, an empty field becomes null, and everything else (`007`, `NA`, `1e999`) stays a string.
+    becomes one, an empty field becomes null, and everything else (`007`, `NA`, `1e999`) stays a string. A number that
+    would change stays a string as well: an integer beyond 64 bits, and one with more digits than a double keeps.
 
     Raises:
         NotFoundError: there is no such file.
@@ -109,18 +126,18 @@ def _checked(file: Iterable[bytes], source: str) -> Iterator[bytes]:
         number += 1
 
 
-def _json_lines(lines: Iterator[bytes], source: str) -> Iterator[tuple[int, Record]]:
+def _json_lines(lines: Iterator[bytes], source: str) -> Iterator[Line]:
     for number, line in enumerate(lines, 1):
-        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        text = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip(b" \t\r\n")
         if not text.strip():
             continue
         try:
-            record = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
+            record = msgspec.json.decode(text)
+        except (ValueError, RecursionError) as error:
             raise malformed(source, number, f"this is not JSON ({error}): {_excerpt(text)}") from error
         if not isinstance(record, dict):
             raise malformed(source, number, f"expected a JSON object, found {_excerpt(text)}")
-        yield number, record
+        yield Line(number, record, text)
 
 
 def _decoded(lines: Iterator[bytes], source: str) -> Iterator[str]:
@@ -131,7 +148,7 @@ def _decoded(lines: Iterator[bytes], source: str) -> Iterator[str]:
             raise malformed(source, number, f"this is not UTF-8 ({error})") from error
 
 
-def _csv(lines: Iterator[str], source: str, infer: bool) -> Iterator[tuple[int, Record]]:
+def _csv(lines: Iterator[str], source: str, infer: bool) -> Iterator[Line]:
     rows = csv.reader(lines, strict=True)
     header: list[str] | None = None
     while True:
@@ -150,7 +167,8 @@ def _csv(lines: Iterator[str], source: str, infer: bool) -> Iterator[tuple[int, 
         if len(row) != len(header):
             raise malformed(source, number, f"expected {len(header)} fields as in the header, found {len(row)}")
         values: list[Any] = [_inferred(value) for value in row] if infer else list(row)
-        yield number, dict(zip(header, values, strict=True))
+        record = dict(zip(header, values, strict=True))
+        yield Line(number, record, orjson.dumps(record))
 
 
 def _header(row: list[str], source: str, number: int) -> list[str]:
@@ -168,7 +186,7 @@ def _inferred(text: str) -> str | int | float | None:
         return number if -(1 << 63) <= number < 1 << 63 else text
     if _NUMBER.fullmatch(text) and not text.lstrip("-").isdigit():
         value = float(text)
-        return value if abs(value) != float("inf") else text
+        return value if abs(value) != float("inf") and Decimal(repr(value)) == Decimal(text) else text
     return text
 
 

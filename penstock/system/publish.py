@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-import orjson
 import pyarrow as pa
 
+from penstock.api.serdes import Json
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError
-from penstock.system._records import Format, MalformedRecordError, Record, malformed, read_records
+from penstock.system._records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
 
@@ -31,8 +31,8 @@ class PublishOptions:
     """How records become messages.
 
     `format` is told by the file's name if it is None. `key_field` names the field whose value is the key: a
-    string's UTF-8 bytes, or the compact JSON of another value; every record must have it, and null means no key.
-    Messages without a key go to the partitions in turn. `timestamp_field` names a field that holds epoch
+    string's UTF-8 bytes, or what `ps.Json()` writes for another value; every record must have it, and null means no
+    key. Messages without a key go to the partitions in turn. `timestamp_field` names a field that holds epoch
     milliseconds (a whole number, or a string of one) or an ISO 8601 time (without a zone: UTC); without it, every
     message of a batch has the time at which the batch was made. `infer` is for CSV, see `read_records`.
     """
@@ -70,7 +70,8 @@ def publish(
     """Publish every record of a file (or standard input, `-`) and say how much that was.
 
     Records are appended in batches, each batch as one atomic step per partition, in the file's order within a
-    partition. The value is the record as compact JSON; the partition is Kafka's for the key's bytes.
+    partition. A line of JSON is published as it is, without the white space around it; the value of a CSV record is
+    compact JSON. The partition is Kafka's for the key's bytes.
 
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
@@ -137,23 +138,30 @@ def _batches(messages: Iterable[_Message], size: int) -> Iterator[list[_Message]
 
 def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
     now = _now()
-    for count, (line, record) in enumerate(read_records(source, options.format, infer=options.infer)):
+    for count, (line, record, value) in enumerate(read_lines(source, options.format, infer=options.infer)):
         if count % options.batch_messages == 0:
             now = _now()
         try:
             timestamp = now if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
             key = None if options.key_field is None else _key(record, options.key_field)
-            value = orjson.dumps(record)
         except (ValueError, TypeError) as error:  # orjson's encoding error is a TypeError
             raise malformed(source, line, str(error)) from error
         yield _Message(line, timestamp, key, value)
+
+
+_JSON_KEY = Json().for_keys()
 
 
 def _key(record: Record, field: str) -> bytes | None:
     value = _field(record, field, "key")
     if value is None:
         return None
-    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return _JSON_KEY.to_bytes(value)
+    except TypeError as error:
+        raise ValueError(f"the key field {field!r} holds {value!r}, which cannot be a key: {error}") from error
 
 
 def _timestamp(record: Record, field: str) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.api.serdes import Json
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.system.base import RawMessage
@@ -55,7 +56,7 @@ def test_json_lines_by_key_and_time(system: MemorySystem, tmp_path: Path) -> Non
     done = publish(system, "s", source, options, lambda messages, size: seen.append((messages, size)))
     expected: list[list[RawMessage]] = [[] for _ in range(PARTITIONS)]
     for line in lines:
-        key, value = str(line["id"]).encode(), json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode()
+        key, value = str(line["id"]).encode(), json.dumps(line).encode()  # the line's own bytes
         partition = expected[partition_of(key, PARTITIONS)]
         partition.append((len(partition), int(str(line["at"])), key, value))
     assert stored(system) == expected
@@ -71,9 +72,9 @@ def test_without_a_key_the_partitions_take_turns_across_batches(system: MemorySy
     publish(system, "s", source, PublishOptions(batch_messages=2))
     after = time.time_ns() // 1_000_000
     assert [[m[3] for m in part] for part in stored(system)] == [
-        [b'{"n":0}', b'{"n":3}', b'{"n":6}'],
-        [b'{"n":1}', b'{"n":4}'],
-        [b'{"n":2}', b'{"n":5}'],
+        [b'{"n": 0}', b'{"n": 3}', b'{"n": 6}'],
+        [b'{"n": 1}', b'{"n": 4}'],
+        [b'{"n": 2}', b'{"n": 5}'],
     ]
     assert all(before <= message[1] <= after and message[2] is None for part in stored(system) for message in part)
 
@@ -94,7 +95,8 @@ def test_csv_values_are_strings(tmp_path: Path) -> None:
         ("-007", "-007"), ("NA", "NA"), (" 1", " 1"), ("+1", "+1"), (".5", ".5"), ("1.", "1."), ("nan", "nan"),
         ("1e999", "1e999"), ("true", "true"), ("9223372036854775807", 2**63 - 1),
         ("9223372036854775808", "9223372036854775808"), ("12345678901234567890123", "12345678901234567890123"),
-        ("\u0661", "\u0661"),
+        ("\u0661", "\u0661"), ("0.10000000000000000555", "0.10000000000000000555"), ("0.1000", 0.1), ("1e22", 1e22),
+        ("9007199254740993.0", "9007199254740993.0"),
     ],
 )  # fmt: skip
 def test_inferred_values(tmp_path: Path, text: str, value: object) -> None:
@@ -123,6 +125,33 @@ def test_keys_of_other_kinds(system: MemorySystem, tmp_path: Path) -> None:
     publish(system, "s", source, PublishOptions(key_field="k"))
     keys = {message[2] for part in stored(system) for message in part}
     assert keys == {b"5", None, b'{"a":[1,2]}', b""}
+
+
+def test_a_line_is_published_as_it_is(system: MemorySystem, tmp_path: Path) -> None:
+    lines = [
+        b'{"n":123456789012345678901234567890, "m":-9223372036854775809}', b'{"x":1.0e2,"e":"\\u00e9", "x" : 2}',
+        b'{"x":0.10000000000000000555}',
+    ]  # fmt: skip
+    source = write(tmp_path / "in.jsonl", b"\xef\xbb\xbf" + b" \r\n\t".join(lines) + b"\r\n")
+    publish(system, "s", source, PublishOptions())
+    assert [part[0][3] for part in stored(system)] == lines
+
+
+def test_a_key_is_what_the_json_serde_writes(system: MemorySystem, tmp_path: Path) -> None:
+    keys = [{"b": 1, "a": {"d": [2.0, None], "c": "é"}}, [1, "x"], 2**64 - 1, -(2**63), 1.5, True]
+    text = "\n".join(json.dumps({"k": key}) for key in keys)
+    publish(system, "s", write(tmp_path / "in.jsonl", text), PublishOptions(key_field="k"))
+    serde = Json().for_keys()
+    assert {message[2] for part in stored(system) for message in part} == {serde.to_bytes(key) for key in keys}
+
+
+@pytest.mark.parametrize("key", ["18446744073709551616", "-9223372036854775809", "[123456789012345678901]"])
+def test_a_key_that_no_serde_would_write_is_refused(system: MemorySystem, tmp_path: Path, key: str) -> None:
+    """It was rounded to a double before: 18446744073709551616 and 18446744073709551617 were one key."""
+    source = write(tmp_path / "in.jsonl", f'{{"k": {key}}}')
+    with pytest.raises(MalformedRecordError, match=r"line 1: the key field 'k' holds .*cannot be a key.*64-bit"):
+        publish(system, "s", source, PublishOptions(key_field="k"))
+    assert values(system) == []
 
 
 @pytest.mark.parametrize("name", ["in.csv.gz", "in.jsonl.gz", "csv.zip", "in.JSONL.zip"])

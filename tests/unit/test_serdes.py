@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +17,7 @@ import penstock as ps
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers(-(2**53), 2**53)
+    | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -76,6 +78,12 @@ def test_the_bytes(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
         (ps.Json(), object()),
         (ps.Json(), {1: 2}),
         (ps.Json(), b"x"),
+        (ps.Json(), 2**64),
+        (ps.Json(), [-(2**63) - 1]),
+        (ps.Double(), 2**53 + 1),
+        (ps.Double(), 10**400),
+        (ps.Json().for_keys(), {"a": [math.nan]}),
+        (ps.Json().for_keys(), math.inf),
     ],
 )
 def test_what_cannot_be_written_raises(serde: ps.Serde[Any], value: Any) -> None:
@@ -99,6 +107,39 @@ def test_what_cannot_be_written_raises(serde: ps.Serde[Any], value: Any) -> None
 def test_what_cannot_be_read_raises(serde: ps.Serde[Any], data: bytes) -> None:
     with pytest.raises(Exception, match=r".+"):
         serde.from_bytes(data)
+
+
+@given(st.integers())
+def test_json_reads_integers_of_any_size_exactly(number: int) -> None:
+    """They were read as the nearest double before, so that 2^64 and 2^64 + 1 became one."""
+    for text, expected in ((f"{number}", number), (f'{{"a":[{number},1]}}', {"a": [number, 1]})):
+        for serde in (ps.Json(), ps.Json().for_keys()):
+            found = serde.from_bytes(text.encode())
+            assert found == expected
+            assert type(found) is type(expected)
+
+
+@given(JSON | st.dictionaries(st.text(), st.integers()), st.booleans())
+def test_json_reads_what_others_write(value: Any, ascii_only: bool) -> None:
+    try:
+        text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    except UnicodeEncodeError:
+        return
+    try:
+        "".join([json.dumps(value, ensure_ascii=False)]).encode()
+    except UnicodeEncodeError:  # a lone surrogate: text that has no UTF-8
+        with pytest.raises(ValueError, match=r".+"):
+            ps.Json().from_bytes(text)
+        return
+    assert ps.Json().from_bytes(text) == json.loads(text)
+
+
+@given(JSON)
+def test_json_keys_have_one_form(value: Any) -> None:
+    serde = ps.Json().for_keys()
+    turned = {name: value[name] for name in reversed(value)} if isinstance(value, dict) else value
+    assert serde.to_bytes(turned) == serde.to_bytes(value)
+    assert serde.to_bytes(serde.from_bytes(serde.to_bytes(value))) == serde.to_bytes(value)
 
 
 def test_dates_come_back_as_text() -> None:

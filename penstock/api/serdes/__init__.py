@@ -1,0 +1,25 @@
+"""Serdes: how keys and values become bytes and back.
+
+A serde never sees None: a message without a key or a value, and an absent state value, are kept as such.
+Instances are pickled into the job, so a user's own serde must be picklable.
+"""
+
+from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.json import Json, JsonKey
+from penstock.api.serdes.numbers import Double, Integer, Long, SamzaDouble, SamzaInteger, SamzaLong
+from penstock.api.serdes.tuples import Tuple
+
+__all__ = [
+    "Bytes",
+    "Double",
+    "Integer",
+    "Json",
+    "JsonKey",
+    "Long",
+    "SamzaDouble",
+    "SamzaInteger",
+    "SamzaLong",
+    "Serde",
+    "String",
+    "Tuple",
+]

@@ -1,0 +1,92 @@
+"""Tuples as keys: what ranges and prefixes over several fields need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.api.serdes.base import Serde
+
+_END = b"\x00\x01"
+_ZERO = b"\x00"
+_ESCAPED_ZERO = b"\x00\xff"
+
+
+class Tuple(Serde[tuple[Any, ...]]):
+    """Tuples of a fixed number of fields, whose bytes sort as the tuples do: by the first field, then by the next.
+
+    ```python
+    app.store("trips", key=ps.Tuple(ps.String(), ps.Long()))
+    store.put(("N14228", 517), trip)
+    store.range(("N14228", 9), ("N14228", 100))
+    store.items(prefix=("N14228",))
+    ```
+    A field has one of the serdes whose bytes sort as its objects: `String`, `Bytes`, `Integer`, `Long`, `Double`,
+    another `Tuple`, or one of your own with `ordered = True`. Numbers have a fixed width; every other field has its
+    zero bytes written as 00 FF and ends with 00 01. A field is never None.
+    """
+
+    ordered = True
+
+    def __init__(self, *fields: Serde[Any]) -> None:
+        """The serdes of the fields, in order. Raises TypeError if the bytes of one do not sort as its objects."""
+        if not fields:
+            raise TypeError("ps.Tuple() takes the serdes of its fields, as in ps.Tuple(ps.String(), ps.Long())")
+        for field in fields:
+            if not isinstance(field, Serde):
+                raise TypeError(f"ps.Tuple() takes serdes, as in ps.Tuple(ps.String(), ps.Long()), not {field!r}")
+        self.fields = tuple(field.for_store_keys() for field in fields)
+        for given, field in zip(fields, self.fields, strict=True):
+            if not field.ordered:
+                raise TypeError(
+                    f"the bytes of ps.{type(given).__name__}() do not sort as its objects, so it cannot be a field of "
+                    "ps.Tuple(): use String, Bytes, Integer, Long, Double or Tuple"
+                )
+
+    @property
+    def name(self) -> str:
+        return f"tuple({','.join(field.name for field in self.fields)})"
+
+    def for_keys(self) -> Serde[tuple[Any, ...]]:
+        return self
+
+    def to_bytes(self, obj: tuple[Any, ...]) -> bytes:
+        if not isinstance(obj, tuple):
+            raise TypeError(f"expected a tuple of {len(self.fields)} fields, found {type(obj).__name__}")
+        if len(obj) != len(self.fields):
+            raise ValueError(f"expected {len(self.fields)} fields, found {len(obj)}")
+        return self.prefix_to_bytes(obj)
+
+    def from_bytes(self, data: bytes) -> tuple[Any, ...]:
+        made: list[Any] = []
+        start = 0
+        for field in self.fields:
+            width: int | None = getattr(field, "width", None)
+            end = _end_of_escaped(data, start) if width is None else start + width
+            part = data[start:end]
+            made.append(field.from_bytes(part if width is not None else part.replace(_ESCAPED_ZERO, _ZERO)))
+            start = end if width is not None else end + len(_END)
+        if start != len(data):
+            raise ValueError(f"a tuple of {len(self.fields)} fields ends after {start} of {len(data)} bytes")
+        return tuple(made)
+
+    def bound_to_bytes(self, bound: tuple[Any, ...]) -> bytes:
+        return self.prefix_to_bytes(bound)
+
+    def prefix_to_bytes(self, prefix: tuple[Any, ...]) -> bytes:
+        if not isinstance(prefix, tuple) or len(prefix) > len(self.fields):
+            raise TypeError(f"expected a tuple of at most {len(self.fields)} fields, found {prefix!r}")
+        parts: list[bytes] = []
+        for number, (field, value) in enumerate(zip(self.fields, prefix, strict=False)):
+            if value is None:
+                raise TypeError(f"field {number} is None: a field of a tuple always has a value")
+            part = field.to_bytes(value)
+            parts.append(part if hasattr(field, "width") else part.replace(_ZERO, _ESCAPED_ZERO) + _END)
+        return b"".join(parts)
+
+
+def _end_of_escaped(data: bytes, start: int) -> int:
+    """Where a field ends. A zero of the field is always followed by FF, so the first 00 01 is its end."""
+    end = data.find(_END, start)
+    if end < 0:
+        raise ValueError(f"the field that begins at byte {start} does not end")
+    return end
