@@ -11,7 +11,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.retention import keep
-from penstock.checkpoint.versions import Markers, build_versions, choose_version, read_task, versions_of
+from penstock.checkpoint.versions import Markers, build_versions, choose_newest, choose_version, read_task, versions_of
 from penstock.config.model import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
@@ -55,14 +55,18 @@ class OffsetChange:
 
 
 def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> CheckpointRecord | None:
-    """The checkpoint that is edited: the retained one of that id, or the one a start would begin with, if there is one.
+    """The checkpoint that a start begins with and an edit changes: the retained one of that id, or the newest; None if
+    there is none yet.
 
     Raises:
         NotFoundError: none that is retained has the id.
-        IncompatibleError: it has no version that may be read.
+        IncompatibleError: it has no version that may be read; or none is named, and newer ones would be passed over.
     """
-    records = view.restorable if wanted is None else [view.find(wanted)]
-    chosen = choose_version(records, settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms)
+    read, max_age_ms = settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms
+    if wanted is not None:
+        chosen = choose_version([view.find(wanted)], read, max_age_ms)
+    else:
+        chosen = choose_newest(view.restorable, read, max_age_ms)
     return None if chosen is None else chosen.record
 
 
@@ -205,7 +209,7 @@ def _numbers(ascending: list[int]) -> str:
 
 
 def _refuse_unread(record: CheckpointRecord, view: LogView, settings: TaskSettings) -> None:
-    """A checkpoint that a start passes over in favour of an older one would change nothing, without a word."""
+    """A start would refuse to pass the new checkpoint over in favour of an older one."""
     kept = set((record.retained or {}).values())
     records = [*(each for each in view.restorable if each.id in kept), record]
     chosen = choose_version(records, settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms)

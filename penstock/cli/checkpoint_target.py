@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.edit import Content, choose_origin, content_of
+from penstock.checkpoint.edit import Content, content_of
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.imported import SamzaCheckpoint
 from penstock.checkpoint.log_view import LogView
@@ -108,13 +108,13 @@ def open_target(
 
 
 def find_target(found: FoundJob, view: LogView, app: Application | None) -> ImportTarget:
-    """What the job is like, by the checkpoint that a start would begin with, else by its application.
+    """What the job is like, by its newest checkpoint in whatever version, else by its application.
 
     Raises:
         ConfigError: there is neither.
         NotFoundError: an input of the application does not exist.
     """
-    base = choose_origin(view, None, found.config.task)
+    base = next(reversed(view.restorable), None)
     if base is None:
         if app is None:
             raise ConfigError(f"job `{found.paths.root}`: {_NAME_IT}")

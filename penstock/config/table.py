@@ -151,7 +151,8 @@ WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
 READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
     "The versions a checkpoint may be read in, the preferred one first.", "Samza")
 LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
-    "A newer checkpoint without the preferred version counts only if it is newer by more; with 0 the latest counts.",
+    "A newer checkpoint without the preferred version counts only if it is newer by more; with 0 the latest counts. A "
+    "start that would go back to an older one for this is refused, and says how to choose (`--from`).",
     "Samza")
 CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")

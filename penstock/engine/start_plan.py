@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import choose_version
 from penstock.config.model import JobConfig
 from penstock.engine.offsets import Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecision, decide_start, sort_out, taken_uuids
@@ -45,7 +45,8 @@ def plan_start(
     """Read the requests, resolve them, choose the checkpoint. Nothing is written.
 
     Raises:
-        IncompatibleError: a startpoint cannot be applied, or the inputs do not fit the checkpoint.
+        IncompatibleError: a startpoint cannot be applied, the inputs do not fit the checkpoint, or newer checkpoints
+            than the one that may be read would be passed over.
         NotFoundError: the named checkpoint does not exist.
         CorruptError: a request cannot be read.
     """
@@ -60,7 +61,7 @@ def plan_start(
         requests.live,
         inputs,
         Candidates(
-            choose_checkpoint(view, from_checkpoint, config),
+            choose_origin(view, from_checkpoint, config.task),
             view.restorable,
             config.task.checkpoint_read_versions,
             named=from_checkpoint is not None,
@@ -71,14 +72,6 @@ def plan_start(
     _tell(requests, decision, positions)
     everything = (*requests.live, *requests.expired, *requests.taken)
     return StartPlan(decision.restore_from, positions, decision.clears_state, everything, requests.uuids)
-
-
-def choose_checkpoint(view: LogView, from_checkpoint: str | None, config: JobConfig) -> CheckpointRecord | None:
-    """The checkpoint to start from: the named one, else the last that has a version to read."""
-    task = config.task
-    records = view.restorable if from_checkpoint is None else [view.find(from_checkpoint)]
-    chosen = choose_version(records, task.checkpoint_read_versions, task.live_checkpoint_max_age_ms)
-    return None if chosen is None else chosen.record
 
 
 def resolve_request(admins: Mapping[str, SystemAdmin], request: StartpointRequest) -> int:

@@ -135,13 +135,20 @@ def nearest_checkpoint(
     """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read.
 
     Raises:
-        IncompatibleError: there is none; says what the oldest one has, and what can be done instead.
+        IncompatibleError: there is none; says what the oldest one has, and what can be done instead. Or the newest one
+            has no version that may be read: an older one would have more processed and sent again.
     """
-    readable = [r for r in checkpoints.retained if versions_of(r) & set(checkpoints.read_versions)]
-    fitting = [record for record in readable if _is_before(record, wanted)]
+    fitting = [record for record in checkpoints.retained if _is_before(record, wanted)]
     if not fitting:
-        raise IncompatibleError(_none_near(readable, wanted))
+        raise IncompatibleError(_none_near(checkpoints.retained, wanted))
     record = fitting[-1]
+    there = versions_of(record)
+    if there.isdisjoint(checkpoints.read_versions):
+        raise IncompatibleError(
+            f"checkpoint {record.id} is the newest one at or before the startpoints, and has no version that "
+            f"task.checkpoint.read.versions allows ({','.join(map(str, checkpoints.read_versions))}). It has: "
+            f"{', '.join(map(str, sorted(there))) or 'none'}. Add one of these to the key. {_ALTERNATIVES}"
+        )
     for own in record.next_offsets.values():
         for ssp, offset in own.items():
             if ssp in ends and not ends[ssp].oldest <= offset <= ends[ssp].upcoming:
@@ -208,11 +215,9 @@ def _is_before(record: CheckpointRecord, wanted: TaskOffsets) -> bool:
     )
 
 
-def _none_near(readable: Sequence[CheckpointRecord], wanted: TaskOffsets) -> str:
+def _none_near(retained: Sequence[CheckpointRecord], wanted: TaskOffsets) -> str:
     asked = {ssp: offset for own in wanted.values() for ssp, offset in own.items()}
-    if not readable:
-        return f"no retained checkpoint can be read (task.checkpoint.read.versions). {_ALTERNATIVES}"
-    oldest = readable[0]
+    oldest = retained[0]
     stands: dict[SystemStreamPartition, int] = {}
     for own in oldest.next_offsets.values():
         for ssp, offset in own.items():  # of a broadcast partition the task that is furthest

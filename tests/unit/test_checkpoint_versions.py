@@ -17,7 +17,14 @@ from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord, Claim, markers
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.versions import build_versions, choose_version, read_task, samza_value, versions_of
+from penstock.checkpoint.versions import (
+    build_versions,
+    choose_newest,
+    choose_version,
+    read_task,
+    samza_value,
+    versions_of,
+)
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from tests.support.checkpoints import checkpoint
@@ -201,6 +208,36 @@ def test_no_checkpoint_and_none_that_may_be_read() -> None:
     assert choose_version([], (2, 1), 0) is None
     with pytest.raises(IncompatibleError, match=r"task\.checkpoint\.read\.versions allows \(2\).*has: 1\."):
         choose_version([record({"1": "{}"})], (2,), 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "read", "max_age", "parts"),
+    [
+        ("2@10 1@20", (2, 1), 600, ("back to checkpoint 10-33577", "20-33577 (version 1)", "`--from 20-33577`")),
+        ("2@10 1@20", (2,), 0, ("back to checkpoint 10-33577", "add 1 to task.checkpoint.read.versions")),
+        ("2@10 12@15 2@20 2@30", (1, 2), 600, ("20-33577 (version 2), 30-33577", "`--from 15-33577`")),
+        ("2@1 " + " ".join(f"1@{n}" for n in range(2, 22)), (2, 1), 600, ("10 more, and 12-33577",)),
+    ],
+)
+def test_a_start_passes_over_no_newer_checkpoint(
+    there: str, read: tuple[int, ...], max_age: int, parts: tuple[str, ...]
+) -> None:
+    records = [
+        record(dict.fromkeys(versions, "{}"), int(time)) for versions, time in (e.split("@") for e in there.split())
+    ]
+    with pytest.raises(IncompatibleError) as refused:
+        choose_newest(records, read, max_age)
+    for part in parts:
+        assert part in str(refused.value)
+
+
+def test_a_start_begins_with_the_newest_checkpoint_that_nothing_forbids() -> None:
+    assert choose_newest([], (2, 1), 600) is None
+    for there in (["2", "12"], ["1", "2"], ["12", "12"]):
+        records = [record(dict.fromkeys(each, "{}"), number * 10) for number, each in enumerate(there)]
+        chosen = choose_newest(records, (2, 1), 600)
+        assert chosen is not None
+        assert chosen.record == records[-1]
 
 
 @given(st.lists(st.sampled_from(["1", "2", "12"]), min_size=1), st.lists(st.integers(1, 900), min_size=40))

@@ -223,10 +223,15 @@ def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: St
 
 
 def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:
-    """With version 1 preferred a start begins with the only checkpoint that has it; so does the edit."""
+    """With version 1 alone to be read, neither a start nor an edit goes back to the last checkpoint that has it unless
+    that is named."""
     both = saved(4, (3, 3), versions=(1, 2))
     job.run(both, saved(5, (4, 4)))
-    set_to(offsets(p1=1), "--yes", "-c", "task.checkpoint.read.versions=1")
+    one = ("-c", "task.checkpoint.read.versions=1")
+    said = set_to(offsets(p1=1), "--yes", *one, status=1)[1]
+    assert f"go back to checkpoint {both.id}" in said
+    assert "add 2 to task.checkpoint.read.versions" in said
+    set_to(offsets(p1=1), "--yes", "--from", str(both.id), *one)
     assert job.last.parent == both.id
     job.run(saved(8, id=replace(job.last.id, millis=job.last.id.millis + 1)))
     newest = job.last

@@ -250,15 +250,22 @@ def test_nearest_needs_what_would_have_to_be_read_again() -> None:
         decide([request(0, offset(2), with_state="nearest")], *RECORDS, inputs=gone)
 
 
-def test_nearest_passes_over_what_cannot_be_read_or_does_not_know_the_input() -> None:
-    unread = saved(3, (5, 5), versions=(1,), markers={})
+def test_nearest_passes_over_what_does_not_know_the_input() -> None:
     before = replace(saved(2, (3, 5)), next_offsets={0: {}, 1: {ssp(1): 5}})
     origin = saved(4, (8, 9))
     requests = [request(0, offset(7), with_state="nearest")]
-    found = decide_start(
-        requests, INPUTS, Candidates(origin, (saved(1, (1, 1)), before, unread, origin), (2,)), resolve
-    )
+    found = decide_start(requests, INPUTS, Candidates(origin, (saved(1, (1, 1)), before, origin), (2,)), resolve)
     assert found.restore_from == saved(1, (1, 1))
+
+
+def test_nearest_passes_over_no_checkpoint_because_of_its_version() -> None:
+    unread = saved(3, (5, 5), versions=(1,), markers={})
+    origin = saved(4, (8, 9))
+    requests = [request(0, offset(7), with_state="nearest")]
+    with pytest.raises(IncompatibleError) as failed:
+        decide_start(requests, INPUTS, Candidates(origin, (saved(1, (1, 1)), unread, origin), (2,)), resolve)
+    for part in (str(unread.id), "task.checkpoint.read.versions allows (2)", "It has: 1."):
+        assert part in str(failed.value)
 
 
 def test_nearest_and_from_are_two_ways_to_say_it() -> None:
