@@ -81,6 +81,25 @@ def retained(records: Mapping[int, Record]) -> dict[int, CheckpointId]:
     }
 
 
+def abandoned(checkpoints: Mapping[int, CheckpointRecord], parent: CheckpointId | None) -> dict[int, int | None]:
+    """The checkpoints (by slot) that a new one with this parent does not descend from, because a start or an edit went
+    back behind them, each with the slot of the checkpoint that tells so; None for the new one itself.
+
+    A parent that is not there any more was followed directly: what tells otherwise stays as long as what it is about.
+    """
+    found: dict[int, int | None] = {}
+    remaining = sorted(checkpoints)
+    teller: int | None = None
+    while remaining:
+        slots = [slot for slot in remaining if checkpoints[slot].id == parent]
+        at = remaining.index(slots[-1]) if slots else len(remaining) - 1
+        found.update(dict.fromkeys(remaining[at + 1 :], teller))
+        teller = remaining[at]
+        parent = checkpoints[teller].parent
+        remaining = remaining[:at]
+    return found
+
+
 def prunable(records: Mapping[int, Record]) -> dict[int, CheckpointRecord]:
     """The checkpoints whose records may be deleted: before the tail of the one that dropped them."""
     kept = retained_list(records)

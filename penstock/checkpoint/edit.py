@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint import v1, v2
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import Markers, build_versions, choose_newest, choose_version, read_task, versions_of
 from penstock.config.model import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
@@ -152,14 +150,14 @@ def successor(
         ConfigError: a store would have no marker in the only version that is written.
         IncompatibleError: no start with these settings would begin with it.
     """
-    last = max((record.id for record in view.checkpoints), default=None)
-    checkpoint_id = CheckpointId.next_after(last, now_ms, nanos)
+    checkpoint_id = view.next_id(now_ms, nanos)
+    parent = base.id if base in view.checkpoints else None
     versions = sorted({*settings.checkpoint_write_versions, *versions_of(base)}, reverse=True)
     goes_on = view.latest is not None and view.latest.ended is None
     record = replace(
         base,
         id=checkpoint_id,
-        parent=base.id if base in view.checkpoints else None,
+        parent=parent,
         epoch=claim.epoch,
         run_id=claim.run_id,
         writer=claim.writer,
@@ -172,7 +170,7 @@ def successor(
         },
         kind_detail="commit",
         ended=None if goes_on else base.ended or "stopped",
-        retained=keep(view.retained, checkpoint_id, settings.checkpoint_retained),
+        retained=view.retained_beside(checkpoint_id, parent, settings.checkpoint_retained),
     )
     _refuse_unread(record, view, settings)
     return record

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from penstock.checkpoint import decide
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
+from penstock.checkpoint.retention import keep
+from penstock.config.retained import RetentionPolicy
 from penstock.errors import NotFoundError
 
 
@@ -73,7 +75,7 @@ class LogView:
     def retained(self) -> dict[int, CheckpointId]:
         """Slot -> id of every checkpoint that is kept, the newest included. Only these may be restored.
 
-        `retention.keep` takes it when the next checkpoint is made. What is damaged is not among them, so the
+        `retained_beside` takes it when the next checkpoint is made. What is damaged is not among them, so the
         checkpoint that a run with `--from` begins with leaves it out, and the log is whole again.
         """
         return decide.retained(self.records)
@@ -126,6 +128,23 @@ class LogView:
         at = self.slot_of(claim)
         before = [record for slot, record in self._checkpoints().items() if slot < at]
         return before[-1] if before else None
+
+    def next_id(self, now_ms: int, nanos: int) -> CheckpointId:
+        """The id of a new checkpoint: above every id in the log, those of abandoned checkpoints included, however far
+        the clock went back.
+
+        Args:
+            now_ms: the wall clock in epoch milliseconds.
+            nanos: any counter of nanoseconds.
+        """
+        kept = decide.retained_list(self.records).older.values()
+        return CheckpointId.next_after(max((*(r.id for r in self.checkpoints), *kept), default=None), now_ms, nanos)
+
+    def retained_beside(
+        self, new: CheckpointId, parent: CheckpointId | None, policy: RetentionPolicy
+    ) -> dict[int, CheckpointId]:
+        """What stays beside a new checkpoint with this parent (slot -> id): `retention.keep` along its lineage."""
+        return keep(self.retained, new, policy, decide.abandoned(self._checkpoints(), parent))
 
     def next_epoch(self) -> int:
         """The epoch of the next claim."""

@@ -11,7 +11,12 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 
-def keep(retained: Mapping[int, CheckpointId], new: CheckpointId, policy: RetentionPolicy) -> dict[int, CheckpointId]:
+def keep(
+    retained: Mapping[int, CheckpointId],
+    new: CheckpointId,
+    policy: RetentionPolicy,
+    abandoned: Mapping[int, int | None] | None = None,
+) -> dict[int, CheckpointId]:
     """What of the checkpoints retained so far (slot -> id) stays beside the new one, which always stays.
 
     The newest `policy.newest`, the new one being the first of them; of those before them the first one of every hour,
@@ -19,20 +24,29 @@ def keep(retained: Mapping[int, CheckpointId], new: CheckpointId, policy: Retent
     and days are UTC's, times are those of the ids, so that every driver decides alike. What is dropped never comes
     back, and a checkpoint that outlived the newest ones by being its hour's first stays so for its whole term.
 
+    `abandoned` has the checkpoints that the new one does not descend from, as `decide.abandoned` returns them. They
+    stay only in the places that the live lineage leaves free, and no longer than the checkpoint that tells that they
+    were abandoned, so that no later decision takes them for the lineage.
+
     At most `newest - 1 + hours + days` are returned.
     """
-    oldest_first = sorted(retained.items(), key=lambda item: (item[1], item[0]))
-    split = max(0, len(oldest_first) - (policy.newest - 1))
-    older, kept = oldest_first[:split], dict(oldest_first[split:])
+    off = abandoned or {}
+    oldest_first = sorted(retained.items())
+    lineage = [item for item in oldest_first if item[0] not in off]
+    others = [item for item in oldest_first if item[0] in off]
+    ranked = [*others, *lineage]
+    split = max(0, len(ranked) - (policy.newest - 1))
+    kept = dict(ranked[split:])
+    older = [item for item in (*lineage, *others) if item[0] not in kept]
     for length_ms, count in ((_HOUR_MS, policy.hours), (_DAY_MS, policy.days)):
         kept.update(_first_of_each(older, length_ms, new.millis // length_ms - count))
-    return dict(sorted(kept.items()))
+    return {slot: kept[slot] for slot in sorted(kept) if (shown_by := off.get(slot)) is None or shown_by in kept}
 
 
-def _first_of_each(oldest_first: list[tuple[int, CheckpointId]], length_ms: int, after: int) -> dict[int, CheckpointId]:
+def _first_of_each(preferred: list[tuple[int, CheckpointId]], length_ms: int, after: int) -> dict[int, CheckpointId]:
     """The first checkpoint of each period of that length, of the periods numbered higher than `after`."""
     first: dict[int, tuple[int, CheckpointId]] = {}
-    for slot, checkpoint_id in oldest_first:
+    for slot, checkpoint_id in preferred:
         period = checkpoint_id.millis // length_ms
         if period > after:
             first.setdefault(period, (slot, checkpoint_id))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
-from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
 from penstock.engine.directory import ContainerDirectory, Markers
@@ -113,7 +112,7 @@ class CommitCoordinator:
             raise AssertionError("one commit is in flight at a time")
         began = time.monotonic()
         parent = self.last.id if self.last else None
-        checkpoint_id = CheckpointId.next_after(parent, time.time_ns() // 1_000_000, time.monotonic_ns())
+        checkpoint_id = self._log.known().next_id(time.time_ns() // 1_000_000, time.monotonic_ns())
         try:
             self._directory.snapshot(claim.epoch, str(checkpoint_id), last=boundary.ended is not None)
         except PenstockError as error:
@@ -230,7 +229,7 @@ class CommitCoordinator:
             kind_detail=boundary.detail,
             ended=boundary.ended,
             consumed_startpoints=boundary.consumed_startpoints,
-            retained=keep(self._log.known().retained, checkpoint_id, self._settings.checkpoint_retained),
+            retained=self._log.known().retained_beside(checkpoint_id, parent, self._settings.checkpoint_retained),
         )
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:

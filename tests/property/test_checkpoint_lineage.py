@@ -1,0 +1,117 @@
+"""Ids and retention where starts go back to older checkpoints, under a clock that goes back as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, Claim, Record
+from penstock.config.retained import RetentionPolicy
+from tests.support.checkpoints import checkpoint
+
+HOUR_MS = 3_600_000
+NOON = 1_700_481_600_000
+
+
+@dataclass
+class Job:
+    """A log, appended to as a driver does, and who descends from whom."""
+
+    policy: RetentionPolicy
+    records: dict[int, Record] = field(default_factory=dict)
+    lineages: dict[CheckpointId, tuple[CheckpointId, ...]] = field(default_factory=dict)
+    """Checkpoint -> its ancestors, oldest first, whether they are still there or not."""
+
+    @property
+    def view(self) -> LogView:
+        return LogView.of(self.records, {}, 1 + max(self.records, default=-1))
+
+    def claim(self) -> Claim:
+        claim = Claim(self.view.next_epoch(), "run", f"w{len(self.records)}")
+        self.records[self.view.end] = claim
+        return claim
+
+    def commit(self, claim: Claim, now_ms: int, parent: CheckpointId | None) -> CheckpointRecord:
+        view = self.view
+        new = view.next_id(now_ms, 5)
+        record = replace(checkpoint(claim, 1, parent), id=new, retained=view.retained_beside(new, parent, self.policy))
+        self.records[view.end] = record
+        self.lineages[new] = (*self.lineages[parent], parent) if parent else ()
+        ancestors = [each for each in self.lineages[new] if each in view.retained.values()]
+        kept = set(self.view.retained.values())
+        assert {new, *ancestors[max(0, len(ancestors) - self.policy.newest + 1) :]} <= kept, (
+            "the newest ones of the lineage stay"
+        )
+        for slot in self.view.left:  # the most that pruning may take
+            del self.records[slot]
+        return record
+
+    def run(self, now_ms: int, commits: int, from_checkpoint: CheckpointId | None = None) -> CheckpointRecord:
+        """A start at the last checkpoint or a named one, and some commits, a second after each other."""
+        latest = self.view.latest
+        parent = from_checkpoint or (latest.id if latest else None)
+        claim = self.claim()
+        for number in range(commits):
+            parent = self.commit(claim, now_ms + number * 1000, parent).id
+        last = self.view.latest
+        assert last is not None
+        return last
+
+
+def test_a_start_from_an_older_checkpoint_under_a_clock_that_went_back() -> None:
+    """The live checkpoints are the ones that stay, and no id comes twice."""
+    job = Job(RetentionPolicy(4))
+    job.run(NOON, 10)
+    older = job.view.restorable[0].id
+    abandoned = {record.id for record in job.view.restorable[1:]}
+    last = job.run(NOON - 5 * HOUR_MS, 1, older)
+    assert last.id > max(abandoned)
+    assert {record.id for record in job.view.restorable} == {older, last.id, *sorted(abandoned)[-2:]}, (
+        "what the lineage leaves free shows a way back"
+    )
+    last = job.run(NOON - 5 * HOUR_MS, 3)
+    assert abandoned.isdisjoint(record.id for record in job.view.restorable)
+    assert {record.id for record in job.view.restorable} == {*job.lineages[last.id][-3:], last.id}
+
+
+def test_hours_and_days_are_those_of_the_lineage() -> None:
+    policy = RetentionPolicy(1, hours=3)
+    job = Job(policy)
+    job.run(NOON, 2)
+    job.run(NOON + HOUR_MS, 2)
+    first, second, _ = job.view.restorable
+    live = job.run(NOON + HOUR_MS + 60_000, 2, first.id)
+    assert [record.id for record in job.view.restorable] == [first.id, job.lineages[live.id][-1], live.id]
+    assert second.id not in job.view.retained.values()
+
+
+runs = st.lists(
+    st.tuples(
+        st.integers(-3 * HOUR_MS, 6 * HOUR_MS),  # how the clock moves before the run
+        st.integers(1, 6),  # commits
+        st.none() | st.integers(0, 30),  # which retained checkpoint it starts from
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(runs, st.builds(RetentionPolicy, st.integers(1, 5), st.integers(0, 4), st.integers(0, 2)))
+def test_the_live_lineage_is_what_stays(steps: Sequence[tuple[int, int, int | None]], policy: RetentionPolicy) -> None:
+    job, now = Job(policy), NOON
+    for moved, commits, choice in steps:
+        now += moved
+        before = job.view.restorable
+        named = before[choice % len(before)].id if before and choice is not None else None
+        last = job.run(now, commits, named)
+        kept = [record.id for record in job.view.restorable]
+        ids = [record.id for record in job.view.checkpoints]
+        assert ids == sorted(set(ids)), "each id is above every one before it"
+        assert last.id == max(job.lineages)
+        assert len(kept) <= policy.newest + policy.hours + policy.days
+        assert kept[-1] == last.id
