@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from benchmarks.state_content import KEY_BYTES
 from benchmarks.state_job import StateJob, files_below, folder_bytes
-from penstock.state.backends.changelog_files.delta import _codec
 from penstock.state.engine import Engine
-from penstock.state.records import encode_records
+from penstock.state.records import compress, encode_records
 from penstock.state.verify import Digest, digest
 
 PageCache = Literal["warm", "cold"]
@@ -91,7 +90,7 @@ def _series(job: StateJob, wanted: Mapping[str, int], warm_up: int, value_bytes:
         is_busy, made = job.snapshots_under_way()
         beside = was_busy or is_busy or made > made_before
         commits.append({"wait_ms": times.snapshot_ms, "durable_ms": times.durable_ms, "beside_snapshot": beside})
-        zstd_bytes += len(_codec().compress(encode_records(changes), asbytes=True))
+        zstd_bytes += len(compress(encode_records(changes)))
     after = job.written()
     return {
         **wanted,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
+from penstock import documents
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.documents import decoding, fields, integer
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 VERSION = 1
@@ -56,23 +57,19 @@ class ChangelogStreamMarker:
             CorruptError: this is no such marker.
             IncompatibleError: it is of a newer version.
         """
-        try:
-            document: dict[str, Any] = orjson.loads(text)
-            if document["version"] > VERSION:
-                raise IncompatibleError(
-                    f"marker `{text}` has version {document['version']}; this Penstock reads up to {VERSION}"
-                )
-            ssp = document["changelog-ssp"]
-            system, stream, partition = ssp["system"], ssp["stream"], ssp["partition"]
-            offset, generation = document["changelog-offset"], document.get("generation-offset")
-            without = "generation-offset" not in document  # as Samza writes it
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptError(f"not a changelog stream marker: {error!r} in {text[:200]!r}") from error
-        if not (isinstance(system, str) and isinstance(stream, str) and type(partition) is int):
-            raise CorruptError(f"a changelog stream marker names no partition of a stream: {text[:200]!r}")
-        if not (isinstance(offset, str | None) and (without or isinstance(generation, str))):
-            raise CorruptError(f"an offset of a changelog stream marker is no string: {text[:200]!r}")
-        return cls(SystemStreamPartition(system, stream, partition), offset, generation)
+        with decoding(f"not a changelog stream marker, {text[:200]!r}"):
+            document = fields(orjson.loads(text))
+            version = integer(document["version"])
+            if version > VERSION:
+                raise IncompatibleError(f"marker `{text}` has version {version}; this Penstock reads up to {VERSION}")
+            own, offset = fields(document["changelog-ssp"]), document["changelog-offset"]
+            ssp = SystemStreamPartition(
+                documents.text(own["system"]), documents.text(own["stream"]), integer(own["partition"])
+            )
+            generation = None  # as Samza writes it
+            if "generation-offset" in document:
+                generation = documents.text(document["generation-offset"])
+            return cls(ssp, None if offset is None else documents.text(offset), generation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.v2 import CheckpointV2
-from penstock.errors import ConfigError, CorruptError, IncompatibleError
+from penstock.documents import array, decoding, fields, integer, number, text
+from penstock.errors import CorruptError, IncompatibleError
 
 _FORMATS = {"claim": 1, "checkpoint": 2}
 """The newest format of each kind."""
@@ -95,10 +96,8 @@ def decode_record(data: bytes, key: str) -> Record:
             f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock knows {known}. "
             "Run the version that wrote it, or a newer one"
         )
-    try:
-        return _READERS[document["kind"]](document["body"], document["format"])
-    except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
-        raise CorruptError(f"record `{key}` has a checksum that fits but a body that does not: {error!r}") from error
+    with decoding(f"record `{key}` has a checksum that fits but a body that does not"):
+        return _READERS[document["kind"]](fields(document["body"]), document["format"])
 
 
 def markers(record: CheckpointRecord, task: int) -> dict[str, dict[str, str]]:
@@ -147,7 +146,7 @@ def _body(record: Record) -> dict[str, object]:
 
 
 def _read_claim(body: dict[str, Any], _written: int) -> Claim:
-    return Claim(epoch=_int(body["epoch"]), run_id=_str(body["run-id"]), writer=_str(body["writer"]))
+    return Claim(epoch=integer(body["epoch"]), run_id=text(body["run-id"]), writer=text(body["writer"]))
 
 
 def _read_checkpoint(body: dict[str, Any], written: int) -> CheckpointRecord:
@@ -156,28 +155,28 @@ def _read_checkpoint(body: dict[str, Any], written: int) -> CheckpointRecord:
     return CheckpointRecord(
         id=CheckpointId.parse(body["id"]),
         parent=None if body["parent"] is None else CheckpointId.parse(body["parent"]),
-        epoch=_int(body["epoch"]),
-        run_id=_str(body["run-id"]),
-        writer=_str(body["writer"]),
-        task_count=_int(body["task-count"]),
-        batch=_int(body["batch"]),
-        batch_time_ms=_int(body["batch-time-ms"]),
-        stores={_str(store): _str(layout) for store, layout in body["stores"].items()},
+        epoch=integer(body["epoch"]),
+        run_id=text(body["run-id"]),
+        writer=text(body["writer"]),
+        task_count=integer(body["task-count"]),
+        batch=integer(body["batch"], -1),
+        batch_time_ms=integer(body["batch-time-ms"]),
+        stores={text(store): text(layout) for store, layout in body["stores"].items()},
         next_offsets={
-            int(task): {SystemStreamPartition.parse(ssp): _int(offset) for ssp, offset in offsets.items()}
+            number(task): {SystemStreamPartition.parse(ssp): integer(offset) for ssp, offset in offsets.items()}
             for task, offsets in body["next-offsets"].items()
         },
         tasks={
-            int(task): {_str(version): _str(value) for version, value in values.items()}
+            number(task): {text(version): text(value) for version, value in values.items()}
             for task, values in body["tasks"].items()
         },
         kind_detail=cast("Detail", _one_of(body["detail"], get_args(Detail))),
-        partitioner=_str(body["partitioner"]),
+        partitioner=text(body["partitioner"]),
         ended=None if ended is None else cast("Ended", _one_of(ended, get_args(Ended))),
-        consumed_startpoints=tuple(_str(uuid) for uuid in body["consumed-startpoints"]),
+        consumed_startpoints=tuple(text(uuid) for uuid in array(body["consumed-startpoints"])),
         retained=None
         if retained is None
-        else {int(slot): CheckpointId.parse(checkpoint_id) for slot, checkpoint_id in retained.items()},
+        else {number(slot): CheckpointId.parse(checkpoint_id) for slot, checkpoint_id in retained.items()},
     )
 
 
@@ -193,10 +192,11 @@ def _parse(data: bytes, key: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise CorruptError(f"record `{key}` is damaged: it is not a JSON object")
     found = document.pop("checksum", None)
-    expected = _checksum(document)
+    with decoding(f"record `{key}` is damaged"):
+        expected = _checksum(document)
     if found != expected:
         raise CorruptError(f"record `{key}` is damaged: its checksum is `{found}`, its content has `{expected}`")
-    if not isinstance(document.get("format"), int) or not isinstance(document.get("kind"), str):
+    if type(document.get("format")) is not int or not isinstance(document.get("kind"), str):
         raise CorruptError(f"record `{key}` names no format and kind")
     return document
 
@@ -209,19 +209,7 @@ def _checksum(document: Mapping[str, object]) -> str:
     return "sha256:" + hashlib.sha256(_canonical(document)).hexdigest()
 
 
-def _int(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
-    return value
-
-
-def _str(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
 def _one_of(value: object, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{value!r} is none of {known}")
-    return _str(value)
+    return text(value)

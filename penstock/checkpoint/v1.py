@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.documents import decoding, fields, number, text
 from penstock.errors import CorruptError
 
 VERSION = 1
@@ -44,19 +45,15 @@ class CheckpointV1:
         Raises:
             CorruptError: this is not a V1 value. (Samza logs and goes on without a checkpoint.)
         """
-        try:
-            return cls(dict(_entry(fields) for fields in orjson.loads(text).values()))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptError(f"not a V1 checkpoint value: {error!r} in {text[:200]!r}") from error
+        with decoding(f"not a V1 checkpoint value, {text[:200]!r}"):
+            return cls(dict(_entry(fields(entry)) for entry in fields(orjson.loads(text)).values()))
 
 
-def _entry(fields: Mapping[str, str | None]) -> tuple[SystemStreamPartition, str | None]:
-    system, stream, partition = fields["system"], fields["stream"], fields["partition"]
-    offset = fields.get("offset")
-    if len(fields) < _MIN_FIELDS:
-        raise CorruptError(f"a V1 checkpoint has fewer than {_MIN_FIELDS} fields in {dict(fields)!r}")
-    if not (isinstance(system, str) and isinstance(stream, str) and isinstance(partition, str)):
-        raise CorruptError(f"a V1 checkpoint names no system, stream or partition in {dict(fields)!r}")
+def _entry(own: Mapping[str, object]) -> tuple[SystemStreamPartition, str | None]:
+    system, stream, partition = text(own["system"]), text(own["stream"]), number(own["partition"])
+    offset = own.get("offset")
+    if len(own) < _MIN_FIELDS:
+        raise CorruptError(f"a V1 checkpoint has fewer than {_MIN_FIELDS} fields in {dict(own)!r}")
     if not isinstance(offset, str | None):
         raise CorruptError(f"a V1 checkpoint's offset is {offset!r}, expected a string or null")
-    return SystemStreamPartition(system, stream, int(partition)), offset
+    return SystemStreamPartition(system, stream, partition), offset

@@ -9,6 +9,7 @@ import orjson
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.documents import decoding, fields
 from penstock.errors import ConfigError, CorruptError
 
 VERSION = 2
@@ -58,8 +59,8 @@ class CheckpointV2:
         Raises:
             CorruptError: this is not a V2 value, or one of its maps or values is null.
         """
-        try:
-            document = orjson.loads(text)
+        with decoding(f"not a V2 checkpoint value, {text[:200]!r}"):
+            document = fields(orjson.loads(text))
             offsets, markers = document["input-offsets"], document["state-checkpoint-markers"]
             for what, value in (*offsets.items(), *_flat(markers)):
                 if not isinstance(value, str):
@@ -72,8 +73,6 @@ class CheckpointV2:
                 },
                 markers,
             )
-        except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
-            raise CorruptError(f"not a V2 checkpoint value: {error!r} in {text[:200]!r}") from error
 
 
 def _flat(markers: Mapping[str, Mapping[str, str]]) -> list[tuple[str, object]]:

@@ -21,8 +21,8 @@ from pathlib import Path
 import orjson
 import psutil
 
+from penstock.documents import decoding, fields, flag, integer, text
 from penstock.errors import (
-    CorruptError,
     IncompatibleError,
     NotFoundError,
     PenstockError,
@@ -103,13 +103,27 @@ class LeaseState:
     @classmethod
     def decode(cls, data: bytes, key: str) -> LeaseState:
         """Read it. Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
-        try:
-            fields = orjson.loads(data)
-            if fields.pop("format") != FORMAT:
+        with decoding(f"lease `{key}` is damaged; once no driver runs, delete it"):
+            document = fields(orjson.loads(data))
+            if integer(document["format"], 1) != FORMAT:
                 raise IncompatibleError(f"lease `{key}` was written by another version of Penstock: {data[:200]!r}")
-            return cls(holder=LeaseHolder(**fields.pop("holder")), **fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptError(f"lease `{key}` is damaged ({error!r}); once no driver runs, delete it") from error
+            own = fields(document["holder"])
+            holder = LeaseHolder(
+                host=text(own["host"]),
+                pid=integer(own["pid"], 1),
+                process_start=text(own["process_start"]),
+                boot_id=text(own["boot_id"]),
+                pid_namespace=text(own["pid_namespace"]),
+                run_id=text(own["run_id"]),
+                started_at=text(own["started_at"]),
+            )
+            return cls(
+                holder,
+                lease_ms=integer(document["lease_ms"], 1),
+                token=text(document["token"]),
+                renewal=integer(document["renewal"]),
+                released=flag(document["released"]),
+            )
 
 
 @dataclass(slots=True)

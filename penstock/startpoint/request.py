@@ -114,7 +114,7 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
         document = parse(data)
         startpoint = from_document(document)
         with_state, clamp = document.get("withState"), document.get("clamp", False)
-        if with_state not in {None, *get_args(WithState)} or not isinstance(clamp, bool):
+        if with_state not in (None, *get_args(WithState)) or not isinstance(clamp, bool):
             raise CorruptError(f"withState is {with_state!r} and clamp {clamp!r}")
         return StartpointRequest(
             RequestKey.parse(key), uuid, startpoint, cast("WithState | None", with_state), clamp=clamp

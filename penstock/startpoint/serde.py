@@ -16,7 +16,8 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
-from penstock.errors import ConfigError, CorruptError
+from penstock.documents import decoding, fields, integer, text
+from penstock.errors import CorruptError
 
 NAMESPACE = "samza-startpoint-v1"
 """Where requests lie in the metadata store; their type in Samza's coordinator stream."""
@@ -24,10 +25,13 @@ NAMESPACE_FAN_OUT = "samza-startpoint-v1-fan-out"
 """Where Samza keeps what it has given to a task and the task has not yet committed."""
 
 _COORDINATOR_VERSION = 1
+_EARLIEST = -(1 << 63)
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], int], Startpoint]] = {
     "StartpointSpecific": lambda d, at: StartpointSpecific(d["specificOffset"], creation_timestamp=at),
-    "StartpointTimestamp": lambda d, at: StartpointTimestamp(d["timestampOffset"], creation_timestamp=at),
+    "StartpointTimestamp": lambda d, at: StartpointTimestamp(
+        integer(d["timestampOffset"], _EARLIEST), creation_timestamp=at
+    ),
     "StartpointOldest": lambda _, at: StartpointOldest(creation_timestamp=at),
     "StartpointUpcoming": lambda _, at: StartpointUpcoming(creation_timestamp=at),
 }
@@ -61,14 +65,9 @@ def from_document(document: Any) -> Startpoint:
     Raises:
         CorruptError: it is no startpoint.
     """
-    try:
-        read = _READERS[document["@type"]]
-        created = document["creationTimestamp"]
-        if not isinstance(created, int) or isinstance(created, bool):
-            raise TypeError(f"creationTimestamp is {created!r}")
-        return read(document, created)
-    except (ValueError, TypeError, KeyError, ConfigError) as error:
-        raise CorruptError(f"not a startpoint: {error!r} in {str(document)[:200]}") from error
+    with decoding("not a startpoint"):
+        read = _READERS[text(document["@type"])]
+        return read(document, integer(document["creationTimestamp"], _EARLIEST))
 
 
 def encode_startpoint(startpoint: Startpoint) -> str:
@@ -76,18 +75,17 @@ def encode_startpoint(startpoint: Startpoint) -> str:
     return orjson.dumps(to_document(startpoint)).decode()
 
 
-def decode_startpoint(text: str | bytes) -> Startpoint:
+def decode_startpoint(data: str | bytes) -> Startpoint:
     """Read what Samza or Penstock wrote. Raises CorruptError if it is no startpoint."""
-    return from_document(parse(text))
+    return from_document(parse(data))
 
 
-def decode_fan_out(text: str | bytes) -> dict[SystemStreamPartition, Startpoint]:
+def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, Startpoint]:
     """What Samza has given to one task. Stream names with dots come back whole. Raises CorruptError."""
-    document = parse(text)
-    try:
-        return {SystemStreamPartition.parse(ssp): from_document(own) for ssp, own in document["fanOuts"].items()}
-    except (TypeError, KeyError, AttributeError, ConfigError) as error:
-        raise CorruptError(f"not a fan-out of startpoints: {error!r} in {str(document)[:200]}") from error
+    document = parse(data)
+    with decoding("not a fan-out of startpoints"):
+        given = fields(fields(document)["fanOuts"])
+        return {SystemStreamPartition.parse(ssp): from_document(own) for ssp, own in given.items()}
 
 
 def coordinator_key(namespace: str, key: str) -> str:
@@ -95,18 +93,18 @@ def coordinator_key(namespace: str, key: str) -> str:
     return orjson.dumps([_COORDINATOR_VERSION, namespace, key]).decode()
 
 
-def parse_coordinator_key(text: str) -> tuple[str, str]:
+def parse_coordinator_key(data: str) -> tuple[str, str]:
     """Namespace and key of a message of the coordinator stream. Raises CorruptError if it is no such key."""
-    document = parse(text)
+    document = parse(data)
     fits = isinstance(document, list) and len(document) == 3 and all(isinstance(part, str) for part in document[1:])
     if not fits:
-        raise CorruptError(f"not a key of a coordinator stream: {text[:200]!r}")
+        raise CorruptError(f"not a key of a coordinator stream: {data[:200]!r}")
     return document[1], document[2]
 
 
-def parse(text: str | bytes) -> Any:
+def parse(data: str | bytes) -> Any:
     """Any JSON. Raises CorruptError if it is none."""
     try:
-        return orjson.loads(text)
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise CorruptError(f"not JSON ({error}): {text[:200]!r}") from error
+        raise CorruptError(f"not JSON ({error}): {data[:200]!r}") from error

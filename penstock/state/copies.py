@@ -13,11 +13,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.documents import array, decoding, fields, integer, text
 from penstock.errors import ConfigError, CorruptError
 
 _FORMAT = 1
@@ -66,14 +66,10 @@ class LocalCopies:
             CorruptError: there is one, but it is damaged; it is left for `keep_only` to remove.
         """
         try:
-            description = orjson.loads(self._description(checkpoint_id).read_bytes())
-            listing = _listing(description) if description["format"] == _FORMAT else None
+            description = self._description(checkpoint_id).read_bytes()
         except FileNotFoundError:
             return False
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CorruptError(
-                f"the description of the local copy `{self._description(checkpoint_id)}` is damaged"
-            ) from error
+        listing = read_listing(description, str(self._description(checkpoint_id)))
         if listing is None:
             return False
         source = self._folder / f"copy-{checkpoint_id}"
@@ -109,12 +105,24 @@ class LocalCopies:
         return self._folder / f"copy-{checkpoint_id}.json"
 
 
-def _listing(description: Any) -> dict[str, tuple[int, str]]:
-    """Name -> size and hash. Raises ValueError and others if the description is not one."""
-    listing = {name: (size, expected) for name, (size, expected) in description["files"].items()}
-    if not listing:
-        raise ValueError("no engine has no files: a store opened over nothing would be an empty one")
-    return listing
+def read_listing(data: bytes, path: str) -> dict[str, tuple[int, str]] | None:
+    """Name -> size and hash, from the description of a copy; None if it is of another format.
+
+    Raises CorruptError naming the description's path.
+    """
+    with decoding(f"the description of the local copy `{path}` is damaged"):
+        document = fields(orjson.loads(data))
+        if integer(document["format"], 1) != _FORMAT:
+            return None
+        listing = {}
+        for name, entry in fields(document["files"]).items():
+            size, expected = array(entry)
+            if any(part in {"", ".", ".."} for part in name.split("/")) or "\0" in name:
+                raise ValueError(f"{name!r} leads out of the copy")
+            listing[name] = (integer(size), text(expected))
+        if not listing:
+            raise ValueError("no engine has no files: a store opened over nothing would be an empty one")
+        return listing
 
 
 def _files(folder: Path) -> Iterator[Path]:

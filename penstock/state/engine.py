@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import rocksdict
 from sortedcontainers import SortedDict
 
 from penstock.config.model import StoreSettings
 from penstock.config.table import EngineKind
 from penstock.errors import CorruptError
-from penstock.state.records import Changes, decode_records, encode_records
+from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 _ENTRIES = "entries.zst"
 """The file of a copy of a MemoryEngine."""
@@ -80,8 +79,7 @@ class MemoryEngine(Engine):
         """Write everything: the cost grows with the state."""
         directory.mkdir(parents=True)
         records = encode_records(self._map)
-        data = len(records).to_bytes(8, "big") + pa.Codec("zstd").compress(records, asbytes=True)
-        (directory / _ENTRIES).write_bytes(data)
+        (directory / _ENTRIES).write_bytes(len(records).to_bytes(8, "big") + compress(records))
 
     def close(self) -> None:
         self._map.clear()
@@ -90,11 +88,7 @@ class MemoryEngine(Engine):
 def _read_entries(path: Path) -> dict[bytes, bytes | None]:
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "big")
-    try:
-        records = pa.Codec("zstd").decompress(data[8:], decompressed_size=size, asbytes=True)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptError(f"the copy `{path}` is damaged: {error}") from error
-    return decode_records(records, str(path))
+    return decode_records(decompress(data[8:], size, f"the copy `{path}`"), str(path))
 
 
 class RocksDbEngine(Engine):

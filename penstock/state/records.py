@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 _LONGEST = 2**31 - 1
 _ENCODE_AT_ONCE = 1024
+_PLAUSIBLE = 100
+"""What compresses better than this is counted before it is believed."""
+_COUNT_BYTES = 1 << 20
 _NOTHING = pa.scalar(b"", pa.large_binary())
 _FOURS = pa.py_buffer(np.arange(0, 4 * (_ENCODE_AT_ONCE + 1), 4, dtype=np.int64))
 """Where elements of four bytes each begin."""
@@ -69,6 +72,34 @@ def decode_records(data: bytes, name: str) -> dict[bytes, bytes | None]:
     if position + 4 != end:
         raise CorruptError(f"the records of `{name}` end at byte {position + 4}, the file at {end}")
     return changes
+
+
+def compress(data: bytes) -> bytes:
+    """As zstd."""
+    compressed: bytes = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
+    return compressed
+
+
+def decompress(data: bytes, size: int, what: str) -> bytes:
+    """The `size` bytes that `compress` was given. Memory for them is taken once it is plausible that there are so many.
+
+    Raises CorruptError, which begins with `what`.
+    """
+    try:
+        if size > _PLAUSIBLE * len(data) and size != _decompressed_size(data):
+            raise CorruptError(f"{what} is damaged: it claims {size} bytes, which are not there")
+        return cast("bytes", pa.Codec("zstd").decompress(data, decompressed_size=size, asbytes=True))
+    except (OSError, pa.ArrowException) as error:  # Arrow's word for what zstd cannot read: no file is involved
+        raise CorruptError(f"{what} is damaged: {error}") from error
+
+
+def _decompressed_size(data: bytes) -> int:
+    """Decompress everything, a piece at a time, to count it."""
+    total = 0
+    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+        while piece := stream.read(_COUNT_BYTES):
+            total += len(piece)
+    return total
 
 
 def _lengths(column: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

@@ -11,6 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from penstock.system._ranges import Compacted
+from penstock.system._sqlite import stored_integer
 from penstock.system.base import OffsetRange
 
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'compacted'"
@@ -51,7 +52,10 @@ def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
     if connection.execute(_EXISTS).fetchone() is None:
         return Compacted()
     row = connection.execute("SELECT start_offset, end_offset, kept FROM compacted").fetchone()
-    return Compacted() if row is None else Compacted(*row)
+    if row is None:
+        return Compacted()
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
+    return Compacted(*(stored_integer(value, path, "what was compacted") for value in row))
 
 
 def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> Found:

@@ -23,6 +23,7 @@ import uuid
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.documents import decoding, fields, integer, text
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system._sqlite import connect, transaction, translate
 
@@ -218,16 +219,14 @@ def _verify(connection: sqlite3.Connection, path: str, uid: str, partition: int)
 
 
 def _parse(content: bytes, path: str) -> StreamInfo:
-    try:
-        found = json.loads(content)
-        if found["format"] != FORMAT:
-            raise IncompatibleError(f"`{path}` has format {found['format']}; this version reads format {FORMAT}")
-        partitions, uid = found["partitions"], found["uid"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"`{path}` is damaged, it is not the description of a stream: {error!r}") from error
-    if not (type(partitions) is int and 1 <= partitions <= _MOST_PARTITIONS and isinstance(uid, str)):
-        raise CorruptError(f"`{path}` is damaged: partitions {partitions!r}, uid {uid!r}")
-    return StreamInfo(partitions, uid)
+    with decoding(f"`{path}` is damaged, it is not the description of a stream"):
+        found = fields(json.loads(content))
+        if (written := integer(found["format"], 1)) != FORMAT:
+            raise IncompatibleError(f"`{path}` has format {written}; this version reads format {FORMAT}")
+        info = StreamInfo(integer(found["partitions"], 1), text(found["uid"]))
+    if info.partitions > _MOST_PARTITIONS:
+        raise CorruptError(f"`{path}` is damaged: it claims {info.partitions} partitions")
+    return info
 
 
 def _rename_if_absent(source: str, target: str) -> bool:

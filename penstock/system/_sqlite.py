@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
+from penstock.documents import decoding, integer
 from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
@@ -81,6 +82,12 @@ def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> Penstock
         f"`{path}` is not an intact partition of a local stream ({error}); keep a copy of it, and restore the file "
         "or publish the stream anew"
     )
+
+
+def stored_integer(value: object, path: str, what: str) -> int:
+    """A whole number read from a file, which SQLite does not hold to the type of its column. Raises CorruptError."""
+    with decoding(f"`{path}` is damaged: {what}"):
+        return integer(value)
 
 
 def _cannot_open(error: sqlite3.Error, path: str) -> PenstockError:

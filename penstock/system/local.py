@@ -13,7 +13,7 @@ from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundErro
 from penstock.system._local_compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system._local_files import LocalFiles
 from penstock.system._ranges import check_call, check_inside, missing
-from penstock.system._sqlite import ConnectionPool, transaction
+from penstock.system._sqlite import ConnectionPool, stored_integer, transaction
 from penstock.system.base import (
     OffsetRange,
     PartitionOffsets,
@@ -112,7 +112,7 @@ class LocalAdmin(SystemAdmin):
         """
         with self._pool.use(self._files.partition_path(ssp)) as connection:
             found = connection.execute(_AT_TIME, {"t": timestamp_ms}).fetchone()
-        return int(found[0])
+        return stored_integer(found[0], self._files.partition_path(ssp), "an offset")
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         """Refuse older epochs of the writer's name in every partition, one transaction each.
@@ -266,12 +266,13 @@ class LocalWriter(SystemWriter):
 
 def _raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
     seen = connection.execute("SELECT epoch FROM fence WHERE writer = ?", (writer.name,)).fetchone()
-    if seen is not None and seen[0] > writer.epoch:
+    epoch = -1 if seen is None else stored_integer(seen[0], str(ssp), f"the epoch of its writer `{writer.name}`")
+    if epoch > writer.epoch:
         raise FencedError(
             f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
-            f"{ssp.partition}: epoch {seen[0]} has taken over. Stop this run"
+            f"{ssp.partition}: epoch {epoch} has taken over. Stop this run"
         )
-    if seen is None or seen[0] < writer.epoch:
+    if epoch < writer.epoch:
         connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))
 
 
@@ -296,6 +297,7 @@ def _insert(connection: sqlite3.Connection, first: int, records: Sequence[RawRec
 
 def _ends(connection: sqlite3.Connection, path: str) -> PartitionOffsets:
     oldest, newest, upcoming = connection.execute(_ENDS).fetchone()
+    upcoming = stored_integer(upcoming, path, "its next offset")
     if newest is not None and newest >= upcoming:
         raise CorruptError(f"`{path}` holds the offset {newest} but says that {upcoming} comes next")
     return PartitionOffsets(upcoming if oldest is None else oldest, upcoming)

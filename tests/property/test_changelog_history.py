@@ -131,7 +131,7 @@ class History(RuleBasedStateMachine):
             for way in found:
                 begin = way.snapshot[0] if way.snapshot else 0
                 assert way.snapshot is None or (known.has(way.snapshot) and way.snapshot in self.stored)
-                assert list(way.deltas) == known.after(begin)
+                assert list(way.deltas()) == known.after(begin)
 
 
 TestHistory = History.TestCase
@@ -148,6 +148,5 @@ def test_a_way_says_which_deltas_are_missing(data: st.DataObject) -> None:
     there = data.draw(st.sets(st.sampled_from(everything)))
     for way in ways(marker, Found(frozenset(there), frozenset(snapshots))):
         begin = way.snapshot[0] if way.snapshot else 0
-        assert list(way.missing(Found(frozenset(there), frozenset()))) == [
-            delta for delta in everything if delta[0] > begin and delta not in there
-        ]
+        missing = [delta for delta in everything if delta[0] > begin and delta not in there]
+        assert way.missing(Found(frozenset(there), frozenset())) == (missing[0] if missing else None)

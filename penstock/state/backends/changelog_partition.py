@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.metadata.paths import JobPaths
 from penstock.state.records import Changes
@@ -59,12 +60,10 @@ class ChangelogMarker:
     def deserialize(cls, text: str) -> ChangelogMarker:
         """Read a marker. Raises CorruptError if it is not one, IncompatibleError if it is of a newer version."""
         written = ChangelogStreamMarker.deserialize(text)
-        try:
-            generation = int(written.generation_offset or 0)
-            marker = cls(written.ssp, generation, None if written.offset is None else int(written.offset))
-        except ValueError as error:
-            raise CorruptError(f"an offset of marker `{text}` is not a number") from error
-        if marker.generation < 0 or (marker.offset is not None and marker.offset < marker.generation):
+        with decoding(f"an offset of marker `{text}` is not a number"):
+            generation = 0 if written.generation_offset is None else number(written.generation_offset)
+            marker = cls(written.ssp, generation, None if written.offset is None else number(written.offset))
+        if marker.offset is not None and marker.offset < marker.generation:
             raise CorruptError(f"marker `{text}` ends before its generation begins")
         return marker
 

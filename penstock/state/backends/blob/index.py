@@ -5,7 +5,7 @@ Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 import orjson
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import ConfigError, CorruptError, IncompatibleError
+from penstock.documents import array, decoding, fields, integer, text
+from penstock.errors import IncompatibleError
 from penstock.state.backends.blob.names import content_of
 
 FORMAT = 1
+_DEEPEST = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,11 @@ class FileIndex:
         return {"file-name": self.name, "size": self.size, "sha256": self.sha256, "blobs": blobs}
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileIndex:
+    def from_json(cls, document: Any) -> FileIndex:
         """Raises KeyError, TypeError or ValueError."""
-        blobs = tuple(FileBlob(str(blob["blob-id"]), int(blob["offset"])) for blob in fields["blobs"])
-        return cls(str(fields["file-name"]), int(fields["size"]), str(fields["sha256"]), blobs)
+        own = fields(document)
+        blobs = tuple(FileBlob(text(blob["blob-id"]), integer(blob["offset"])) for blob in array(own["blobs"]))
+        return cls(text(own["file-name"]), integer(own["size"]), text(own["sha256"]), blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,15 @@ class DirIndex:
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> DirIndex:
+    def from_json(cls, document: Any, depth: int = 0) -> DirIndex:
         """Raises KeyError, TypeError or ValueError."""
-        files: Sequence[Mapping[str, Any]] = fields["files-present"]
-        subs: Sequence[Mapping[str, Any]] = fields["sub-dirs-present"]
+        if depth > _DEEPEST:
+            raise ValueError(f"folders are nested more than {_DEEPEST} deep")
+        own = fields(document)
         return cls(
-            str(fields["dir-name"]),
-            tuple(FileIndex.from_json(file) for file in files),
-            tuple(cls.from_json(sub) for sub in subs),
+            text(own["dir-name"]),
+            tuple(FileIndex.from_json(file) for file in array(own["files-present"])),
+            tuple(cls.from_json(sub, depth + 1) for sub in array(own["sub-dirs-present"])),
         )
 
 
@@ -145,7 +149,7 @@ class SnapshotIndex:
 
     def serialize(self) -> bytes:
         """The object's bytes; equal values give equal bytes."""
-        fields = {
+        document = {
             "format": FORMAT,
             "checkpoint-id": str(self.checkpoint_id),
             "creation-time-millis": self.creation_time_ms,
@@ -157,31 +161,28 @@ class SnapshotIndex:
             "prev-snapshot-index-blob-id": self.previous,
             "dir-index": self.directory.to_json(),
         }
-        return orjson.dumps(fields)
+        return orjson.dumps(document)
 
     @classmethod
     def deserialize(cls, data: bytes, key: str) -> SnapshotIndex:
         """Read an index. Raises CorruptError naming the key, IncompatibleError for a newer format."""
-        try:
-            fields = orjson.loads(data)
-            if fields["format"] > FORMAT:
-                raise IncompatibleError(
-                    f"index `{key}` has format {fields['format']}; this Penstock reads up to {FORMAT}"
-                )
-            previous = fields["prev-snapshot-index-blob-id"]
+        with decoding(f"index `{key}` is damaged"):
+            document = fields(orjson.loads(data))
+            written = integer(document["format"], 1)
+            if written > FORMAT:
+                raise IncompatibleError(f"index `{key}` has format {written}; this Penstock reads up to {FORMAT}")
+            previous = document["prev-snapshot-index-blob-id"]
             return cls(
-                CheckpointId.parse(fields["checkpoint-id"]),
-                int(fields["creation-time-millis"]),
-                str(fields["job-name"]),
-                str(fields["job-id"]),
-                int(fields["task"]),
-                str(fields["store-name"]),
-                int(fields["epoch"]),
-                None if previous is None else str(previous),
-                DirIndex.from_json(fields["dir-index"]),
+                CheckpointId.parse(document["checkpoint-id"]),
+                integer(document["creation-time-millis"]),
+                text(document["job-name"]),
+                text(document["job-id"]),
+                integer(document["task"]),
+                text(document["store-name"]),
+                integer(document["epoch"]),
+                None if previous is None else text(previous),
+                DirIndex.from_json(document["dir-index"]),
             )
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise CorruptError(f"index `{key}` is damaged: {error!r}") from error
 
 
 def _check_name(name: str) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from penstock import documents
+from penstock.documents import decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.blob.index import SnapshotIndex
@@ -32,15 +34,12 @@ class BlobMarker:
     @classmethod
     def deserialize(cls, text: str) -> BlobMarker:
         """Read a marker. Raises CorruptError if it is not one, IncompatibleError for a newer format."""
-        try:
-            fields = orjson.loads(text)
-            if fields["format"] > _FORMAT:
-                raise IncompatibleError(
-                    f"marker `{text}` has format {fields['format']}; this Penstock reads up to {_FORMAT}"
-                )
-            marker = cls(str(fields["index"]), str(fields["sha256"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"`{text}` is not a marker of the blob backend") from error
+        with decoding(f"`{text}` is not a marker of the blob backend"):
+            document = documents.fields(orjson.loads(text))
+            written = documents.integer(document["format"], 1)
+            if written > _FORMAT:
+                raise IncompatibleError(f"marker `{text}` has format {written}; this Penstock reads up to {_FORMAT}")
+            marker = cls(documents.text(document["index"]), documents.text(document["sha256"]))
         if not is_index(marker.index) or epoch_of(f"/blob/{marker.index}") is None:
             raise CorruptError(f"marker `{text}` of the blob backend does not name an index")
         return marker

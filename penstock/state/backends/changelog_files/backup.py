@@ -69,13 +69,14 @@ class ChangelogFilesBackup(TaskBackupManager):
         whole: list[Snapshot] = []
         missing: list[str] = []
         for way in ways(marker, found):
-            missing += [context.paths.delta(store, context.task, *delta) for delta in way.missing(found)[:1]]
+            if (gap := way.missing(found)) is not None:
+                missing.append(context.paths.delta(store, context.task, *gap))
             try:
                 snapshot = self._whole_snapshot(store, way.snapshot, keys) if way.snapshot else None
             except (CorruptError, NotFoundError) as error:
                 missing.append(str(error))
                 continue
-            if way.missing(found):
+            if gap is not None:
                 continue
             if snapshot is None:
                 break  # from the empty store: there is no older way

@@ -14,13 +14,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import orjson
-import pyarrow as pa
 
+from penstock.documents import array, decoding, fields, integer
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.records import Changes, decode_records, encode_records
+from penstock.state.backends.changelog_files.marker import read_run
+from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 MAGIC = b"PSTDELTA"
 FORMAT = 1
@@ -41,7 +41,7 @@ def encode_delta(header: DeltaHeader, changes: Changes) -> bytes:
     """The file's bytes. The same changes in the same order give the same bytes."""
     records = encode_records(changes)
     head = orjson.dumps({"format": FORMAT, **asdict(header), "size": len(records)})
-    start, body = b"".join((MAGIC, _LENGTH.pack(len(head)), head)), _codec().compress(records, asbytes=True)
+    start, body = b"".join((MAGIC, _LENGTH.pack(len(head)), head)), compress(records)
     del records  # as large as the changes: not held while the file is put together
     checksum = hashlib.sha256(start)
     checksum.update(body)
@@ -55,17 +55,15 @@ def decode_delta(data: bytes, name: str) -> tuple[DeltaHeader, dict[bytes, bytes
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if hashlib.sha256(body).digest() != checksum:
         raise CorruptError(f"delta file `{name}` is damaged: its checksum does not match")
-    start = len(MAGIC) + 4
-    (size,) = _LENGTH.unpack_from(body, len(MAGIC))
-    fields: dict[str, Any] = orjson.loads(body[start : start + size])
-    if fields["format"] > FORMAT:
-        raise IncompatibleError(
-            f"delta file `{name}` has format {fields['format']}; this version of Penstock reads up to {FORMAT}"
-        )
-    records = _codec().decompress(body[start + size :], decompressed_size=fields["size"], asbytes=True)
-    lineage = tuple((run[0], run[1], run[2]) for run in fields["lineage"])
-    return DeltaHeader(fields["version"], fields["epoch"], lineage), decode_records(records, name)
-
-
-def _codec() -> Any:
-    return pa.Codec("zstd", compression_level=1)
+    with decoding(f"delta file `{name}` has a checksum that fits but a header that does not"):
+        start = len(MAGIC) + 4
+        end = start + integer(_LENGTH.unpack_from(body, len(MAGIC))[0])
+        head = fields(orjson.loads(body[start:end]))
+        written = integer(head["format"], 1)
+        if written > FORMAT:
+            raise IncompatibleError(
+                f"delta file `{name}` has format {written}; this version of Penstock reads up to {FORMAT}"
+            )
+        lineage = tuple(read_run(run) for run in array(head["lineage"]))
+        header, size = DeltaHeader(integer(head["version"]), integer(head["epoch"]), lineage), integer(head["size"])
+    return header, decode_records(decompress(body[end:], size, f"delta file `{name}`"), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.metadata.paths import versioned_name
@@ -28,14 +28,18 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A snapshot to begin with, or none for the empty store, and the deltas after it, oldest first."""
+    """A snapshot to begin with, or none for the empty store, and the deltas after it to the marker's version."""
 
     snapshot: Version | None
-    deltas: tuple[Version, ...]
+    marker: ChangelogMarker
 
-    def missing(self, found: Found) -> tuple[Version, ...]:
-        """The deltas that are not there."""
-        return tuple(delta for delta in self.deltas if delta not in found.deltas)
+    def deltas(self) -> Iterator[Version]:
+        """The deltas after the snapshot, oldest first. One by one: how many a marker claims says nothing yet."""
+        return self.marker.deltas(0 if self.snapshot is None else self.snapshot[0])
+
+    def missing(self, found: Found) -> Version | None:
+        """The first delta that is not there."""
+        return next((delta for delta in self.deltas() if delta not in found.deltas), None)
 
 
 def ways(marker: ChangelogMarker, found: Found) -> list[Way]:
@@ -44,5 +48,5 @@ def ways(marker: ChangelogMarker, found: Found) -> list[Way]:
     A snapshot that was made after the marker, of a version on its lineage, serves as well as one it names.
     """
     snapshots = {*marker.snapshots, *(version for version in found.snapshots if marker.has(version))}
-    begun = [Way(version, tuple(marker.deltas(version[0]))) for version in sorted(snapshots, reverse=True)]
-    return [*begun, Way(None, tuple(marker.deltas()))] if marker.begins_empty else begun
+    begun = [Way(version, marker) for version in sorted(snapshots, reverse=True)]
+    return [*begun, Way(None, marker)] if marker.begins_empty else begun

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import orjson
 
+from penstock.documents import array, decoding, fields, integer
 from penstock.errors import CorruptError, IncompatibleError
 
 NAME = "changelog-files"
@@ -89,17 +90,14 @@ class ChangelogMarker:
     @classmethod
     def deserialize(cls, text: str) -> ChangelogMarker:
         """Read a marker. Raises CorruptError if it is not one, or does not lead to its version."""
-        try:
-            fields = orjson.loads(text)
-            if fields["format"] > _FORMAT:
-                raise IncompatibleError(
-                    f"marker `{text}` has format {fields['format']}; this Penstock reads up to {_FORMAT}"
-                )
-            lineage = tuple((int(e), int(first), int(last)) for e, first, last in fields["lineage"])
-            snapshots = tuple((int(version), int(epoch)) for version, epoch in fields.get("snapshots", ()))
-            marker = cls(int(fields["version"]), lineage, snapshots)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"`{text}` is not a marker of the {NAME} backend") from error
+        with decoding(f"`{text}` is not a marker of the {NAME} backend"):
+            document = fields(orjson.loads(text))
+            written = integer(document["format"], 1)
+            if written > _FORMAT:
+                raise IncompatibleError(f"marker `{text}` has format {written}; this Penstock reads up to {_FORMAT}")
+            lineage = tuple(read_run(run) for run in array(document["lineage"]))
+            snapshots = tuple(_version(each) for each in array(document.get("snapshots", [])))
+            marker = cls(integer(document["version"]), lineage, snapshots)
         marker._check(text)
         return marker
 
@@ -116,3 +114,14 @@ class ChangelogMarker:
             not 0 < version <= self.version for version, _ in self.snapshots
         ):
             raise CorruptError(f"the snapshots of marker `{text}` are not in order")
+
+
+def read_run(run: object) -> tuple[int, int, int]:
+    """A run of a lineage: epoch, first and last version. Raises TypeError or ValueError."""
+    epoch, first, last = map(integer, array(run))
+    return epoch, first, last
+
+
+def _version(pair: object) -> Version:
+    version, epoch = map(integer, array(pair))
+    return version, epoch

@@ -116,7 +116,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
     ) -> None:
         gathered: dict[bytes, bytes | None] = {}
         size = 0
-        for delta in way.deltas:
+        for delta in way.deltas():
             self._check(progress, store)
             try:
                 read, changes = self._read(store, delta)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from penstock.documents import decoding, fields, integer, text
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.blob.index import DirIndex
 from penstock.state.backends.changelog_files.marker import Version
@@ -40,7 +41,7 @@ class Snapshot:
 
     def encode(self) -> bytes:
         """The archive's bytes. Equal values give equal bytes."""
-        fields = {
+        document = {
             "format": FORMAT,
             "version": self.version[0],
             "epoch": self.version[1],
@@ -50,7 +51,7 @@ class Snapshot:
         }
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_info(_INDEX), orjson.dumps(fields))
+            archive.writestr(_info(_INDEX), orjson.dumps(document))
             for path, data in sorted(self.small.items()):
                 archive.writestr(_info(f"{_SMALL}{path}"), data)
             archive.comment = b"0" * _CHECKSUM
@@ -62,25 +63,21 @@ class Snapshot:
         """Read an archive. Raises CorruptError naming the key, IncompatibleError for a newer format."""
         if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                fields = orjson.loads(archive.read(_INDEX))
-                if fields["format"] > FORMAT:
-                    raise IncompatibleError(
-                        f"snapshot `{key}` has format {fields['format']}; this Penstock reads up to {FORMAT}"
-                    )
-                names = [name for name in archive.namelist() if name.startswith(_SMALL)]
-                if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
-                    raise ValueError("a file leads out of its folder")
-                return cls(
-                    (int(fields["version"]), int(fields["epoch"])),
-                    str(fields["store"]),
-                    int(fields["task"]),
-                    DirIndex.from_json(fields["shared"]),
-                    {name.removeprefix(_SMALL): archive.read(name) for name in names},
-                )
-        except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"snapshot `{key}` is damaged: {error!r}") from error
+        with decoding(f"snapshot `{key}` is damaged"), zipfile.ZipFile(io.BytesIO(data)) as archive:
+            document = fields(orjson.loads(archive.read(_INDEX)))
+            written = integer(document["format"], 1)
+            if written > FORMAT:
+                raise IncompatibleError(f"snapshot `{key}` has format {written}; this Penstock reads up to {FORMAT}")
+            names = [name for name in archive.namelist() if name.startswith(_SMALL)]
+            if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
+                raise ValueError("a file leads out of its folder")
+            return cls(
+                (integer(document["version"]), integer(document["epoch"])),
+                text(document["store"]),
+                integer(document["task"]),
+                DirIndex.from_json(document["shared"]),
+                {name.removeprefix(_SMALL): archive.read(name) for name in names},
+            )
 
 
 def _info(name: str) -> zipfile.ZipInfo:

@@ -1,0 +1,379 @@
+"""Whatever stands in a stored document under a checksum that fits: it is read, or refused with an error of Penstock, so
+that the next backend, copy or checkpoint can be tried."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sqlite3
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import Startpoint
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log_key import CheckpointLogKey
+from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.v1 import CheckpointV1
+from penstock.checkpoint.v2 import CheckpointV2
+from penstock.errors import CorruptError, PenstockError
+from penstock.metadata.lease import LeaseHolder, LeaseState
+from penstock.startpoint.request import StartpointRequest, decode_request
+from penstock.startpoint.serde import decode_fan_out, decode_startpoint, parse_coordinator_key
+from penstock.state.backends import changelog_partition
+from penstock.state.backends.blob.index import DirIndex, FileBlob, FileIndex, SnapshotIndex
+from penstock.state.backends.blob.marker import BlobMarker
+from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
+from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.copies import read_listing
+from penstock.state.engine import MemoryEngine
+from penstock.system._local_files import StreamInfo, _parse
+from penstock.system.base import OffsetRange, WriterIdentity
+from penstock.system.local import LocalSystem
+
+GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
+SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A golden document, how the file around it is made, and how that is read as what."""
+
+    document: Any
+    read: Callable[[bytes], object]
+    reads: Any
+    wrap: Callable[[bytes], bytes] = bytes
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes().strip()
+
+
+def delta_file(head: bytes) -> bytes:
+    whole = (GOLDEN / "delta-format1.delta").read_bytes()
+    (size,) = struct.unpack(">i", whole[8:12])
+    body = whole[:8] + struct.pack(">i", len(head)) + head + whole[12 + size : -32]
+    return body + hashlib.sha256(body).digest()
+
+
+def delta_head() -> Any:
+    whole = (GOLDEN / "delta-format1.delta").read_bytes()
+    (size,) = struct.unpack(">i", whole[8:12])
+    return orjson.loads(whole[12 : 12 + size])
+
+
+def snapshot_file(index: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("snapshot.json", index)
+        archive.writestr("files/CURRENT", b"MANIFEST-000005\n")
+        archive.comment = b"0" * 64
+    body = buffer.getvalue()[:-64]
+    return body + hashlib.sha256(body).hexdigest().encode()
+
+
+def snapshot_index() -> Any:
+    with zipfile.ZipFile(GOLDEN / "snapshot-format1.zip") as archive:
+        return orjson.loads(archive.read("snapshot.json"))
+
+
+def with_checksum(data: bytes) -> bytes:
+    """A record whose checksum fits, unless the document is no object at all."""
+    document = orjson.loads(data)
+    if not isinstance(document, dict):
+        return data
+    document.pop("checksum", None)
+    body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(document | {"checksum": "sha256:" + hashlib.sha256(body).hexdigest()})
+
+
+def used_marker(data: bytes) -> ChangelogMarker:
+    """A marker, after the questions that a restore asks of it."""
+    marker = ChangelogMarker.deserialize(data.decode())
+    for way in ways(marker, Found(frozenset({(8, 1)}), frozenset())):
+        way.missing(Found(frozenset(), frozenset()))
+    return marker
+
+
+FILE = FileIndex("000008.sst", 8, SHA, (FileBlob(f"2-1700000000000-7-{SHA}", 0), FileBlob(f"3-5-7-{SHA}", 4)))
+INDEX = SnapshotIndex(
+    CheckpointId(1700000000000, 7), 1, "job", "1", 3, "s", 2, "1-5-6.index", DirIndex.of({"a/b": FILE, "c": FILE})
+)
+LEASE = LeaseState(LeaseHolder("h", 7, "12", "b", "pid:[1]", "run", "2026-01-01T00:00:00+00:00"), 10_000, "t0k", 3)
+
+FORMATS: dict[str, Format] = {
+    "delta": Format(delta_head(), lambda d: decode_delta(d, "k")[0], DeltaHeader, delta_file),
+    "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
+    "blob index": Format(orjson.loads(INDEX.serialize()), lambda d: SnapshotIndex.deserialize(d, "k"), SnapshotIndex),
+    "changelog-files marker": Format(
+        orjson.loads(golden("changelog-files-marker-format2.json")), used_marker, ChangelogMarker
+    ),
+    "blob marker": Format(
+        {"format": 1, "index": "1-5-6.index", "sha256": SHA}, lambda d: BlobMarker.deserialize(d.decode()), BlobMarker
+    ),
+    "changelog-stream marker": Format(
+        orjson.loads(golden("changelog-marker-generation.json")),
+        lambda d: changelog_partition.ChangelogMarker.deserialize(d.decode()),
+        changelog_partition.ChangelogMarker,
+    ),
+    "Samza's marker": Format(
+        orjson.loads(golden("changelog-marker.json")),
+        lambda d: ChangelogStreamMarker.deserialize(d.decode()),
+        ChangelogStreamMarker,
+    ),
+    "V1": Format(orjson.loads(golden("task-checkpoint-v1.json")), CheckpointV1.decode, CheckpointV1),
+    "V2": Format(orjson.loads(golden("checkpoint-v2.json")), CheckpointV2.decode, CheckpointV2),
+    "checkpoint key": Format(orjson.loads(golden("checkpoint-key-v2.json")), CheckpointLogKey.decode, CheckpointLogKey),
+    "claim": Format(
+        orjson.loads(golden("log-claim-format1.json")), lambda d: decode_record(d, "k"), Claim, with_checksum
+    ),
+    "checkpoint": Format(
+        orjson.loads(golden("log-record-format2.json")),
+        lambda d: decode_record(d, "k"),
+        CheckpointRecord,
+        with_checksum,
+    ),
+    "lease": Format(orjson.loads(LEASE.encode()), lambda d: LeaseState.decode(d, "k"), LeaseState),
+    "startpoint": Format(orjson.loads(golden("startpoint-timestamp.json")), decode_startpoint, Startpoint),
+    "startpoint request": Format(
+        orjson.loads(golden("startpoint-request.json")),
+        lambda d: decode_request("local.a.0", "u", d),
+        StartpointRequest,
+    ),
+    "fan-out": Format(
+        orjson.loads(golden("startpoint-fan-out.json")),
+        lambda d: decode_fan_out(d),
+        dict[SystemStreamPartition, Startpoint],
+    ),
+    "coordinator key": Format(
+        orjson.loads(golden("startpoint-coordinator-key.json")),
+        lambda d: parse_coordinator_key(d.decode(errors="replace")),
+        tuple[str, str],
+    ),
+    "local copy": Format(
+        {"format": 1, "files": {"CURRENT": [16, SHA], "sub/000008.sst": [4, SHA]}},
+        lambda d: read_listing(d, "k"),
+        dict[str, tuple[int, str]] | None,
+    ),
+    "local stream": Format({"format": 1, "partitions": 4, "uid": "00ff"}, lambda d: _parse(d, "k"), StreamInfo),
+}
+
+DEEP = b'{"files-present":[],"dir-name":"x","sub-dirs-present":[' * 400 + b"]}" * 400
+VALUES: list[Any] = [
+    *(None, True, False, "", "x", "0", "-1", "../../x", "a\0b", "1" * 40, "1-1", "\u0661", "kafka.a.-1", "\ud7ff"),
+    *(0, 1, 2, 3, -1, -5, 2**31, 2**53, 2**62, 2**63, 2**64 - 1, 1.5, 1e300, -0.0),
+    *([], [[]], [None], [1, 2], ["a", "b"], [[1, 1, 2**60]], {}, {"": None}, {"x": []}, {"0": {}}, [0] * 50),
+]
+
+
+def paths(document: Any) -> Iterator[tuple[Any, ...]]:
+    yield ()
+    entries = (
+        document.items() if isinstance(document, dict) else enumerate(document if isinstance(document, list) else ())
+    )
+    for key, value in entries:
+        yield from ((key, *rest) for rest in paths(value))
+
+
+def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of the document with the value at the path."""
+    if not path:
+        return value
+    changed = dict(document) if isinstance(document, dict) else list(document)
+    changed[path[0]] = replaced(document[path[0]], path[1:], value)
+    return changed
+
+
+def without(document: Any, path: tuple[Any, ...]) -> Any:
+    """A copy of the document with nothing at the path."""
+    parent = document
+    for step in path[:-1]:
+        parent = parent[step]
+    changed = dict(parent) if isinstance(parent, dict) else list(parent)
+    del changed[path[-1]]
+    return replaced(document, path[:-1], changed)
+
+
+@cache
+def hints_of(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(cast("type", kind))
+
+
+def conforms(value: object, hint: Any) -> bool:
+    """Whether a value is what its declaration says, all the way down."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin in {Union, UnionType}:
+        return any(conforms(value, each) for each in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if arguments[-1] is Ellipsis:
+            return all(conforms(each, arguments[0]) for each in value)
+        return len(value) == len(arguments) and all(map(conforms, value, arguments))
+    if origin is not None and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            conforms(key, arguments[0]) and conforms(each, arguments[1]) for key, each in value.items()
+        )
+    if hint in {None, NoneType}:
+        return value is None
+    if hint is int:
+        return type(value) is int
+    if not isinstance(value, hint):
+        return False
+    own = hints_of(cast("Hashable", type(value))) if is_dataclass(value) else {}
+    return all(conforms(getattr(value, each.name), own[each.name]) for each in fields(value)) if own else True
+
+
+def check(form: Format, document: Any) -> None:
+    """It is read as a value whose fields are what they are declared to be, or it is an error of Penstock."""
+    data = form.wrap(orjson.dumps(document))
+    try:
+        found = form.read(data)
+    except PenstockError:
+        return
+    assert form.reads in {Claim, CheckpointRecord} or conforms(found, form.reads), found
+    assert conforms(found, type(found)) if is_dataclass(found) else True, found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_golden_document_is_read(name: str) -> None:
+    form = FORMATS[name]
+    found = form.read(form.wrap(orjson.dumps(form.document)))
+    assert conforms(found, form.reads), found
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_any_value_at_any_place_is_read_or_refused(name: str) -> None:
+    form = FORMATS[name]
+    for path in paths(form.document):
+        for value in VALUES:
+            check(form, replaced(form.document, path, value))
+        if path:
+            check(form, without(form.document, path))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_nested_deeply_is_refused(name: str) -> None:
+    form = FORMATS[name]
+    wrap = bytes if form.wrap is with_checksum else form.wrap  # a checksum of it cannot be computed
+    for path in paths(form.document):
+        text = orjson.dumps(replaced(form.document, path, "DEEP")).replace(b'"DEEP"', DEEP)
+        with suppress(PenstockError):
+            form.read(wrap(text))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.data())
+@settings(max_examples=600, deadline=None)
+def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
+    form = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
+    document = form.document
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(paths(document))))
+        document = replaced(document, path, data.draw(JSON | st.sampled_from(VALUES)))
+    check(form, document)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_refused(data: bytes) -> None:
+    for name, form in FORMATS.items():
+        if form.wrap is bytes and "marker" not in name:
+            try:
+                form.read(data)
+            except PenstockError:
+                continue
+            json.loads(data)  # by chance
+
+
+@pytest.mark.parametrize("size", [1 << 33, 1 << 40, (1 << 63) - 1])
+def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path, size: int) -> None:
+    """Memory is taken for what is there, not for what a header claims."""
+    form = FORMATS["delta"]
+    entries = MemoryEngine()
+    entries.apply({b"key": b"value"})
+    entries.copy_to(tmp_path / "copy")
+    (copy,) = (tmp_path / "copy").iterdir()
+    copy.write_bytes(size.to_bytes(8, "big") + copy.read_bytes()[8:])
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptError, match="claims"):
+            form.read(form.wrap(orjson.dumps(form.document | {"size": size})))
+        with pytest.raises(CorruptError, match="claims"):
+            MemoryEngine(tmp_path / "copy")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# Local streams: SQLite holds no column to its type.
+
+SSP = SystemStreamPartition("local", "s", 0)
+CELLS = ["text", b"blob", 1.5, -1, 0, 7, 2**62]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(("head", column) for column in ("format", "uid", "partition", "upcoming")),
+        *(("fence", "epoch"), ("peak", "offset")),
+        *(("compacted", column) for column in ("start_offset", "end_offset", "kept")),
+    ],
+)
+@pytest.mark.parametrize("value", CELLS, ids=repr)
+def test_any_value_in_a_partition_of_a_stream_is_read_or_refused(
+    tmp_path: Path, table: str, column: str, value: object
+) -> None:
+    system = LocalSystem("local", str(tmp_path))
+    admin, writer = system.admin(), system.writer(WriterIdentity("w", 3))
+    admin.create_stream("s", 1)
+    writer.append(SSP, [(n, b"k", b"v") for n in range(4)])
+    admin.compact(OffsetRange(SSP, 0, 3), WriterIdentity("w", 3))
+    admin.close()
+    writer.close()
+    with sqlite3.connect(tmp_path / "s" / "0.db") as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    connection.close()
+
+    def read() -> object:
+        reader = system.reader()
+        return [list(reader.read_compacted(OffsetRange(SSP, 0, 4), 2)), list(reader.read(OffsetRange(SSP, 3, 4), 2))]
+
+    calls: list[Callable[[], object]] = [
+        lambda: system.admin().offsets("s"),
+        lambda: system.admin().offset_at_time(SSP, 2),
+        lambda: system.admin().compact(OffsetRange(SSP, 1, 3), WriterIdentity("w", 4)),
+        lambda: system.admin().fence("s", WriterIdentity("w", 4)),
+        lambda: system.writer(WriterIdentity("w", 4)).append(SSP, [(9, b"k", b"v")]),
+        read,
+    ]
+    for call in calls:
+        try:
+            call()
+        except PenstockError:
+            continue
