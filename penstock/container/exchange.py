@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +14,9 @@ from penstock.container.auth import call_options
 from penstock.container.machine import machine_id
 from penstock.container.protocol import AttemptCall, ContainerAddress, dump
 from penstock.errors import ContainerLostError
-from penstock.runtime.packet import PACKET_SCHEMA, Kind
+from penstock.runtime.packet import NO_PACKETS, PACKET_SCHEMA, Kind
+from penstock.runtime.streams import run_together
 
-_KEEP_ALIVE_SECONDS = 1.0
-_NOTHING = pa.RecordBatch.from_pylist([], schema=PACKET_SCHEMA)
 _clients: dict[tuple[int, str], flight.FlightClient] = {}
 
 
@@ -46,7 +43,8 @@ def exchange(
         writer, reader = _client(uri).do_exchange(descriptor, call_options(secret))
         try:
             writer.begin(PACKET_SCHEMA)
-            yield from _together(_feed(writer, batches, select_mine), _results(reader, len(call.tasks)))
+            feed, results = _feed(writer, batches, select_mine), _results(reader, len(call.tasks))
+            yield from run_together(feed, results, when_idle=lambda: NO_PACKETS)
             writer.close()
         except BaseException:
             # Also when the input fails or nobody wants the output any more: without it, the container waits for the
@@ -84,35 +82,6 @@ def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
         yield chunk.data
     if reports != attempts:
         raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
-
-
-def _together(*sources: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the sources bring, each in a thread of its own, and an empty batch whenever nothing came for a while.
-    Raises what the first of them raises."""
-    queue: SimpleQueue[pa.RecordBatch | BaseException | None] = SimpleQueue()
-    for source in sources:
-        threading.Thread(target=_drain, args=(source, queue), name="exchange", daemon=True).start()
-    left = len(sources)
-    while left:
-        try:
-            item = queue.get(timeout=_KEEP_ALIVE_SECONDS)
-        except Empty:
-            item = _NOTHING
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            left -= 1
-        else:
-            yield item
-
-
-def _drain(source: Iterator[pa.RecordBatch], queue: SimpleQueue[pa.RecordBatch | BaseException | None]) -> None:
-    try:
-        for batch in source:
-            queue.put(batch)
-        queue.put(None)
-    except BaseException as error:
-        queue.put(error)
 
 
 def _client(uri: str) -> flight.FlightClient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -14,9 +14,10 @@ from pyspark import TaskContext
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.packet import Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.sink import SinkAttempt
-from penstock.runtime.source import run_source
+from penstock.runtime.source import SourceProgress, run_source
+from penstock.runtime.streams import run_together
 from penstock.runtime.topology import Topology
 from penstock.system.base import OffsetRange, System, WriterIdentity
 
@@ -86,9 +87,15 @@ class SourceStage:
         _settle()
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
-        for task in self.lanes[_partition()].tasks:
+        progress = SourceProgress()
+        yield from _alive(self._batches(package, self.lanes[_partition()].tasks, progress), progress)
+
+    def _batches(
+        self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress
+    ) -> Iterator[pa.RecordBatch]:
+        for task in tasks:
             ranges = self.ranges.get(task, ())
-            yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems))
+            yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems, progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +184,19 @@ def _split(batch: pa.RecordBatch, stage: int) -> tuple[pa.RecordBatch, pa.Record
 def _batches(packets: Iterator[Packet]) -> Iterator[pa.RecordBatch]:
     for group in split_by_size(packets):
         yield to_batch(group)
+
+
+def _alive(batches: Iterator[pa.RecordBatch], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """The batches, and an empty one from time to time while there are none yet but `progress` changes.
+
+    Spark kills a worker that sends nothing for long (`idle_limit`). User code may take as long for all messages of a
+    batch together, but not for one.
+    """
+    seen: object = None
+
+    def sign() -> pa.RecordBatch | None:
+        nonlocal seen
+        before, seen = seen, progress()
+        return NO_PACKETS if seen != before else None
+
+    return run_together(batches, when_idle=sign)

@@ -66,6 +66,9 @@ PACKET_SCHEMA = pa.schema(
 )
 """The columns of a packet."""
 
+NO_PACKETS = pa.RecordBatch.from_pylist([], schema=PACKET_SCHEMA)
+"""A batch that says no more than that its sender is alive."""
+
 MESSAGE_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),

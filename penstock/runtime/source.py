@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.attempt import Attempt, new_token
-from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.packet import Packet
@@ -17,12 +17,26 @@ READ_MESSAGES = 4096
 """Messages read at once."""
 
 
+class SourceProgress:
+    """How far stage 0 is, for another thread to look at."""
+
+    def __init__(self) -> None:
+        self.position: Position | None = None
+        """The position of the task that runs now."""
+
+    def __call__(self) -> object:
+        """A value that changes whenever another message has been processed."""
+        position = self.position
+        return None if position is None else (id(position), position.progress())
+
+
 def run_source(
     topology: Topology,
     settings: RuntimeSettings,
     task: int,
     ranges: Sequence[tuple[int, OffsetRange]],
     systems: Mapping[str, System],
+    progress: SourceProgress | None = None,
 ) -> Iterator[Packet]:
     """Everything the task's ranges (input index, range) come to: data packets, trailers, the report."""
     token = new_token()
@@ -30,6 +44,8 @@ def run_source(
     instance: StageInstance | None = None
     try:
         instance = StageInstance(topology, 0, task, settings, {})
+        if progress is not None:
+            progress.position = instance.position
         attempt = Attempt(instance, token, settings.tasks)
         for index, offsets in ranges:
             reader = readers.get(offsets.ssp.system)
