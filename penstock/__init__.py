@@ -23,6 +23,9 @@ __all__ = [
     "PenstockError",
     "PenstockTimeoutError",
     "RetryableError",
+    "SamzaDouble",
+    "SamzaInteger",
+    "SamzaLong",
     "Serde",
     "Startpoint",
     "StartpointOldest",
@@ -38,6 +41,7 @@ __all__ = [
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",
+    "Tuple",
     "UserCodeError",
 ]
 

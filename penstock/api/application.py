@@ -55,11 +55,15 @@ class Application:
         self._outputs: dict[SystemStream, OutputSpec] = {}
 
     def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Declare a store. Default serdes: String keys, Json values. Every task gets an instance of its own."""
+        """Declare a store. Default serdes: String keys, Json values. Every task gets an instance of its own.
+
+        Choose the key's serde by what `range` is to sort by: text (`String`), numbers (`Integer`, `Long`, `Double`), or
+        several fields (`Tuple`). JSON keys have no ranges.
+        """
         _check_name("store", name)
         if name in self._stores:
             raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
-        self._stores[name] = StoreSpec(name, (key or String()).for_keys(), value or Json())
+        self._stores[name] = StoreSpec(name, (key or String()).for_store_keys(), value or Json())
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
         """Declare an output stream, `system.stream`. Default serdes: String keys, Json values."""

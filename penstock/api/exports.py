@@ -4,7 +4,19 @@ one, needs few of them."""
 from __future__ import annotations
 
 from penstock.api.application import MessageStream, StreamApplication, TaskApplication
-from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
+from penstock.api.serdes import (
+    Bytes,
+    Double,
+    Integer,
+    Json,
+    Long,
+    SamzaDouble,
+    SamzaInteger,
+    SamzaLong,
+    Serde,
+    String,
+    Tuple,
+)
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import (
     Startpoint,
@@ -54,6 +66,9 @@ __all__ = [
     "PenstockError",
     "PenstockTimeoutError",
     "RetryableError",
+    "SamzaDouble",
+    "SamzaInteger",
+    "SamzaLong",
     "Serde",
     "Startpoint",
     "StartpointOldest",
@@ -69,5 +84,6 @@ __all__ = [
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",
+    "Tuple",
     "UserCodeError",
 ]

@@ -56,9 +56,14 @@ class KeyValueStore(ABC):
 
     @abstractmethod
     def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
-        """The entries with `from_key` <= key < `to_key`, in the order of the keys' bytes.
+        """The entries with `from_key` <= key < `to_key`, in the order of the keys.
 
-        What is put or deleted while the iterator is open may or may not be seen by it.
+        What is put or deleted while the iterator is open may or may not be seen by it. Of `Tuple` keys, the bounds may
+        be the first fields only: ("N1",) comes before every key that begins with it.
+
+        Raises:
+            ConfigError: the bytes of the keys do not sort as the keys do (`Json`, `SamzaLong`, ...), or `from_key`
+                comes after `to_key`.
         """
 
     @abstractmethod

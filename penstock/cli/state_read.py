@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.api.serdes.prefix import end_of_prefix
 from penstock.cli.errors import say
 from penstock.cli.jobs import JobName, open_job
 from penstock.cli.options import AsJson, Assignments, ConfigFile
@@ -26,9 +27,9 @@ from penstock.cli.state_reading import (
     say_troubles,
     store_texts,
 )
-from penstock.cli.state_texts import Texts, end_of_prefix, parse_hex
+from penstock.cli.state_texts import Texts, parse_hex
 from penstock.cli.state_version import Version, version_text
-from penstock.errors import NotFoundError
+from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from penstock.state.store_version import Entry
@@ -88,7 +89,12 @@ def scan_entries(
     store: StoreName,
     version: Version = "latest",
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin so (of JSON keys, their JSON).")
+        str | None,
+        typer.Option(
+            "--prefix",
+            metavar="TEXT",
+            help="Only keys that begin so (of JSON keys, their JSON; of tuples, first fields).",
+        ),
     ] = None,
     from_key: Annotated[
         str | None, typer.Option("--from-key", metavar="KEY", help="Only this key and those behind it.")
@@ -128,10 +134,14 @@ def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
     """Where the keys begin (inclusive) and end (exclusive): inside of the prefix and of both bounds."""
-    parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse, keys.parse_prefix)
+    parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
     first = None if prefix is None else parse_prefix(prefix)
-    starts = [first, None if from_key is None else parse(from_key)]
-    ends = [end_of_prefix(first) if first else None, None if to_key is None else parse(to_key)]
+    start = None if from_key is None else parse(from_key)
+    end = None if to_key is None else parse(to_key)
+    if start is not None and end is not None and start > end:
+        raise ConfigError(f"--from-key `{from_key}` comes after --to-key `{to_key}` in the order of the keys' bytes")
+    starts = [first, start]
+    ends = [end_of_prefix(first) if first else None, end]
     return (
         max((each for each in starts if each is not None), default=None),
         min((each for each in ends if each is not None), default=None),

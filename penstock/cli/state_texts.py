@@ -14,15 +14,41 @@ from typing import Any
 import msgspec.json
 import orjson
 
-from penstock.api.serdes import Bytes, Double, Integer, Json, Long, Serde, String
+from penstock.api.serdes import (
+    Bytes,
+    Double,
+    Integer,
+    Json,
+    JsonKey,
+    Long,
+    SamzaDouble,
+    SamzaInteger,
+    SamzaLong,
+    Serde,
+    String,
+    Tuple,
+)
+from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.cli.output import size_text
 from penstock.cli.tail import printable
 from penstock.errors import ConfigError
 
-_JSON_KEY = Json().for_keys()
-_JSON = (Json, type(_JSON_KEY))
+_JSON = (Json, JsonKey)
+_WHOLE = (Integer, Long, OrderedInteger, OrderedLong)
+_DOUBLE = (Double, OrderedDouble)
 _BUILT_IN: Mapping[str, Serde[Any]] = {
-    serde.name: serde for serde in (Bytes(), String(), Integer(), Long(), Double(), _JSON_KEY)
+    serde.name: serde
+    for serde in (
+        Bytes(),
+        String(),
+        OrderedInteger(),
+        OrderedLong(),
+        OrderedDouble(),
+        SamzaInteger(),
+        SamzaLong(),
+        SamzaDouble(),
+        JsonKey(),
+    )
 }
 _SHOWN = 60
 """Characters of a key or value in a table."""
@@ -39,7 +65,7 @@ class Texts:
         self.trouble: str | None = None
         self._what = what
         self._name = name
-        self._serde = serde or _BUILT_IN.get(name)
+        self._serde = serde or _built_in(name)
         if self._serde is None:
             self.trouble = (
                 f"the {what} serde `{name}` is not one of Penstock's, so every {what} is shown as hex; "
@@ -47,23 +73,34 @@ class Texts:
             )
 
     def parse(self, text: str) -> bytes:
-        """The bytes of a key. A serde of the application's own is given the text.
+        """The bytes of a key. A serde of the application's own is given the text; a tuple is a JSON list.
 
         Raises:
             ConfigError: the text is none, or keys of this serde have no text.
         """
+        return self._parsed(text, lambda serde, key: serde.to_bytes(key))
+
+    def parse_bound(self, text: str) -> bytes:
+        """The bytes of an end of a range: a key, or the first fields of one that is a tuple. Raises as `parse`."""
+        return self._parsed(text, lambda serde, key: serde.bound_to_bytes(key))
+
+    def _parsed(self, text: str, write: Callable[[Serde[Any], Any], bytes]) -> bytes:
         if self._serde is None or type(self._serde) is Bytes:
             raise ConfigError(f"keys of the serde `{self._name}` have no text here: give them as hex, with --hex")
         try:
-            return self._serde.to_bytes(_PARSERS.get(type(self._serde), str)(text))
+            return write(self._serde, _key_of(self._serde, text))
         except Exception as error:
-            hint = " A text stands in quotes, as '\"text\"'." if self._serde.name == "json" else ""
+            hint = " A text is written in quotes, as '\"text\"'." if self._serde.name == "json" else ""
+            if isinstance(self._serde, Tuple):
+                hint = " A tuple is written as a JSON list of its fields, as '[\"text\", 5]', bytes as hex."
             raise ConfigError(
                 f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} --hex takes a key's bytes"
             ) from error
 
     def parse_prefix(self, text: str) -> bytes:
-        """The bytes that keys begin with. Raises ConfigError if keys of this serde are no text."""
+        """The bytes that keys begin with: a text, or the first fields of tuples. Raises ConfigError for other keys."""
+        if isinstance(self._serde, Tuple):
+            return self._parsed(text, lambda serde, key: serde.prefix_to_bytes(key))
         if not isinstance(self._serde, (String, *_JSON)):
             raise ConfigError(f"keys of the serde `{self._name}` do not begin with text: give the prefix with --hex")
         try:
@@ -119,22 +156,39 @@ def parse_hex(text: str) -> bytes:
         raise ConfigError(f"`{text}` is not hex: {error}") from error
 
 
-def end_of_prefix(prefix: bytes) -> bytes | None:
-    """The least bytes greater than all that begin with the prefix; None if there are none."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
-
-
 def serde_names(layout: str) -> tuple[str, str]:
     """The names of the key and the value serde in a checkpoint's `operators key-serde value-serde`."""
     parts = layout.split(" ")
     return (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
 
 
+def _built_in(name: str) -> Serde[Any] | None:
+    """The serde of a name that a checkpoint has, if it is one of Penstock's."""
+    if not (name.startswith("tuple(") and name.endswith(")")):
+        return _BUILT_IN.get(name)
+    fields = [_built_in(field) for field in _split(name[len("tuple(") : -1])]
+    known = [field for field in fields if field is not None and field.ordered]
+    return Tuple(*known) if len(known) == len(fields) else None
+
+
+def _split(names: str) -> list[str]:
+    """The names between the commas, those inside of brackets left alone."""
+    parts, depth = [""], 0
+    for character in names:
+        depth += (character == "(") - (character == ")")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
 def _plain(value: object) -> object:
     """The value as JSON has it. An object of the application's own is its fields, or what `repr` says of it."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, tuple):  # of a Tuple
+        return [field.hex() if isinstance(field, bytes) else _plain(field) for field in value]
     return orjson.loads(orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS))
 
 
@@ -149,9 +203,27 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-_PARSERS: Mapping[type, Callable[[str], Any]] = {
-    Integer: _whole_number,
-    Long: _whole_number,
-    Double: float,
-    type(_JSON_KEY): msgspec.json.decode,
-}
+def _key_of(serde: Serde[Any], text: str) -> Any:
+    """The key that a text means."""
+    if isinstance(serde, _WHOLE):
+        return _whole_number(text)
+    if isinstance(serde, _DOUBLE):
+        return float(text)
+    if isinstance(serde, _JSON):
+        return msgspec.json.decode(text)
+    if isinstance(serde, Tuple):
+        return _fields_of(serde, msgspec.json.decode(text, type=list[Any]))
+    return text
+
+
+def _fields_of(serde: Tuple, values: list[Any]) -> tuple[Any, ...]:
+    """The fields of a tuple, from JSON: bytes are hex, an infinite double is a text."""
+    made: list[Any] = []
+    for field, value in zip(serde.fields, values, strict=False):
+        if isinstance(field, Tuple):
+            made.append(_fields_of(field, value))
+        elif isinstance(field, Bytes):
+            made.append(bytes.fromhex(value))
+        else:
+            made.append(float(value) if isinstance(field, OrderedDouble) else value)
+    return (*made, *values[len(serde.fields) :])

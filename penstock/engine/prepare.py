@@ -271,8 +271,20 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             )
         raise IncompatibleError(
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
-            f"`{now}` now. Set it back, or give the job a new `job.id` to start without state"
+            f"`{now}` now. {_old_numbers(store, before, now)}Set it back, or give the job a new `job.id` to start "
+            "without state"
         )
+
+
+def _old_numbers(store: str, before: str, now: str) -> str:
+    """What to declare where only the form of number keys differs: they used to be written as Samza does."""
+    old, new = before.split(" "), now.split(" ")
+    if len(old) != 3 or len(new) != 3 or (old[0], old[2]) != (new[0], new[2]) or new[1] != f"ordered-{old[1]}":
+        return ""
+    return (
+        "Its keys are in Samza's form, which has no ranges: "
+        f'app.store("{store}", key=ps.Samza{old[1].capitalize()}()) reads them. '
+    )
 
 
 def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:

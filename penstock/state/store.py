@@ -9,6 +9,7 @@ from penstock.api.store import KeyValueStore, StoreSpec
 from penstock.state.cache import ObjectCache
 from penstock.state.engine import Engine
 from penstock.state.overlay import MISSING, Overlay
+from penstock.state.scans import range_bounds
 
 
 class TaskStore(KeyValueStore):
@@ -23,6 +24,7 @@ class TaskStore(KeyValueStore):
         self._cache = ObjectCache(cache_entries)
         self._overlay = Overlay(engine)
         self._fresh = True
+        self._key_serde = spec.key_serde
         self._encode_key = spec.key_serde.to_bytes
         self._decode_key = spec.key_serde.from_bytes
         self._encode = spec.value_serde.to_bytes
@@ -70,7 +72,7 @@ class TaskStore(KeyValueStore):
         self._cache.put(key_bytes, None)
 
     def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
-        return self._scan(self._encode_key(from_key), self._encode_key(to_key))
+        return self._scan(*range_bounds(self.name, self._key_serde, from_key, to_key))
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         return self._scan(None, None)

@@ -59,7 +59,7 @@ def test_default_serdes() -> None:
         "send_to-1": ("bytes", "json"), "input-2": ("bytes", "json"),
     }  # fmt: skip
     stores = {s.name: (s.key_serde.name, s.value_serde.name) for s in graph.stores}
-    assert stores == {"s": ("string", "json"), "t": ("long", "double")}
+    assert stores == {"s": ("string", "json"), "t": ("ordered-long", "double")}
     assert [(str(o.stream), o.key_serde.name, o.value_serde.name) for o in graph.outputs] == [
         ("m.out", "string", "json")
     ]

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from penstock.api.serdes import Double, Integer, Long
+from penstock.api.serdes import Bytes, Double, Integer, Long, String, Tuple
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
 from penstock.system.partitioner import partition_of
@@ -222,7 +222,7 @@ def test_a_key_outside_of_its_own_task_is_found_and_the_task_is_said(files: Stat
         (("--hex", "--prefix", "0x6b31"), b"k1", b"k2"),
         (("--hex", "--from-key", "6b33", "--to-key", "ff"), b"k3", b"\xff"),
         (("--hex", "--prefix", "ff"), b"\xff", None),
-        (("--from-key", "k5", "--to-key", "k3"), b"k5", b"k3"),
+        (("--from-key", "k5", "--to-key", "k5"), b"k5", b"k5"),
     ],
 )
 def test_a_part_of_the_keys(files: StateJob, options: tuple[str, ...], first: bytes, end: bytes | None) -> None:
@@ -341,6 +341,17 @@ def test_a_checkpoint_of_version_1_alone(home: Path) -> None:
 @pytest.mark.parametrize(
     ("serde", "text", "key", "shown"),
     [
+        ("ordered-integer", "-5", bytes.fromhex("7ffffffb"), -5),
+        ("ordered-long", "9007199254740993", bytes.fromhex("8020000000000001"), 9007199254740993),
+        ("ordered-double", "-inf", bytes.fromhex("000fffffffffffff"), "-inf"),
+        ("tuple(string,ordered-long)", '["u", 9]', bytes.fromhex("7500018000000000000009"), ["u", 9]),
+        (
+            "tuple(tuple(bytes,ordered-integer),ordered-double)",
+            '[["00ff", -1], "-inf"]',
+            Tuple(Tuple(Bytes(), Integer()), Double()).to_bytes(((b"\x00\xff", -1), float("-inf"))),
+            [["00ff", -1], "-inf"],
+        ),
+        ("json", "[18446744073709551615]", b"[18446744073709551615]", [2**64 - 1]),
         ("integer", "-5", Integer().to_bytes(-5), -5),
         ("integer", "2147483647", Integer().to_bytes(2**31 - 1), 2**31 - 1),
         ("long", "9007199254740993", Long().to_bytes(9007199254740993), 9007199254740993),
@@ -366,7 +377,9 @@ def test_keys_by_their_serde(home: Path, serde: str, text: str, key: bytes, show
     ("serde", "text"),
     [
         ("integer", "2147483648"), ("integer", "1_0"), ("integer", ""), ("long", "1.0"), ("double", "x"),
-        ("json", "text"), ("string", "\udc80"), ("bytes", "6b"), ("flights.town", "6b"),
+        ("json", "text"), ("json", "18446744073709551616"), ("ordered-long", "x"), ("tuple(string)", '"x"'),
+        ("tuple(string)", "[5]"), ("tuple(string)", '["a", "b"]'), ("tuple(json)", '["a"]'), ("string", "\udc80"),
+        ("bytes", "6b"), ("flights.town", "6b"),
     ],
 )  # fmt: skip
 def test_texts_that_are_no_key_of_a_serde(home: Path, serde: str, text: str) -> None:
@@ -379,6 +392,21 @@ def test_texts_that_are_no_key_of_a_serde(home: Path, serde: str, text: str) -> 
         if serde not in {"string", "json"}:
             assert "--hex" in call("scan", JOB, "first", f"--prefix={text}", status=2)[1]
     assert "is not hex" in call("get", JOB, "first", "--hex", "6", status=2)[1]
+
+
+def test_ranges_and_prefixes_of_tuples(home: Path) -> None:
+    serde = Tuple(String(), Long())
+    keys = [("t", 1), ("u", -1), ("u", 9), ("u", 100), ("v", 0)]
+    with closing(StateJob(home, layouts={"first": f"task {serde.name} json"})) as job:
+        job.commit({0: {serde.to_bytes(key): b"1" for key in keys}})
+        for options, found in (
+            (("--prefix", '["u"]'), keys[1:4]),
+            (("--from-key", '["u"]', "--to-key", '["u", 100]'), keys[1:3]),
+            (("--from-key", '["u", 9]'), keys[2:]),
+        ):
+            assert [tuple(line["key"]) for line in lines("scan", JOB, "first", *options)] == found
+        error = call("scan", JOB, "first", "--from-key", '["u", 9]', "--to-key", '["u"]', status=2)[1]
+        assert """--from-key `["u", 9]` comes after --to-key `["u"]`""" in error
 
 
 def test_unknown_serdes_and_bytes_are_hex_and_it_is_said_once(files: StateJob) -> None:

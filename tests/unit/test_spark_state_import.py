@@ -16,6 +16,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from penstock.api.serdes.numbers import OrderedLong
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.main import app as cli
 from penstock.config.load import load_config
@@ -49,10 +50,11 @@ def build(partitioned=True):
     app.store("totals", key=ps.String(), value=ps.Json())
     app.store("counts", key=ps.String(), value=ps.Long())
     app.store("bytes", key=ps.Bytes(), value=ps.Bytes())
+    app.store("numbers", key=ps.Long(), value=ps.Long())
     rides = app.input("local.rides", key=ps.String(), value=ps.Json())
     if partitioned:
         rides = rides.partition_by(lambda ride: ride["k"], key=ps.String())
-    rides.process(Count, stores=["totals", "counts", "bytes"])
+    rides.process(Count, stores=["totals", "counts", "bytes", "numbers"])
     return app
 
 
@@ -64,6 +66,10 @@ def direct():
 FUNCTIONS = """
 def count(key, value):
     return None if key["k"] is None else (key["k"].upper(), value["c"])
+
+
+def numbered(key, value):
+    return None if key["k"] is None else (-int.from_bytes(key["k"].encode()[:7]), value["c"])
 
 
 def whole(key, value):
@@ -187,6 +193,16 @@ def test_a_function_maps_and_leaves_out() -> None:
         "given to `maps.py:count` as int",
         "given to `maps.py:count` as str",
     ]
+
+
+def test_numbers_are_where_the_messages_with_these_keys_go() -> None:
+    """Messages have the number in another form than the keys of stores."""
+    import_spark("--state-var", "total", "--map", "maps.py:numbered", store="numbers")
+    found = [(task, OrderedLong().from_bytes(key)) for task, key, _ in read_store(config(), "numbers")]
+    assert {number for _, number in found} == {
+        -int.from_bytes(key.encode()[:7]) for key in expected("total", 4) if key is not None
+    }
+    assert all(task == partition_of(number.to_bytes(8, signed=True), TASKS) for task, number in found)
 
 
 def test_a_function_says_which_messages_an_entry_belongs_to() -> None:

@@ -106,13 +106,15 @@ class DoubleKey(Double):
         return "double"
 
     def to_bytes(self, obj: float) -> bytes:
-        return super().to_bytes(obj) if obj else _ZERO
+        return self._struct.pack((obj if type(obj) is float else _as_double(obj)) + 0.0)  # which makes 0.0 of -0.0
 
     def for_keys(self) -> Serde[float]:
         return self
 
+    def for_store_keys(self) -> Serde[float]:
+        return self
 
-_ZERO = bytes(8)
+
 _SIGN_4 = 1 << 31
 _SIGN_8 = 1 << 63
 _ALL_8 = (1 << 64) - 1

@@ -149,7 +149,9 @@ class _Writer:
                 f"the key of messages {owner!r}, for Spark's key {spark_key!r}, is no bytes or text"
             )
         value_bytes = self._bytes("value", self._store.value_serde, value, spark_key)
-        return Entry(written, value_bytes, written if owner is None else owner)
+        if owner is None:  # the messages' key is the store's, in the form that messages have
+            owner = self._bytes("key", self._store.key_serde.for_keys(), key, spark_key)
+        return Entry(written, value_bytes, owner)
 
     def _bytes(self, what: str, serde: Serde[Any], obj: Any, spark_key: dict[str, Any]) -> bytes:
         try:

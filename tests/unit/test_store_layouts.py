@@ -1,0 +1,53 @@
+"""What a checkpoint remembers of a store, and what is said when the application declares it differently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import penstock as ps
+from penstock.checkpoint.record import Claim
+from penstock.engine.prepare import check_layout, store_layout
+from tests.support.checkpoints import checkpoint
+
+
+class Count(ps.StreamTask):
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None: ...
+
+
+def layout(key: ps.Serde[int], value: ps.Serde[int]) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.store("s", key=key, value=value)
+    app.input("local.in").process(Count, stores=["s"])
+    return store_layout(app.graph())
+
+
+def check(before: str, key: ps.Serde[int], value: ps.Serde[int]) -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": before})
+    check_layout(record, layout(key, value), 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "now", "samza"),
+    [
+        ("integer", ps.Integer(), ps.SamzaInteger()),
+        ("long", ps.Long(), ps.SamzaLong()),
+        ("double", ps.Double(), ps.SamzaDouble()),
+    ],
+    ids=lambda p: getattr(p, "name", p),
+)
+def test_keys_in_the_old_form_are_refused_with_what_reads_them(
+    old: str, now: ps.Serde[int], samza: ps.Serde[int]
+) -> None:
+    """Values have the form they always had; keys of numbers used to be written as Samza does."""
+    check(f"process-1 {old} {old}", samza, now)
+    check(f"process-1 ordered-{old} {old}", now, now)
+    advice = rf'no ranges: app\.store\("s", key=ps\.{type(samza).__name__}\(\)\) reads them'
+    with pytest.raises(ps.IncompatibleError, match=advice):
+        check(f"process-1 {old} {old}", now, now)
+    with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
+        check(f"process-1 {old} json", now, now)
+    assert "Samza" not in str(caught.value)
