@@ -26,6 +26,7 @@ from penstock.container.container import Container
 from penstock.container.machine import executor_host, machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
+from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
 
 _LAST_REPLIES_SECONDS = 0.3
@@ -33,6 +34,7 @@ _LAST_REPLIES_SECONDS = 0.3
 
 def main() -> None:
     """Serve until closed, or until the executor ends."""
+    keep_pandas_out()
     name, parent = sys.argv[1], int(sys.argv[2])
     spec = ContainerSpec(**orjson.loads(sys.stdin.buffer.read()))
     incarnation = secrets.token_hex(8)

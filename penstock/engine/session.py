@@ -68,7 +68,7 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
         )
     find_java()
     master = spark_conf["spark.master"]
-    defaults = dict(_DEFAULTS)
+    defaults = _DEFAULTS | worker_daemon(spark_conf)
     if master.startswith("local"):
         defaults |= _LOCAL_DEFAULTS
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -91,6 +91,16 @@ def idle_limit(container: ContainerSettings) -> dict[str, str]:
     """
     limit_ms = max(2 * container.attempt_timeout_ms, container.start_timeout_ms)
     return {_IDLE_SECONDS: str(limit_ms // 1000 + 5), _KILL_IDLE: "true"}
+
+
+def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """The `spark.*` key that has workers forked from a process that has loaded all they need.
+
+    Only where Penstock is installed on the executors, as it must be unless it is shipped with the job: shipped files
+    come to workers, not to the daemon.
+    """
+    shipped = any(spark_conf.get(key) for key in ("spark.submit.pyFiles", "spark.files"))
+    return {} if shipped else {"spark.python.daemon.module": "penstock.engine.worker_daemon"}
 
 
 def check_session(session: SparkSession) -> None:

@@ -15,6 +15,7 @@ from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.runtime.sink import SinkAttempt
 from penstock.runtime.source import SourceProgress, run_source
 from penstock.runtime.streams import run_together
@@ -53,11 +54,12 @@ _settled = False
 def _settle() -> None:
     """Once per worker process: take what is loaded by now out of the garbage collector's sight.
 
-    PySpark's worker collects garbage after every task. With Arrow and pandas loaded that takes 30 ms, as long as all
-    the rest of a small task.
+    PySpark's worker collects garbage after every task. With Arrow loaded that takes 30 ms, as long as all the rest of
+    a small task.
     """
     global _settled
     if not _settled:
+        keep_pandas_out()
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 50)  # pages of decoded messages are many objects, and no garbage yet
@@ -152,6 +154,7 @@ class ByLane:
     lane_of: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        _settle()
         lane_of = pa.array(self.lane_of, pa.int32())
         for batch in batches:
             lanes = lane_of.take(batch.column("dest"))

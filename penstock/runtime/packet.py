@@ -66,7 +66,7 @@ PACKET_SCHEMA = pa.schema(
 )
 """The columns of a packet."""
 
-NO_PACKETS = pa.RecordBatch.from_pylist([], schema=PACKET_SCHEMA)
+NO_PACKETS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in PACKET_SCHEMA], schema=PACKET_SCHEMA)
 """A batch that says no more than that its sender is alive."""
 
 MESSAGE_SCHEMA = pa.schema(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import cache
 from itertools import islice
 from typing import TypeAlias, cast
 
@@ -28,9 +29,14 @@ _ENCODE_AT_ONCE = 1024
 _PLAUSIBLE = 100
 """What compresses better than this is counted before it is believed."""
 _COUNT_BYTES = 1 << 20
-_NOTHING = pa.scalar(b"", pa.large_binary())
 _FOURS = pa.py_buffer(np.arange(0, 4 * (_ENCODE_AT_ONCE + 1), 4, dtype=np.int64))
 """Where elements of four bytes each begin."""
+
+
+@cache
+def _nothing() -> pa.Scalar:
+    """An empty element. Made when first needed: making it has pyarrow look for pandas."""
+    return pa.scalar(b"", pa.large_binary())
 
 
 def changes_bytes(changes: Changes) -> int:
@@ -46,8 +52,8 @@ def encode_records(changes: Changes) -> bytes:
     while some := list(islice(remaining, _ENCODE_AT_ONCE)):
         key = pa.array(some, pa.large_binary())
         value = pa.array(list(islice(values, len(some))), pa.large_binary())
-        pieces = (_lengths(key), key, _lengths(value), pc.fill_null(value, _NOTHING))
-        chunks.append(pc.binary_join_element_wise(*pieces, _NOTHING).buffers()[2])
+        pieces = (_lengths(key), key, _lengths(value), pc.fill_null(value, _nothing()))
+        chunks.append(pc.binary_join_element_wise(*pieces, _nothing()).buffers()[2])
     chunks.append(_END)
     return b"".join(chunks)
 

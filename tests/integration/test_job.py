@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -423,3 +424,38 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
     assert count == 3
     (warning,) = warnings
     assert "spark.python.worker.killOnIdleTimeout=true" in warning, "of the session without it, and that one only"
+
+
+class Loaded(ps.StreamTask):
+    """Says what the container has loaded."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key="x", value={"worker": envelope.value, "container": loaded_modules(None)})
+
+
+def loaded_modules(message: object) -> dict[str, Any]:
+    """What of the heavy modules this process has loaded, and from where PySpark comes."""
+    modules = sys.modules
+    return {
+        "pandas": "pandas" in modules,
+        "pyspark": getattr(modules.get("pyspark"), "__file__", None),
+        "parent": Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0"),
+    }
+
+
+def test_workers_and_containers_load_only_what_they_need(home: Home, spark: SparkSession) -> None:
+    home.publish(10)
+    app = ps.StreamApplication("loaded")
+    facts = app.input("local.events", value=ps.Json()).map(loaded_modules)
+    facts = facts.partition_by(lambda _: "x", key=ps.String(), value=ps.Json()).process(Loaded)
+    facts.send_to(app.output("local.facts", key=ps.String(), value=ps.Json()))
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        finish(start(home, spark, app))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    found = [value for _, _, _, value in home.messages("facts")]
+    assert len(found) == 10
+    assert not any(each[process]["pandas"] for each in found for process in ("worker", "container"))
+    assert {each["worker"]["pyspark"] for each in found} == {pyspark.__file__}
+    assert all("penstock.engine.worker_daemon" in each["worker"]["parent"] for each in found)

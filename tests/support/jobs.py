@@ -327,7 +327,7 @@ class DriverProcess:
 
     def workers(self) -> list[psutil.Process]:
         """PySpark's workers: the children of its daemons."""
-        daemons = [p for p in self.descendants() if _is(p, lambda c: "pyspark.daemon" in c)]
+        daemons = [p for p in self.descendants() if _is(p, lambda c: "penstock.engine.worker_daemon" in c)]
         pids = {p.pid for p in daemons}
         return [p for p in daemons if _parent(p) in pids]
 

@@ -1,0 +1,58 @@
+"""pandas is not loaded unless something asks for it, and pyarrow knows it from then on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pandas")
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_arrow_works_without_pandas() -> None:
+    code = """
+import sys
+from penstock.runtime.pandas_later import keep_pandas_out
+keep_pandas_out()
+import pyarrow as pa, pyarrow.compute as pc
+assert pc.sum(pa.array([1, 2])).as_py() == 3
+assert pa.table({"a": ["x"]}).to_pylist() == [{"a": "x"}]
+print("pandas" in sys.modules)
+"""
+    assert run(code) == "False"
+
+
+@pytest.mark.parametrize("how", ["import pandas", "from pandas import Series", "pa.table({'a': [1]}).to_pandas()"])
+def test_pandas_is_known_to_arrow_once_it_is_imported(how: str) -> None:
+    code = f"""
+import sys
+from penstock.runtime.pandas_later import keep_pandas_out
+keep_pandas_out()
+import pyarrow as pa
+{how}
+import pandas
+print(pa.array(pandas.Series([1.0, float("nan")])).null_count, pa.Table.from_pandas(pandas.DataFrame({{"a": [1]}})))
+"""
+    assert run(code).startswith("1 pyarrow.Table")
+
+
+def test_pandas_that_is_there_already_stays() -> None:
+    code = """
+import pandas, sys
+from penstock.runtime.pandas_later import keep_pandas_out
+keep_pandas_out()
+import pyarrow as pa
+print(pa.array(pandas.Series([1.0, float("nan")])).null_count, sys.modules["pandas"] is pandas)
+"""
+    assert run(code) == "1 True"
+
+
+@pytest.mark.parametrize("module", ["penstock.container.__main__", "penstock.engine.worker", "penstock.engine.launch"])
+def test_no_module_loads_pandas(module: str) -> None:
+    assert run(f"import sys, {module}; print('pandas' in sys.modules)") == "False"
