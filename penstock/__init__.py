@@ -14,8 +14,10 @@ __all__ = [
     "IncomingMessageEnvelope",
     "IncompatibleError",
     "Integer",
+    "Job",
     "Json",
     "KeyValueStore",
+    "LeaseHeldError",
     "Long",
     "MessageCollector",
     "MessageStream",
@@ -47,15 +49,22 @@ __all__ = [
 
 if TYPE_CHECKING:
     from penstock.api.exports import *
+    from penstock.engine.job import Job
+    from penstock.metadata.lease import LeaseHeldError
 else:  # unknown to type checkers, for which a misspelled name stays an error
+    _APART = {"Job": "penstock.engine.job", "LeaseHeldError": "penstock.metadata.lease"}
 
     def __getattr__(name):
-        """A public name. All of them are loaded when the first one is used."""
+        """A public name. All of them are loaded when the first one is used, except those that need much more."""
         if name not in __all__:
             raise AttributeError(f"module 'penstock' has no attribute '{name}'")
-        from penstock.api import exports
+        import importlib
 
-        globals().update({each: getattr(exports, each) for each in __all__})
+        if name in _APART:
+            globals()[name] = getattr(importlib.import_module(_APART[name]), name)
+        else:
+            exports = importlib.import_module("penstock.api.exports")
+            globals().update({each: getattr(exports, each) for each in __all__ if each not in _APART})
         return globals()[name]
 
     def __dir__():

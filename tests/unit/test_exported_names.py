@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -21,7 +23,7 @@ SUBMODULES = {
 
 @pytest.mark.parametrize("module", [penstock, penstock.testing])
 def test_all_is_the_whole_surface(module: ModuleType) -> None:
-    assert getattr(module, module.__all__[0])  # the names of `penstock` are loaded when the first one is used
+    assert all(getattr(module, name) for name in module.__all__)  # those of `penstock` are loaded when they are used
     public = {
         name for name, thing in vars(module).items() if not name.startswith("_") and not isinstance(thing, ModuleType)
     }
@@ -53,9 +55,18 @@ def test_every_error_is_exported_and_of_one_tree() -> None:
     assert all(name in (penstock.errors.__doc__ or "") for name in errors)
 
 
+def test_every_error_that_the_documentation_of_an_exported_name_has_is_exported() -> None:
+    for module in (penstock, penstock.testing):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            texts = [inspect.getdoc(each) or "" for each in (thing, *vars(thing).values())]
+            for error in {word for text in texts for word in re.findall(r"\b[A-Z]\w+Error\b", text)}:
+                assert error in {*penstock.__all__, *penstock.testing.__all__, *dir(builtins)}, f"{error} of {name}"
+
+
 def test_the_import_needs_neither_spark_nor_flight() -> None:
     heavy = ("pyspark", "py4j", "pyarrow.flight", "rocksdict")
-    code = f"import sys, penstock; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, penstock; penstock.StreamTask; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
