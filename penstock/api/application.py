@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.api.graph import (
     ApplicationGraph,
@@ -31,6 +32,7 @@ from penstock.api.task import StreamTask
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock.config.model import JobConfig
     from penstock.engine.job import Job
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -82,21 +84,40 @@ class Application:
             raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
         return graph
 
-    def run(self, config: Any = None, *, spark: Any = None, **options: Any) -> Job:
-        """Start the job on Spark and return its handle at once.
+    def run(
+        self,
+        config: JobConfig | Mapping[str, object] | str | Path | None = None,
+        *,
+        spark: Any = None,
+        until: Literal["latest"] | None = None,
+        from_checkpoint: str | None = None,
+    ) -> Job:
+        """Start the job on Spark and return its handle once it owns the job; restoring continues in the background.
+
+        ```python
+        job = app.run({"spark.master": "local[2]"}, until="latest")
+        job.await_termination()
+        ```
 
         Args:
             config: a dict of configuration keys, a path to a YAML or properties file, or a loaded JobConfig.
-            spark: a SparkSession to run on; by default one is made from the `spark.*` keys and stopped at the end.
-            options: see `penstock.engine.launch.run_application` (`until="latest"`, ...).
+            spark: a SparkSession to run on; by default one is made from the `spark.*` keys and stopped at the end. It
+                should have been made with `spark.python.worker.killOnIdleTimeout` and a time for it, so that a worker
+                that hangs is ended.
+            until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
+            from_checkpoint: the id of the checkpoint to start from instead of the last one.
 
         Raises:
-            ConfigError: the configuration or the application is wrong; nothing was started.
+            ConfigError: the configuration, the application or an argument is wrong.
+            IncompatibleError: the application does not fit the checkpoint.
+            NotFoundError: a stream or checkpoint that was named does not exist.
+            LeaseHeldError: another copy of the job runs; the message names it.
+            After any of these nothing was started.
         """
         # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
         # call, so that importing the API needs neither Spark nor Flight.
         job: Job = importlib.import_module("penstock.engine.launch").run_application(
-            self, config, spark=spark, **options
+            self, config, spark=spark, until=until, from_checkpoint=from_checkpoint
         )
         return job
 

@@ -42,20 +42,8 @@ def run_application(
     until: Literal["latest"] | None = None,
     from_checkpoint: str | None = None,
 ) -> Job:
-    """Start the application and return its handle once it owns the job; restoring goes on in the background.
-
-    Args:
-        app: the application.
-        config: configuration keys, a file, or a loaded configuration.
-        spark: the session to run on; without one, one is made and stopped at the end. It should have been made with
-            `spark.python.worker.killOnIdleTimeout` and a time for it, so that a worker that hangs is ended.
-        until: "latest" ends the job once it has read what the inputs hold now.
-        from_checkpoint: start from this checkpoint instead of the last one.
-
-    Raises:
-        ConfigError, IncompatibleError, NotFoundError: nothing was started.
-        LeaseHeldError: another copy of the job runs; the message names it.
-    """
+    """What `Application.run` does, which has the documentation."""
+    _check_options(until, from_checkpoint)
     settings = load(app, config)
     graph = app.graph()
     streams = JobStreams.open(graph, settings)
@@ -89,6 +77,19 @@ def run_application(
             session = spark
             check_session(session)
         return _start(session, job, log, keeper, undo.pop_all())
+
+
+def _check_options(until: object, from_checkpoint: object) -> None:
+    if until not in (None, "latest"):
+        raise ConfigError(
+            f'until={until!r}: "latest" ends the job once it has read what the inputs hold now, None runs it until it '
+            "is stopped"
+        )
+    if not isinstance(from_checkpoint, str | None):
+        raise ConfigError(
+            f"from_checkpoint={from_checkpoint!r}: expected the id of a checkpoint as text; `penstock checkpoint list` "
+            "lists them"
+        )
 
 
 def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path | None) -> JobConfig:

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark import cloudpickle
@@ -82,7 +82,7 @@ class Running:
         monkeypatch.setattr(CommitCoordinator, "wait", counting_wait)
         monkeypatch.setattr(CommitCoordinator, "poll", counting_poll)
 
-    def start(self, *configs: Mapping[str, object], until: str | None = None) -> Job:
+    def start(self, *configs: Mapping[str, object], until: Literal["latest"] | None = None) -> Job:
         """Start the job and wait until its start checkpoint is complete."""
         merged = {key: value for config in configs for key, value in config.items()}
         self.job = job_app.totals_app().run({**self.home.config, **merged}, spark=self._spark, until=until)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyspark
 import pytest
@@ -61,7 +61,12 @@ def settled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ho
 
 
 def start(
-    home: Home, spark: SparkSession, app: ps.Application | None = None, *, until: str | None = "latest", **config: Any
+    home: Home,
+    spark: SparkSession,
+    app: ps.Application | None = None,
+    *,
+    until: Literal["latest"] | None = "latest",
+    **config: Any,
 ) -> Job:
     """Start a job; `config` keys have `_` for a dot."""
     given = {key.replace("_", "."): value for key, value in config.items()}

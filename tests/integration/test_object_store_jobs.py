@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pyspark import cloudpickle
@@ -111,9 +112,9 @@ class Runs:
         assert job.await_termination(DEADLINE_S)
         return job
 
-    def _start(self, config: Mapping[str, object], until: str | None) -> Job:
+    def _start(self, config: Mapping[str, object], until: Literal["latest"] | None) -> Job:
         merged = {**self.home.config, **config}
-        self._job = job_app.totals_app().run(merged, spark=self._spark, until=until)  # type: ignore[arg-type]
+        self._job = job_app.totals_app().run(merged, spark=self._spark, until=until)
         return self._job
 
     def await_commit(self, job: Job, messages: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,25 @@ def test_a_task_application_gets_everything() -> None:
     assert (task.id, task.upstream, task.stores) == ("task", ("input-1", "input-2"), ("s",))
     ids = [op.id for op in graph.operators]
     assert [op.id for op in app.graph().operators] == ids, "looking at the graph does not change it"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"until": "yesterday"}, "until='yesterday': \"latest\" ends the job"),
+        ({"until": ["latest"]}, "until="),
+        ({"until": False}, "until=False"),
+        ({"from_checkpoint": 5}, "from_checkpoint=5: expected the id of a checkpoint"),
+    ],
+)
+def test_options_of_run_are_checked_before_anything_is_done(
+    options: dict[str, Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    app = ps.StreamApplication("a")
+    app.input("local.in")
+    with pytest.raises(ps.ConfigError, match=problem):
+        app.run(**options)
+    with pytest.raises(TypeError, match="untill"):
+        app.run(untill="latest")  # type: ignore[call-arg]
+    assert not (tmp_path / "home").exists()
