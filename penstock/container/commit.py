@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.store_folders import StoreFolders
 from penstock.errors import PenstockError
+from penstock.os_errors import explained
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
 
@@ -99,7 +100,8 @@ class TaskCommitManager:
         """One backend's upload; store -> marker."""
         manager, _ = self._backups[backend]
         own = {store: copies[store] for store in self._wants.get(backend, ())}
-        return dict(manager.upload(checkpoint_id, own))
+        with explained(f"task {self._task.task} could not be uploaded to {backend}", "job.logged.store.base.dir"):
+            return dict(manager.upload(checkpoint_id, own))
 
     def has_all(self, markers: Mapping[str, Mapping[str, str]]) -> bool:
         """Whether every store has a marker of at least one backend."""

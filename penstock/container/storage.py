@@ -170,7 +170,7 @@ class ContainerStorage:
             if not self._folders.copies(store, task).take(checkpoint_id, live):
                 return None
             return self._folders.open(store, live)
-        except CorruptError as error:
+        except (CorruptError, RetryableError) as error:
             logger.warning("the local copy is not used: %s", error)
         except OSError as error:
             logger.warning("the local copy of store `%s` of task %d is not used: %s", store, task, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -12,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.object_store import RESERVED_PREFIX, ObjectStore, check_key, check_prefix
+from penstock.os_errors import explain
 
 _TEMPORARY = RESERVED_PREFIX + "tmp-"
 _LOCK = RESERVED_PREFIX + "lock"
@@ -260,23 +260,4 @@ def _explained(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _explain(error, action, path) from error
-
-
-def _explain(error: OSError, action: str, path: Path) -> PenstockError:
-    what = f"could not {action} {path}: {error.strerror or error}"
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return RetryableError(f"{what}. Free space there, or move the job to a larger place with `job.root`")
-        case errno.EFBIG:
-            return RetryableError(f"{what}. Raise the file size limit of this process (`ulimit -f`)")
-        case errno.EROFS | errno.EACCES | errno.EPERM:
-            return ConfigError(f"{what}. Let this user write there, or name another place with `job.root`")
-        case errno.EOPNOTSUPP | errno.ENOSYS:
-            return ConfigError(f"{what}. The file system needs hard links and locks: choose another for `job.root`")
-        case errno.ENOTDIR | errno.EEXIST:
-            return ConfigError(f"{what}. A file lies where a folder is needed: remove it or choose another `job.root`")
-        case errno.ENAMETOOLONG:
-            return ConfigError(f"{what}. Shorten the names of the job or its stores")
-        case _:
-            return RetryableError(f"{what}. Look for trouble of the disk or its mount, then try again")
+        raise explain(error, f"could not {action} {path}", "job.root") from error

@@ -13,7 +13,8 @@ from sortedcontainers import SortedDict
 
 from penstock.config.model import StoreSettings
 from penstock.config.table import EngineKind
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, PenstockError
+from penstock.os_errors import explain, explained, os_error_in
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 _ENTRIES = "entries.zst"
@@ -86,7 +87,8 @@ class MemoryEngine(Engine):
 
 
 def _read_entries(path: Path) -> dict[bytes, bytes | None]:
-    data = path.read_bytes()
+    with explained(f"the copy `{path}` could not be read", "job.logged.store.base.dir"):
+        data = path.read_bytes()
     size = int.from_bytes(data[:8], "big")
     return decode_records(decompress(data[8:], size, f"the copy `{path}`"), str(path))
 
@@ -106,7 +108,7 @@ class RocksDbEngine(Engine):
         try:
             self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
         except Exception as error:
-            raise CorruptError(f"RocksDB cannot open `{path}`: {error}") from error
+            raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
@@ -171,7 +173,7 @@ class RocksDbEngine(Engine):
         try:
             rest.status()
         except Exception as error:
-            raise CorruptError(f"a scan met a damaged block in `{self._path}`: {error}") from error
+            raise engine_error(error, f"a scan of `{self._path}` failed") from error
 
     def copy_to(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -201,6 +203,13 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
         write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
         read_only=read_only,
     )
+
+
+def engine_error(error: Exception, what: str) -> PenstockError:
+    """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
+    refused, for example for want of file descriptors."""
+    cause = os_error_in(str(error))
+    return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, "job.logged.store.base.dir")
 
 
 def engine_kind(directory: Path) -> EngineKind:

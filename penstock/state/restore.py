@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import CorruptError, PenstockError, RetryableError
+from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
+from penstock.os_errors import explained
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engine import Engine
+from penstock.state.folders import make_empty
 
 logger = logging.getLogger(__name__)
 _TRIES = 3
@@ -74,6 +75,7 @@ def restore_store(
     Raises:
         CorruptError: no wanted backend has a marker, or none could restore it; says what was tried.
         RetryableError: it was cancelled, or a backend that may work later did not.
+        ConfigError: a backend could not be reached because of its configuration or rights.
     """
     named = [name for name in wanted if store in markers.get(name, {})]
     if not named:
@@ -83,6 +85,7 @@ def restore_store(
             f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
         )
     failed: list[Tried] = []
+    refused: PenstockError | None = None
     for name in named:
         try:
             engine = _restore(context, store, name, markers[name][store], directory, open_engine, progress)
@@ -90,6 +93,8 @@ def restore_store(
             if progress.cancelled.is_set():
                 raise
             failed.append(Tried(store, context.task, name, str(error), isinstance(error, RetryableError)))
+            if isinstance(error, ConfigError):
+                refused = error
             logger.warning("%s", failed[-1])
         else:
             before = wanted[: wanted.index(name)]
@@ -97,6 +102,8 @@ def restore_store(
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
     if any(each.may_pass for each in failed):
         raise RetryableError(f"store `{store}` of task {context.task} could not be restored for now. Tried {tried}")
+    if refused is not None:  # nothing says that it is damaged
+        raise ConfigError(f"store `{store}` of task {context.task} could not be restored. Tried {tried}") from refused
     raise CorruptError(
         f"store `{store}` of task {context.task} cannot be restored from this checkpoint. Tried {tried}. "
         "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"
@@ -113,13 +120,13 @@ def _restore(
     progress: RestoreProgress,
 ) -> Engine:
     for attempt in range(1, _TRIES + 1):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
         opener = _Once(lambda: open_engine(directory))
         manager = backend_factory(name).restore_manager(context)
         try:
-            manager.restore(store, marker, RestoreTarget(directory, opener), progress)
-            return opener()
+            with explained(f"`{directory}` could not be filled", "job.logged.store.base.dir"):
+                make_empty(directory)
+                manager.restore(store, marker, RestoreTarget(directory, opener), progress)
+                return opener()
         except RetryableError as error:
             opener.close()
             if attempt == _TRIES or progress.cancelled.wait(_BACKOFF_SECONDS * attempt):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.checkpoint.record import CheckpointRecord, markers
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engine import Engine
 from penstock.state.reader import StateReader
 
@@ -50,6 +50,9 @@ def verify(
     """Restore every store of the checkpoint from each backend that has a marker of it, and compare.
 
     `looked_at(store, backend, task)` is called after each restore.
+
+    Raises:
+        RetryableError, ConfigError: a backend could not be read for now, which says nothing about what it holds.
     """
     verdicts = []
     for store in stores:
@@ -76,7 +79,7 @@ def _look(
         try:
             with reader.open(record, store, task, backend) as engine:
                 own = digest(engine)
-        except PenstockError as error:
+        except (CorruptError, NotFoundError, IncompatibleError) as error:
             return BackendVerdict(backend, None, str(error))
         entries, size = entries + own.entries, size + own.size_bytes
         total.update(f"{task}:{own.sha256}\n".encode())

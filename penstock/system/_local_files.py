@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import decoding, fields, integer, text
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.os_errors import explain
 from penstock.system._sqlite import connect, transaction, translate
 
 FORMAT = 1
@@ -98,7 +99,7 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             raise self._not_found(stream) from None
         except OSError as error:
-            raise ConfigError(f"`{path}` cannot be read: {error}") from error
+            raise explain(error, f"`{path}` cannot be read", f"systems.{self.system}.path") from error
         return _parse(content, path)
 
     def open(self, path: str) -> sqlite3.Connection:

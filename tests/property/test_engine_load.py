@@ -141,6 +141,6 @@ def test_a_scan_that_meets_a_damaged_block_says_so(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     table.write_bytes(data)
     with closing(RocksDbEngine(tmp_path / "db", block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)) as engine:
-        with pytest.raises(CorruptError, match="damaged block"):
+        with pytest.raises(CorruptError, match=r"a scan of .* failed: Corruption"):
             list(engine.scan(None, None))
         assert list(engine.scan(None, b"000003")) == [(b"%06d" % number, b"x" * 50) for number in range(3)]

@@ -16,8 +16,8 @@ import penstock.errors
 import penstock.testing
 
 SUBMODULES = {
-    "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata", "runtime",
-    "startpoint", "state", "system", "testing",
+    "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata", "os_errors",
+    "runtime", "startpoint", "state", "system", "testing",
 }  # fmt: skip
 
 

@@ -209,7 +209,7 @@ def test_a_damaged_sst_file(checkpoint: Callable[[str], Path], how: str) -> None
     sst = only(path.rglob("*.sst"))
     data = sst.read_bytes()
     sst.write_bytes(data[:-1] if how == "cut" else data[:20] + bytes([data[20] ^ 1]) + data[21:])
-    with pytest.raises(CorruptError, match=r"bytes, snapshot" if how == "cut" else "damaged"):
+    with pytest.raises(CorruptError, match=r"bytes, snapshot" if how == "cut" else "cannot be read: "):
         read(path)
 
 
@@ -224,7 +224,7 @@ def test_a_scan_that_meets_a_damaged_block_in_the_middle(tmp_path: Path) -> None
     middle = len(data) // 2
     sst.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     engine = PartitionEngine(tmp_path / "db")
-    with pytest.raises(CorruptError, match="damaged"):
+    with pytest.raises(CorruptError, match=r"cannot be read: .*Corruption"):
         list(engine.scan(None, None))
     assert len(list(engine.scan(b"00000010", b"00000020"))) == 10
     engine.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.errors import CorruptError
-from penstock.state.engine import RocksDbEngine
+from penstock.errors import CorruptError, PenstockError
+from penstock.state.engine import RocksDbEngine, engine_error
 from penstock.state.records import Changes
 from penstock.state.spark.changelog import Kind, read_changelog
 
@@ -58,5 +58,5 @@ class PartitionEngine(RocksDbEngine):
                 pending = {}
         self.apply(pending)
 
-    def _damaged(self, error: Exception | str) -> CorruptError:
-        return CorruptError(f"the RocksDB files of the snapshot are damaged (copied to `{self._path}`): {error}")
+    def _damaged(self, error: Exception) -> PenstockError:
+        return engine_error(error, f"the RocksDB files of the snapshot, copied to `{self._path}`, cannot be read")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
@@ -18,6 +17,7 @@ from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
 from penstock.state.engine import Engine, engine_kind, open_whatever
+from penstock.state.folders import make_empty
 from penstock.state.records import Changes, changes_bytes
 
 _LOAD_BYTES = 64 << 20
@@ -48,7 +48,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
                     note_damaged(self._context.objects, key)
                 if way is not known[-1]:
                     progress.note(f"{error}; an older one and more deltas were used instead")
-                _empty(target.directory)
+                make_empty(target.directory)
                 continue
             self._replay(store, wanted, way, engine, progress, broken)
             return
@@ -163,8 +163,3 @@ def _parts(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes
             yield part
             part, size = {}, 0
     yield part
-
-
-def _empty(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
