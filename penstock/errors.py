@@ -58,6 +58,11 @@ class PenstockTimeoutError(PenstockError):
     """A deadline passed."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it: never a failure of the application's code,
+    whose own KeyboardInterrupt is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
     """Where a message that could not be processed came from, and why it failed.

@@ -244,11 +244,13 @@ class MessageStream:
         return {**self._same(), "value_serde": Json()}
 
     def map(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002
-        """Replace each value by the function of it."""
+        """Replace each value by the function of it, which must not change the value it is given but return another:
+        all operators that read this stream get the same object."""
         return self._next("map", id, lambda i: MapSpec(id=i, function=function, **self._changed()))
 
     def flat_map(self, function: Callable[[Any], Iterable[Any]], *, id: str | None = None) -> MessageStream:  # noqa: A002
-        """Replace each value by the values the function returns, none or many."""
+        """Replace each value by the values the function returns, none or many. It must not change the value it is
+        given."""
         return self._next("flat_map", id, lambda i: FlatMapSpec(id=i, function=function, **self._changed()))
 
     def filter(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002

@@ -23,8 +23,8 @@ class KeyValueStore(ABC):
     """State of one task: a map ordered by the unsigned bytes of the keys (Samza's KeyValueStore).
 
     Writes are seen by the reads that follow, belong to the running batch, and are undone when its attempt is
-    discarded. What `get` returned may be changed in place, but only `put` writes it: the value at the end of the
-    call of `put` is what is stored, and a value changed without a `put` afterwards is not a write.
+    discarded. Each `get` makes a new object. It may be changed in place, but only `put` writes it: the value at the end
+    of the call of `put` is what is stored, and a value changed without a `put` afterwards is not a write.
     A store is used by the one thread that calls the task.
     """
 

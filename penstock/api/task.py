@@ -124,7 +124,10 @@ class StreamTask(ABC):
     def process(
         self, envelope: IncomingMessageEnvelope, collector: MessageCollector, coordinator: TaskCoordinator
     ) -> None:
-        """Handle one message. An exception ends the run, or sends the message to `task.dead.letter.stream`."""
+        """Handle one message. An exception ends the run, or sends the message to `task.dead.letter.stream`.
+
+        The envelope's value must not be changed in place: other operators may get the same object.
+        """
 
     def close(self) -> None:  # noqa: B027 - optional by design
         """Called at most once, after the last message; not when the process is killed."""

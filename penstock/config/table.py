@@ -195,7 +195,7 @@ STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
 STORE_FACTORY = Key("stores.<name>.factory", _STORE_FACTORY, "rocksdb",
     "Where a store's working copy lives: in RocksDB on disk, or in memory.", "Samza")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
-    "Of how many last used entries a task keeps the decoded values; it holds at most twice as many.", "Samza")
+    "Of how many last used entries a task keeps the values in memory; it holds at most twice as many.", "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
     "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,

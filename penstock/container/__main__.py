@@ -69,7 +69,7 @@ def main() -> None:
     _redirect(log_path)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
-    # The cached values of big stores are many objects that all live on: look through them rarely.
+    # Pages of decoded messages are many objects, and no garbage yet: look through them rarely.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

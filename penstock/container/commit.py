@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.store_folders import StoreFolders
-from penstock.errors import PenstockError
+from penstock.errors import ContainerLostError
 from penstock.os_errors import explained
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
@@ -78,7 +78,7 @@ class TaskCommitManager:
         except Exception as error:
             for copy in made.values():
                 copy.release()
-            raise PenstockError(
+            raise ContainerLostError(
                 f"store `{stores[len(made)]}` of task {self._task.task} could not be copied: {error}"
             ) from error
         finally:
@@ -93,7 +93,7 @@ class TaskCommitManager:
         )
 
     def await_copies(self) -> dict[str, StoreCopy]:
-        """The copies of the last snapshot. Raises PenstockError if one could not be made."""
+        """The copies of the last snapshot. Raises ContainerLostError if one could not be made: the task is restored."""
         return {} if self._copies is None else self._copies.result()
 
     def upload(self, backend: str, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> dict[str, str]:

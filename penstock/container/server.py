@@ -34,6 +34,7 @@ from penstock.runtime.attempt import new_token
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.packet import PACKET_SCHEMA, Packet, from_batch, split_by_size, to_batch
+from penstock.state.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5
@@ -72,12 +73,13 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
                 self._container.abandon(attempt)
 
     def _start_attempts(self, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
-        """Begin an attempt for each task. Packets of those whose `init` failed come back: they run no further."""
+        """Begin an attempt for each task. Packets of those whose `init` or store failed come back: they run no
+        further."""
         failed: list[Packet] = []
         for task in call.tasks:
             try:
                 running[task] = self._container.start_attempt(call, task)
-            except OperatorFailedError as error:
+            except (OperatorFailedError, EngineFailedError) as error:
                 topology, settings = self._container.job()
                 failed.extend(failed_attempt(topology, settings, call.stage, task, new_token(), error))
         return failed

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.runtime.sink import SinkAttempt
@@ -52,13 +53,15 @@ _settled = False
 
 
 def _settle() -> None:
-    """Once per worker process: take what is loaded by now out of the garbage collector's sight.
+    """Once per worker process: tell Ctrl-C from failures of the application, and take what is loaded by now out of the
+    garbage collector's sight.
 
     PySpark's worker collects garbage after every task. With Arrow loaded that takes 30 ms, as long as all the rest of
     a small task.
     """
     global _settled
     if not _settled:
+        mark_interrupts()
         keep_pandas_out()
         gc.collect()
         gc.freeze()

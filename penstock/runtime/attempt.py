@@ -13,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import FailedMessage, RetryableError
+from penstock.errors import ContainerLostError, FailedMessage, RetryableError
 from penstock.runtime.columns import Way
 from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
+from penstock.state.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
 _AT_ONCE = 1024
@@ -52,7 +53,8 @@ class Report:
     shutdown: bool = False
     failed: FailedMessage | None = None
     error: tuple[str, str] | None = None
-    """Kind and text of an error that is not the application's: a range that no longer exists, a fenced writer."""
+    """Kind and text of an error that is not the application's: a range that no longer exists, a fenced writer, a store
+    whose engine failed."""
     upstream_failed: bool = False
     """A source failed, so this attempt did nothing."""
 
@@ -146,6 +148,7 @@ class Attempt:
         self.token = token
         self._sources = Sources(instance.topology.expected_sources(instance.stage, instance.task, tasks))
         self._failure: FailedMessage | None = None
+        self._error: tuple[str, str] | None = None
         self._messages = 0
         self._dead_letters = 0
         self._dead_letter_mode = instance.settings.dead_letter
@@ -153,8 +156,8 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether user code failed here or before: its writes must not be applied."""
-        return self._failure is not None or self._sources.failed
+        """Whether user code failed here or before, or a store did: its writes must not be applied."""
+        return self._failure is not None or self._error is not None or self._sources.failed
 
     # Stage 1 and later.
 
@@ -200,15 +203,26 @@ class Attempt:
             commit=instance.requests.commit_requested,
             shutdown=instance.requests.shutdown_requested,
             failed=self._failure,
+            error=self._error,
             upstream_failed=self._sources.failed,
         )
 
     def _check_stores(self) -> None:
+        """What the stores say once everything is processed. That an engine failed is known here at the latest: the
+        application may have caught the error, or `init` met it."""
+        self._lost_store()
         for store in self.instance.stores.values():
             try:
                 store.check()
             except Exception as error:
                 self._fail(OperatorFailedError(f"store {store.name}", error), None)
+
+    def _lost_store(self) -> bool:
+        """Whether an engine failed: what the application made of that is none of its failures, and no dead letter."""
+        failures = [store.failure for store in self.instance.stores.values() if store.failure is not None]
+        if failures:
+            self._error = engine_error(failures[0], self.instance.task)
+        return bool(failures)
 
     def _run(
         self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page
@@ -226,8 +240,9 @@ class Attempt:
                 end = first + _AT_ONCE
                 for way in ways:
                     way.run(keys[first:end], values[first:end], first, position)
-        except OperatorFailedError as failure:
-            self._fail(failure, keys[position.row])
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+                self._fail(failure, keys[position.row])
         else:
             self._messages += len(keys)
 
@@ -239,7 +254,9 @@ class Attempt:
             try:
                 for way in ways:
                     way.run((key,), (value,), row, position)
-            except OperatorFailedError as failure:
+            except (OperatorFailedError, EngineFailedError) as failure:
+                if self._lost_store() or isinstance(failure, EngineFailedError):
+                    return
                 instance.undo(mark)
                 self._dead_letters += 1
                 failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
@@ -249,6 +266,12 @@ class Attempt:
     def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
         page, row = self.instance.position.page, self.instance.position.row
         self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
+
+
+def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
+    """A failed engine as an attempt's error: the answer to it is that to a lost container, a new epoch in which the
+    task is restored."""
+    return ContainerLostError.__name__, f"task {task}: {error}"
 
 
 def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:
@@ -267,4 +290,4 @@ def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) 
     )
 
 
-__all__ = ["Attempt", "DiscardedAttemptError", "Report", "Sources", "new_token"]
+__all__ = ["Attempt", "DiscardedAttemptError", "Report", "Sources", "engine_error", "new_token"]

@@ -13,8 +13,10 @@ from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.api.graph import FilterSpec, FlatMapSpec, MapSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
-from penstock.api.serdes import Bytes, Serde
-from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Position
+from penstock.api.serdes import Bytes, Serde, not_bytes
+from penstock.runtime.context import Position, failure_in
+
+_SERIALISED = frozenset({bytes, type(None)})
 
 Push: TypeAlias = Callable[[Any, Any], None]
 """Takes one message: key and value."""
@@ -78,12 +80,19 @@ def decode_column(
 
 
 def encode_column(
-    serde: Serde[Any], column: Sequence[Any], rows: Sequence[int], position: Position, operator: str
+    serde: Serde[Any], column: Sequence[Any], rows: Sequence[int], position: Position, operator: str, what: str
 ) -> Sequence[bytes | None]:
-    """The bytes of the objects; None stays None."""
+    """The bytes of the objects; None stays None. `what` says what they are, for an error."""
     encode, elements = serde.to_bytes, iter(column)
     with _locating(elements, rows, position, operator):
-        return [None if value is None else encode(value) for value in elements]
+        encoded = [None if value is None else encode(value) for value in elements]
+    if not _SERIALISED.issuperset(map(type, encoded)):
+        results = iter(encoded)
+        with _locating(results, rows, position, operator):
+            for data in results:
+                if type(data) not in _SERIALISED:
+                    raise not_bytes(serde, data, what)
+    return encoded
 
 
 def _apply(
@@ -104,10 +113,10 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
     position.elements = elements
     try:
         yield
-    except USER_FAILURES as error:
+    except BaseException as error:
         left: int = elements.__length_hint__()  # type: ignore[attr-defined]
         position.row = rows[len(rows) - left - 1]
-        raise OperatorFailedError(operator, error) from error
+        raise failure_in(operator, error) from error
     finally:
         position.elements = None
 

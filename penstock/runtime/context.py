@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FailedMessage
+from penstock.errors import FailedMessage, Interrupted
 from penstock.runtime.packet import split_origin
-
-USER_FAILURES = (Exception, SystemExit)
-"""What counts as a failure of the application's code. `sys.exit()` in a task must not end a container."""
+from penstock.state.engine import EngineFailedError
 
 
 class OperatorFailedError(BaseException):
@@ -31,19 +30,51 @@ class OperatorFailedError(BaseException):
         inner = error.__traceback__
         while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
             inner = inner.tb_next
-        text = "".join(traceback.format_exception(type(error), error, inner))
+        text = _traceback(error, inner)
         return FailedMessage(
             stream=str(ssp.system_stream),
             partition=ssp.partition,
             offset=offset,
             key=_printable(key),
             operator=self.operator,
-            reason=_encodable(f"{type(error).__name__}: {error}"),
+            reason=_encodable(_reason(error)),
             traceback=_encodable(text),
         )
 
 
-_RUNTIME = f"{__package__}."
+def failure_in(operator: str, error: BaseException) -> OperatorFailedError:
+    """What to raise for anything that the application's code raised in an operator: `sys.exit()`, a cancelled
+    coroutine or the panic of an extension must end no container, and may become a dead letter.
+
+    Raises the error itself if it only passes through: a failure of an operator further down, which the task's `emit`
+    called, of a store's engine, or Ctrl-C in this process.
+    """
+    if isinstance(error, OperatorFailedError | EngineFailedError | Interrupted):
+        raise error
+    return OperatorFailedError(operator, error)
+
+
+_RUNTIME = (f"{__package__}.", "penstock.testing.checked_")
+
+
+def _reason(error: BaseException) -> str:
+    """The error's type and text; its type alone if it cannot say more."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except BaseException as failure:
+        if isinstance(failure, Interrupted):
+            raise
+        return f"{name} (its text cannot be shown: __str__ raised {type(failure).__name__})"
+
+
+def _traceback(error: BaseException, inner: TracebackType | None) -> str:
+    try:
+        return "".join(traceback.format_exception(type(error), error, inner))
+    except BaseException as failure:
+        if isinstance(failure, Interrupted):
+            raise
+        return f"{''.join(traceback.format_tb(inner))}{_reason(error)}\n"
 
 
 def _printable(key: object) -> str:

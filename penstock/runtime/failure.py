@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
-from penstock.runtime.attempt import Report
+from penstock.runtime.attempt import Report, engine_error
 from penstock.runtime.context import OperatorFailedError, Page, Position, SspTable
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
 from penstock.runtime.router import Router
 from penstock.runtime.topology import Topology
+from penstock.state.engine import EngineFailedError
 
 
 def failed_attempt(
@@ -36,4 +37,6 @@ def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, 
         where = SystemStreamPartition("none", "none", task)
         failed: FailedMessage | None = error.describe(where, -1, None)
         return Report(stage, task, token, read, failed=failed)
+    if isinstance(error, EngineFailedError):
+        return Report(stage, task, token, read, error=engine_error(error, task))
     return Report(stage, task, token, read, error=(type(error).__name__, str(error)))

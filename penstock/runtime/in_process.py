@@ -13,6 +13,7 @@ from penstock.runtime.sink import SinkAttempt
 from penstock.runtime.source import run_source
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
+from penstock.state.engine import EngineFailedError
 from penstock.system.base import OffsetRange, System, WriterIdentity
 
 
@@ -53,7 +54,7 @@ def _run_attempt(
     token = new_token()
     try:
         attempt = task.start_attempt(stage, token)
-    except OperatorFailedError as error:
+    except (OperatorFailedError, EngineFailedError) as error:
         return list(failed_attempt(topology, settings, stage, task.task, token, error))
     sent: list[Packet] = []
     for packet in packets:

@@ -43,9 +43,10 @@ class RuntimeSettings:
     output_partitions: Mapping[str, int]
     """Partitions of every output stream, the dead-letter stream included, by `system.stream`."""
     cache_entries: Mapping[str, int] = field(default_factory=dict)
-    """Decoded values kept per store and task."""
+    """Values kept in memory per store and task."""
     dead_letter: bool = False
-    store_class: type[TaskStore] = TaskStore
+    store_class: type[TaskStore] | None = None
+    """What stores are made of; by default the least that is needed."""
 
 
 class StageInstance:
@@ -72,8 +73,11 @@ class StageInstance:
         """Index of an input -> the ways its messages take (stage 0)."""
         try:
             self._build()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            try:
+                self.close()
+            except BaseException as second:
+                error.add_note(f"closing the tasks made before failed as well: {type(second).__name__}")
             raise
 
     def begin(self, token: str) -> None:
@@ -84,11 +88,11 @@ class StageInstance:
 
     def close(self) -> None:
         """Close the user's tasks; every one, even if one raises. The first error is raised at the end."""
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for process in self._processes:
             try:
                 process.close()
-            except Exception as error:
+            except BaseException as error:
                 errors.append(error)
         self._processes = []
         if errors:
@@ -118,7 +122,7 @@ class StageInstance:
     # Building.
 
     def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine]) -> TaskStore:
-        cls = UndoableStore if self.settings.dead_letter else self.settings.store_class
+        cls = self.settings.store_class or (UndoableStore if self.settings.dead_letter else TaskStore)
         return cls(spec, engines[spec.name], self.settings.cache_entries.get(spec.name, 100_000))
 
     def _build(self) -> None:

@@ -21,7 +21,7 @@ from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
 from penstock.runtime.columns import Push
-from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Position
+from penstock.runtime.context import Position, failure_in
 
 
 def fan_out(targets: Sequence[Push]) -> Push:
@@ -43,8 +43,8 @@ def map_node(op: MapSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             result = function(value)
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
         downstream(key, result)
 
     return push
@@ -57,8 +57,8 @@ def flat_map_node(op: FlatMapSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             results = list(function(value))
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
         for result in results:
             downstream(key, result)
 
@@ -72,8 +72,8 @@ def filter_node(op: FilterSpec, downstream: Push) -> Push:
     def push(key: Any, value: Any) -> None:
         try:
             keep = bool(function(value))
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
         if keep:
             downstream(key, value)
 
@@ -87,8 +87,8 @@ def partition_by_node(op: PartitionBySpec, downstream: Push) -> Push:
     def push(_key: Any, value: Any) -> None:
         try:
             new_key = function(value)
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
         downstream(new_key, value)
 
     return push
@@ -172,8 +172,8 @@ class ProcessNode:
         try:
             self._task: StreamTask = op.task()
             self._task.init(context)
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
         self.push = self._make_push(op.id, collector, requests, position)
 
     def _make_push(self, op_id: str, collector: Collector, requests: Requests, position: Position) -> Push:
@@ -184,10 +184,8 @@ class ProcessNode:
             envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
             try:
                 process(envelope, collector, requests)
-            except OperatorFailedError:
-                raise  # an operator after this one, which the task's emit called
-            except USER_FAILURES as error:
-                raise OperatorFailedError(op_id, error) from error
+            except BaseException as error:
+                raise failure_in(op_id, error) from error
 
         return push
 
@@ -205,10 +203,8 @@ def sink_node(op: SinkSpec, collector: Collector, requests: Requests, position: 
         envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
         try:
             function(envelope, collector, requests)
-        except OperatorFailedError:
-            raise
-        except USER_FAILURES as error:
-            raise OperatorFailedError(op.id, error) from error
+        except BaseException as error:
+            raise failure_in(op.id, error) from error
 
     return push
 

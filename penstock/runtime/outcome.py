@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.errors import FailedMessage
+from penstock.errors import ContainerLostError, FailedMessage
 from penstock.runtime.attempt import Report
 from penstock.runtime.topology import Topology
 
@@ -41,7 +41,8 @@ class UserCodeFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """Something other than the application cannot go on: a range is gone, a writer was fenced."""
+    """Something other than the application cannot go on: a range is gone, a writer was fenced, a store has to be
+    restored (kind ContainerLostError)."""
 
     kind: str
     text: str
@@ -107,7 +108,11 @@ def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
 
 
 def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
-    """The first failure in the order of stages: the later ones follow from it."""
+    """The first failure in the order of stages: the later ones follow from it. A task that has to be restored comes
+    before all: what others failed at may not be there afterwards, or it is there again."""
+    for _, report in sorted(by_place.items()):
+        if report.error is not None and report.error[0] == ContainerLostError.__name__:
+            return JobFailed(*report.error)
     for _, report in sorted(by_place.items()):
         if report.failed is not None:
             return UserCodeFailed(report.failed)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.serdes import not_bytes
 from penstock.runtime.columns import Columns, End, Push, encode_column
-from penstock.runtime.context import USER_FAILURES, OperatorFailedError, Page, Position
+from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.topology import Channel, Routing, Topology
 from penstock.system.partitioner import partitions_of
@@ -41,7 +42,8 @@ class Outlet:
         """The same for a message that is serialised already."""
 
     def _make_push(self, position: Position) -> Push:
-        encode_key, encode_value = self.channel.key_serde.to_bytes, self.channel.value_serde.to_bytes
+        key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
+        encode_key, encode_value = key_serde.to_bytes, value_serde.to_bytes
         add_key, add_value, add_row = self.keys.append, self.values.append, self._rows.append
         operator = self.channel.source
 
@@ -49,8 +51,12 @@ class Outlet:
             try:
                 key_bytes = None if key is None else encode_key(key)
                 value_bytes = None if value is None else encode_value(value)
-            except USER_FAILURES as error:  # a message that does not serialise failed in the operator that made it
-                raise OperatorFailedError(operator, error) from error
+                if value_bytes is not None and type(value_bytes) is not bytes:
+                    raise not_bytes(value_serde, value_bytes, f"{_whereto(self.channel)}, value of key {key!r}")
+                if key_bytes is not None and type(key_bytes) is not bytes:
+                    raise not_bytes(key_serde, key_bytes, f"{_whereto(self.channel)}, key {key!r}")
+            except BaseException as error:  # a message that does not serialise failed in the operator that made it
+                raise failure_in(operator, error) from error
             add_key(key_bytes)
             add_value(value_bytes)
             add_row(position.row)
@@ -75,9 +81,11 @@ class Outlet:
         def end(columns: Columns, position: Position) -> None:
             keys, values, rows, key_bytes, value_bytes = columns
             if key_bytes is None or not same_keys:
-                key_bytes = encode_column(channel.key_serde, keys, rows, position, channel.source)
+                what = f"{_whereto(channel)}, a key"
+                key_bytes = encode_column(channel.key_serde, keys, rows, position, channel.source, what)
             if value_bytes is None or not same_values:
-                value_bytes = encode_column(channel.value_serde, values, rows, position, channel.source)
+                what = f"{_whereto(channel)}, a value"
+                value_bytes = encode_column(channel.value_serde, values, rows, position, channel.source, what)
             self.keys.extend(key_bytes)
             self.values.extend(value_bytes)
             self._rows.extend(rows)
@@ -118,6 +126,12 @@ class Outlet:
             arrays += [column.slice(start, end - start) for column in origins]
             yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
         self.clear()
+
+
+def _whereto(channel: Channel) -> str:
+    if channel.output is not None:
+        return f"output `{channel.output}`"
+    return f"messages of operator `{channel.source}` to {', '.join(f'`{target}`' for target in channel.targets)}"
 
 
 def _cuts(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from penstock.errors import ContainerLostError
+from penstock.errors import ContainerLostError, Interrupted
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
@@ -66,10 +66,16 @@ class TaskInstance:
 
     def discard_attempt(self, attempt: Attempt) -> None:
         """Drop an attempt and all it touched."""
+        self._close(attempt.instance)
+
+    def _close(self, instance: StageInstance) -> None:
+        """Close the user's tasks. Their errors are logged, whatever they are."""
         try:
-            attempt.instance.close()
-        except Exception:
-            logger.exception("closing the tasks of a discarded attempt of task %d failed", self.task)
+            instance.close()
+        except BaseException as error:
+            if isinstance(error, Interrupted):
+                raise
+            logger.exception("closing the tasks of stage %d of task %d failed", instance.stage, self.task)
 
     def end(self, batch: int, tokens: Mapping[int, str]) -> None:
         """Apply exactly these attempts (stage -> token) and drop all others. Idempotent.
@@ -95,8 +101,8 @@ class TaskInstance:
             try:
                 self._apply(applied)
             except BaseException as error:
-                self._broken = f"applying batch {batch} failed: {error}"
-                raise
+                self._broken = f"applying batch {batch} failed: {type(error).__name__}: {error}"
+                raise ContainerLostError(f"task {self.task} must be restored: {self._broken}") from error
             self.last_ended = batch
             self._ended_tokens = dict(tokens)
             dropped, self._finished = self._finished, {}
@@ -115,7 +121,7 @@ class TaskInstance:
                     self.pending_bytes += changes_bytes(overlay.changes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
-                old.close()
+                self._close(old)
             self._standing[attempt.instance.stage] = attempt.instance
 
     def drop_attempts(self) -> None:
@@ -151,10 +157,7 @@ class TaskInstance:
             self._broken = self._broken or "it was closed"
             standing, self._standing = self._standing, {}
         for instance in standing.values():
-            try:
-                instance.close()
-            except Exception:
-                logger.exception("closing the tasks of task %d failed", self.task)
+            self._close(instance)
         for engine in self._engines.values():
             engine.close()
 

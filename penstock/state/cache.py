@@ -1,50 +1,55 @@
-"""Decoded values, so that a hot key costs neither a read nor a decode."""
+"""The bytes of the values used last, so that a hot key costs no read of the engine."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from penstock.state.overlay import MISSING
+from penstock.state.records import Changes
 
 
-class ObjectCache:
-    """A bounded map from key bytes to decoded values, absent keys included (as None).
+class ValueCache:
+    """A bounded map from key bytes to value bytes, absent keys included (as None).
+
+    It keeps bytes and no objects: `get` decodes them each time. An object that two calls shared could be changed
+    through one key and seen through another, and what a store returns would depend on what was in the cache.
 
     Two generations instead of a list of uses: a hit costs one dict lookup. When the young one is full it becomes the
-    old one, and what was in the old one and not used since is forgotten. So the last `entries` keys used are always
-    there, and at most twice as many.
+    old one, and what was in the old one and not used since is forgotten. The last `entries` keys used are therefore
+    always there, and at most twice as many.
     """
 
     def __init__(self, entries: int) -> None:
-        self.spare = max(1, entries) - 1
-        """A young generation smaller than this may be written without `put`."""
-        self.young: dict[bytes, Any] = {}
+        self._entries = max(1, entries)
+        self.young: dict[bytes, bytes | None] = {}
         """The young generation; a store looks here first, before it calls `get`."""
-        self._old: dict[bytes, Any] = {}
+        self._old: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> Any:
-        """The value, or MISSING."""
-        value = self.young.get(key, MISSING)
+        """The value's bytes, None if the key is known to be absent, or MISSING."""
+        value: Any = self.young.get(key, MISSING)
         if value is MISSING:
             value = self._old.get(key, MISSING)
             if value is not MISSING:
                 self.put(key, value)
         return value
 
-    def put(self, key: bytes, value: Any) -> None:
+    def put(self, key: bytes, value: bytes | None) -> None:
         """Remember the value."""
         young = self.young
         young[key] = value
-        if len(young) > self.spare:
+        if len(young) >= self._entries:
             self._old = young
             self.young = {}
 
-    def forget(self, key: bytes) -> None:
-        """Drop what is known of the key."""
-        self.young.pop(key, None)
-        self._old.pop(key, None)
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self.young = {}
-        self._old = {}
+    def put_all(self, changes: Changes) -> None:
+        """Remember every value; of more than fit, those that come last."""
+        if len(changes) >= self._entries:
+            self._old = {key: changes[key] for key in islice(changes, len(changes) - self._entries, None)}
+            self.young = {}
+            return
+        if len(self.young) + len(changes) >= self._entries:
+            self._old = self.young
+            self.young = {}
+        self.young.update(changes)

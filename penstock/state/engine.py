@@ -23,6 +23,13 @@ _BULK = 1000
 """Fewer changes than this are not worth a table."""
 
 
+class EngineFailedError(BaseException):
+    """An engine failed: its files are damaged, the disk does not answer, it was closed. The state has to be restored.
+
+    Not an Exception, because it travels up through the code of tasks, whose own `except Exception` must not swallow it.
+    """
+
+
 class Engine(ABC):
     """A map of bytes ordered by unsigned bytes. It changes only through `apply`."""
 

@@ -30,8 +30,8 @@ class Overlay:
         """The changed keys in order, as of the last scan."""
 
     def unwrite(self, key: bytes) -> None:
-        """Forget that the key was ever written."""
-        del self.changes[key]
+        """Forget that the key was ever written, if it was."""
+        self.changes.pop(key, None)
         self._order = None
 
     def get(self, key: bytes) -> bytes | None:

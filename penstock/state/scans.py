@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.serdes import Serde
+from penstock.api.serdes import Serde, not_bytes
 from penstock.errors import ConfigError
 
 
@@ -20,6 +20,9 @@ def range_bounds(store: str, serde: Serde[Any], from_key: Any, to_key: Any) -> t
             f'Declare app.store("{store}", key=...) with {_ordered_instead(serde)}'
         )
     start, end = serde.bound_to_bytes(from_key), serde.bound_to_bytes(to_key)
+    for key, bound in ((from_key, start), (to_key, end)):
+        if type(bound) is not bytes:
+            raise not_bytes(serde, bound, f"store `{store}`, key {key!r}")
     if start > end:
         raise ConfigError(
             f"store `{store}`: the range from {from_key!r} to {to_key!r} begins after its end: give the smaller first"

@@ -1,13 +1,15 @@
-"""The store a task uses: serdes above a cache of objects above the batch's overlay."""
+"""The store a task uses: serdes above a cache of bytes above the batch's overlay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.api.serdes import not_bytes
 from penstock.api.store import KeyValueStore, StoreSpec
-from penstock.state.cache import ObjectCache
-from penstock.state.engine import Engine
+from penstock.errors import Interrupted
+from penstock.state.cache import ValueCache
+from penstock.state.engine import Engine, EngineFailedError
 from penstock.state.overlay import MISSING, Overlay
 from penstock.state.scans import range_bounds
 
@@ -15,28 +17,37 @@ from penstock.state.scans import range_bounds
 class TaskStore(KeyValueStore):
     """One task's instance of a store, for as long as the stage instance it belongs to lives.
 
-    Each attempt begins with `begin`, which gives it an overlay of its own.
+    Each attempt begins with `begin`, which gives it a new overlay. Objects are made at the call of `get` and turned
+    into bytes at the call of `put`; nothing is kept of them.
     """
 
     def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
         self.name = spec.name
         self._engine = engine
-        self._cache = ObjectCache(cache_entries)
+        self._cache = ValueCache(cache_entries)
+        """What the engine holds of the keys used last. What this attempt wrote is in the overlay."""
         self._overlay = Overlay(engine)
+        self._changes = self._overlay.changes
+        """The overlay's own: each get and put goes here first."""
         self._fresh = True
-        self._key_serde = spec.key_serde
+        self._key_serde, self._value_serde = spec.key_serde, spec.value_serde
         self._encode_key = spec.key_serde.to_bytes
         self._decode_key = spec.key_serde.from_bytes
         self._encode = spec.value_serde.to_bytes
         self._decode = spec.value_serde.from_bytes
+        self.failure: EngineFailedError | None = None
+        """What the engine raised, once it has: nothing that was processed since then may count, whether or not the
+        application caught it."""
 
     def begin(self) -> Overlay:
-        """Start an attempt: from now on writes go to the overlay that is returned.
+        """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
 
         What a task's `init` wrote belongs to the first attempt.
         """
         if not self._fresh:
+            self._cache.put_all(self._changes)
             self._overlay = Overlay(self._engine)
+            self._changes = self._overlay.changes
         self._fresh = False
         return self._overlay
 
@@ -45,31 +56,41 @@ class TaskStore(KeyValueStore):
 
     def get(self, key: Any) -> Any:
         key_bytes = self._encode_key(key)
-        value = self._cache.young.get(key_bytes, MISSING)
-        return self._load(key_bytes) if value is MISSING else value
+        try:
+            data: Any = self._changes.get(key_bytes, MISSING)
+        except TypeError:  # it cannot be hashed
+            raise self._bad_key(key, key_bytes) from None
+        if data is MISSING:
+            data = self._cache.young.get(key_bytes, MISSING)
+            if data is MISSING:
+                data = self._load(key, key_bytes)
+        return None if data is None else self._decode(data)
 
-    def _load(self, key_bytes: bytes) -> Any:
-        value = self._cache.get(key_bytes)
-        if value is not MISSING:
-            return value
-        data = self._overlay.get(key_bytes)
-        value = None if data is None else self._decode(data)
-        self._cache.put(key_bytes, value)
-        return value
+    def _load(self, key: Any, key_bytes: bytes) -> Any:
+        if type(key_bytes) is not bytes:
+            raise self._bad_key(key, key_bytes)
+        data = self._cache.get(key_bytes)
+        if data is MISSING:
+            try:
+                data = self._engine.get(key_bytes)
+            except BaseException as error:
+                raise self._engine_failed(error) from error
+            self._cache.put(key_bytes, data)
+        return data
 
     def put(self, key: Any, value: Any) -> None:
         key_bytes = self._encode_key(key)
-        self._overlay.changes[key_bytes] = None if value is None else self._encode(value)
-        cache = self._cache
-        if len(cache.young) < cache.spare:  # the usual case of `cache.put`, without the call
-            cache.young[key_bytes] = value
-        else:
-            cache.put(key_bytes, value)
+        if type(key_bytes) is not bytes:
+            raise self._bad_key(key, key_bytes)
+        data = None
+        if value is not None:
+            data = self._encode(value)
+            if type(data) is not bytes:
+                raise not_bytes(self._value_serde, data, f"store `{self.name}`, value of key {key!r}")
+        self._changes[key_bytes] = data
 
     def delete(self, key: Any) -> None:
-        key_bytes = self._encode_key(key)
-        self._overlay.changes[key_bytes] = None
-        self._cache.put(key_bytes, None)
+        self.put(key, None)
 
     def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
         return self._scan(*range_bounds(self.name, self._key_serde, from_key, to_key))
@@ -80,26 +101,53 @@ class TaskStore(KeyValueStore):
     def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
         return list(self.range(from_key, to_key))
 
+    def _bound(self, key: Any) -> bytes:
+        key_bytes = self._encode_key(key)
+        if type(key_bytes) is not bytes:
+            raise self._bad_key(key, key_bytes)
+        return key_bytes
+
     def _scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[Any, Any]]:
-        for key, data in self._overlay.scan(start, end):
-            yield self._decode_key(key), self._decode(data)
+        """The decoded entries. The scan begins now, not when the first entry is asked for."""
+        try:
+            entries = self._overlay.scan(start, end)
+        except BaseException as error:
+            raise self._engine_failed(error) from error
+        self._changes = self._overlay.changes
+        return self._decoded(entries)
+
+    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        decode_key, decode = self._decode_key, self._decode
+        while True:
+            try:
+                key, data = next(entries)
+            except StopIteration:
+                return
+            except BaseException as error:
+                raise self._engine_failed(error) from error
+            yield decode_key(key), decode(data)
+
+    def _bad_key(self, key: Any, key_bytes: object) -> TypeError:
+        return not_bytes(self._key_serde, key_bytes, f"store `{self.name}`, key {key!r}")
+
+    def _engine_failed(self, error: BaseException) -> BaseException:
+        """What to raise for an error of the engine, which is never the application's."""
+        if isinstance(error, Interrupted):
+            return error
+        self.failure = EngineFailedError(f"store `{self.name}` cannot be read: {type(error).__name__}: {error}")
+        return self.failure
 
 
 class UndoableStore(TaskStore):
-    """A store whose writes since the last `mark` can be taken back, for jobs with a dead-letter stream.
-
-    Taking back also forgets every decoded value the message got hold of: it may have been changed in place.
-    """
+    """A store whose writes since the last `mark` can be taken back, for jobs with a dead-letter stream."""
 
     def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
         super().__init__(spec, engine, cache_entries)
         self._journal: list[tuple[bytes, Any]] = []
-        self._touched: set[bytes] = set()
 
     def mark(self) -> None:
         """A message begins."""
         self._journal.clear()
-        self._touched.clear()
 
     def undo(self) -> None:
         """Put everything back as it was at the mark."""
@@ -107,24 +155,10 @@ class UndoableStore(TaskStore):
             if before is MISSING:
                 self._overlay.unwrite(key)
             else:
-                self._overlay.changes[key] = before
-        for key in self._touched:
-            self._cache.forget(key)
-        self.mark()
-
-    def get(self, key: Any) -> Any:
-        self._touched.add(self._encode_key(key))
-        return super().get(key)
+                self._changes[key] = before
+        self._journal.clear()
 
     def put(self, key: Any, value: Any) -> None:
-        self._note(key)
+        key_bytes = self._bound(key)
+        self._journal.append((key_bytes, self._changes.get(key_bytes, MISSING)))
         super().put(key, value)
-
-    def delete(self, key: Any) -> None:
-        self._note(key)
-        super().delete(key)
-
-    def _note(self, key: Any) -> None:
-        key_bytes = self._encode_key(key)
-        self._touched.add(key_bytes)
-        self._journal.append((key_bytes, self._overlay.changes.get(key_bytes, MISSING)))

@@ -1,43 +1,136 @@
-"""A store that catches values changed without a `put`."""
+"""Stores that catch what a task may do wrong with the values that a store gave it."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from penstock.state.store import TaskStore
+from penstock.state.store import TaskStore, UndoableStore
+
+_UNCHANGEABLE = (str, bytes, int, float, bool, type(None))
+_OURS = 2
+"""References to a value that nobody but its `_Handed` holds: that one, and the argument of `getrefcount`."""
 
 
 class UnwrittenChangeError(AssertionError):
     """A value that a store had handed out was changed in place and not put back."""
 
 
+class StaleValueError(AssertionError):
+    """A value was put that no longer belongs to what the store holds: another one was put under its key meanwhile, or
+    the message that it comes from failed."""
+
+
+@dataclass(slots=True)
+class _Handed:
+    """A value that the application got from the store, or gave to it."""
+
+    value: Any
+    key: bytes
+    data: bytes
+    """Its bytes at that time."""
+    stored: bytes | None
+    """What the store held under the key at that time."""
+    of_this_call: bool = True
+    undone: bool = False
+    """The message failed, and its writes were undone."""
+
+
 class CheckedStore(TaskStore):
-    """Remembers the bytes of every value it hands out or takes, and compares them when the batch is processed."""
+    """Remembers every value it hands out or takes, and looks at it again when the call of `process` has ended.
+
+    A value that was changed must be put afterwards, under whatever key, unless its own key has got another value or was
+    deleted. A value that was kept from an earlier call is watched for as long as somebody holds it.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._seen: dict[bytes, tuple[Any, bytes | None]] = {}
+        self._handed: dict[int, _Handed] = {}
+        """By the identity of the value."""
+        self._depth = 0
+        self.mistakes: list[AssertionError] = []
+        """What was found: the application, or a dead-letter stream, may swallow what is raised."""
+
+    def enter(self) -> None:
+        """An operator that uses the store is called. Calls nest where one emits to another of its stage."""
+        self._depth += 1
+
+    def leave(self, *, failed: bool = False) -> None:
+        """The operator has returned. Raises UnwrittenChangeError after the outermost one, unless it failed."""
+        self._depth -= 1
+        if not self._depth and not failed:
+            self.check()
 
     def get(self, key: Any) -> Any:
         value = super().get(key)
-        key_bytes = self._encode_key(key)
-        if key_bytes not in self._seen:
-            self._seen[key_bytes] = (value, None if value is None else self._encode(value))
+        self._note(self._bound(key), value)
         return value
 
     def put(self, key: Any, value: Any) -> None:
+        known = self._handed.get(id(value))
+        if known is not None:
+            self._check_fresh(key, known)
         super().put(key, value)
-        self._seen[self._encode_key(key)] = (value, None if value is None else self._encode(value))
+        self._note(self._bound(key), value)
 
-    def delete(self, key: Any) -> None:
-        super().delete(key)
-        self._seen.pop(self._encode_key(key), None)
+    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        for key, value in super()._decoded(entries):
+            self._note(self._bound(key), value)
+            yield key, value
 
     def check(self) -> None:
-        seen, self._seen = self._seen, {}
-        for key, (value, data) in seen.items():
-            if value is not None and self._encode(value) != data:
-                raise UnwrittenChangeError(
-                    f"store `{self.name}`: the value of key {self._decode_key(key)!r} was changed after get or put "
-                    "without a put; call put once it has its final value"
+        for known in self._handed.values():
+            if not known.undone and known.stored == self._stored(known.key) and self._changed(known):
+                self._handed = {}
+                self._found(
+                    UnwrittenChangeError(
+                        f"store `{self.name}`: the value of key {self._decode_key(known.key)!r} was changed after get "
+                        "or put without a put; call put once it has its final value"
+                    )
                 )
+        self._handed = {i: known for i, known in self._handed.items() if sys.getrefcount(known.value) > _OURS}
+        for known in self._handed.values():
+            known.of_this_call = False
+
+    def _check_fresh(self, key: Any, known: _Handed) -> None:
+        """A changed value may be put only if nothing else was put since it was got."""
+        if known.key != self._bound(key) or not self._changed(known):
+            return
+        if known.undone:
+            why = "it was got by a message that failed, whose changes are undone"
+        elif known.stored != self._stored(known.key):
+            why = "another value was put under the key since it was got, and would be lost"
+        else:
+            return
+        self._found(
+            StaleValueError(f"store `{self.name}`, put of key {key!r}: {why}. Call get again before you change it")
+        )
+
+    def _found(self, error: AssertionError) -> NoReturn:
+        self.mistakes.append(error)
+        raise error
+
+    def _note(self, key: bytes, value: Any) -> None:
+        if not isinstance(value, _UNCHANGEABLE):
+            self._handed[id(value)] = _Handed(value, key, self._encode(value), self._stored(key))
+
+    def _stored(self, key: bytes) -> bytes | None:
+        data: bytes | None = self._overlay.get(key)
+        return data
+
+    def _changed(self, known: _Handed) -> bool:
+        try:
+            return self._encode(known.value) != known.data
+        except Exception:  # it cannot be written any more
+            return True
+
+
+class CheckedUndoableStore(CheckedStore, UndoableStore):
+    """The same for an application with a dead-letter stream."""
+
+    def undo(self) -> None:
+        super().undo()
+        for known in self._handed.values():
+            known.undone = known.undone or known.of_this_call

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.application import Application
+from penstock.api.serdes import Serde, not_bytes
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
 from penstock.config.table import BROADCAST_INPUTS
@@ -17,6 +18,7 @@ from penstock.engine.offsets import BatchRanges, TaskSsp, advance, plan_ranges
 from penstock.errors import ConfigError, PenstockError, UserCodeError
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
@@ -24,7 +26,8 @@ from penstock.state.engine import MemoryEngine
 from penstock.system.base import OffsetRange, PartitionOffsets, System, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
-from penstock.testing.checked_store import CheckedStore
+from penstock.testing.checked_operators import checked_graph
+from penstock.testing.checked_store import CheckedStore, CheckedUndoableStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,9 @@ class TestRunner:
     runner.run()
     assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
     ```
-    Stores raise UnwrittenChangeError if a value was changed in place without a `put`.
+    It looks for mistakes that a run would not show: UnwrittenChangeError is a value of a store that was changed without
+    a `put`; StaleValueError one that was kept from before another `put` of its key, changed, and put;
+    ChangedMessageError the value of a message that an operator changed in place.
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of its name
@@ -67,7 +72,8 @@ class TestRunner:
         Raises:
             ConfigError: the application, or what is broadcast, is wrong.
         """
-        graph = app.graph()
+        self._mistakes: list[AssertionError] = []
+        graph = checked_graph(app.graph(), self._mistakes)
         self._graph = graph
         self._partitions = partitions
         dead = SystemStream.parse(dead_letter) if dead_letter else None
@@ -83,7 +89,7 @@ class TestRunner:
             tasks=grouping.count,
             output_partitions={str(s): partitions for s in outputs},
             dead_letter=dead is not None,
-            store_class=CheckedStore,
+            store_class=CheckedStore if dead is None else CheckedUndoableStore,
         )
         self._instances = [
             TaskInstance(t, self._topology, self._settings, {s.name: MemoryEngine() for s in graph.stores}, 0)
@@ -108,12 +114,13 @@ class TestRunner:
         writer = self._systems[name.system].writer(None)
         for number, item in enumerate(values):
             key, value = item if isinstance(item, tuple) else (None, item)
-            key_bytes = None if key is None else spec.key_serde.to_bytes(key)
+            key_bytes = None if key is None else _bytes(spec.key_serde, key, f"`{stream}`, a key")
+            value_bytes = None if value is None else _bytes(spec.value_serde, value, f"`{stream}`, a value")
             target = partition
             if target is None:
                 target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
             ssp = SystemStreamPartition(name.system, name.stream, target)
-            writer.append(ssp, [(timestamp, key_bytes, None if value is None else spec.value_serde.to_bytes(value))])
+            writer.append(ssp, [(timestamp, key_bytes, value_bytes)])
         return self
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
@@ -121,7 +128,15 @@ class TestRunner:
 
         Raises:
             UserCodeError: the application raised or a message did not decode; the batch was not applied.
+            UnwrittenChangeError, StaleValueError, ChangedMessageError: the application would go wrong in a way that
+                only a restart or another operator shows (see the class). If the application does not catch them,
+                they come as the reason of a UserCodeError.
         """
+        with marked_interrupts():
+            self._run(batch_messages)
+        return self
+
+    def _run(self, batch_messages: int | None) -> None:
         while (planned := self._plan(batch_messages)).messages:
             outcome = decide_outcome(
                 run_batch_in_process(
@@ -136,6 +151,9 @@ class TestRunner:
                 self._settings.tasks,
             )
             match outcome:
+                case Succeeded() if self._mistakes:
+                    self._drop()
+                    raise self._mistakes.pop(0)
                 case Succeeded():
                     self._end(outcome, planned)
                 case UserCodeFailed(failed):
@@ -146,7 +164,6 @@ class TestRunner:
                     raise PenstockError(text)
             if outcome.shutdown:
                 break
-        return self
 
     def output(self, stream: str) -> list[OutputMessage]:
         """Everything an output holds, by partition and offset."""
@@ -202,6 +219,13 @@ class TestRunner:
     def _drop(self) -> None:
         for instance in self._instances:
             instance.drop_attempts()
+
+
+def _bytes(serde: Serde[Any], obj: Any, what: str) -> bytes:
+    data = serde.to_bytes(obj)
+    if type(data) is not bytes:
+        raise not_bytes(serde, data, what)
+    return data
 
 
 def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:

@@ -4,7 +4,7 @@ A serde never sees None: a message without a key or a value, and an absent state
 Instances are pickled into the job, so a user's own serde must be picklable.
 """
 
-from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.base import Bytes, Serde, String, not_bytes
 from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, SamzaDouble, SamzaInteger, SamzaLong
 from penstock.api.serdes.tuples import Tuple
@@ -22,4 +22,5 @@ __all__ = [
     "Serde",
     "String",
     "Tuple",
+    "not_bytes",
 ]

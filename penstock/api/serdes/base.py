@@ -42,7 +42,8 @@ class Serde(ABC, Generic[T]):
 
     @abstractmethod
     def to_bytes(self, obj: T) -> bytes:
-        """The bytes of the object. May raise anything; the message is then reported as failed."""
+        """The bytes of the object, of exactly the type `bytes`. May raise anything; the message is then reported as
+        failed."""
 
     @abstractmethod
     def from_bytes(self, data: bytes) -> T:
@@ -58,6 +59,15 @@ class Serde(ABC, Generic[T]):
         A serde whose keys have them overrides this.
         """
         raise TypeError(f"keys of the serde `{self.name}` have no prefixes: ps.String(), ps.Bytes() and ps.Tuple() do")
+
+
+def not_bytes(serde: Serde[Any], data: object, where: str) -> TypeError:
+    """The error for what a serde's `to_bytes` returned instead of bytes. `where` names the store or stream, and the
+    key."""
+    return TypeError(
+        f"{where}: `{type(serde).__name__}.to_bytes` returned {type(data).__name__}, but a serde returns bytes; "
+        "convert what it makes with bytes(...) or .encode()"
+    )
 
 
 class Bytes(Serde[bytes]):

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal as Number
 from typing import Any, Literal, TypeAlias
 
-from penstock.api.serdes import Bytes, Json, Serde
+from penstock.api.serdes import Bytes, Json, Serde, not_bytes
 from penstock.api.store import StoreSpec
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.state.spark.reader import SparkState
@@ -155,12 +155,15 @@ class _Writer:
 
     def _bytes(self, what: str, serde: Serde[Any], obj: Any, spark_key: dict[str, Any]) -> bytes:
         try:
-            return serde.to_bytes(obj)
+            data = serde.to_bytes(obj)
+            if type(data) is not bytes:
+                raise not_bytes(serde, data, f"store `{self._store.name}`")
         except Exception as error:
             raise IncompatibleError(
                 f"{what} {obj!r}, of Spark's key {spark_key!r}, cannot be written by the serde `{serde.name}` of store "
                 f"`{self._store.name}`: {type(error).__name__}: {error}. Nothing was imported"
             ) from error
+        return data
 
 
 def _columns(
