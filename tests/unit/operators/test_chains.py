@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -31,6 +31,7 @@ class Seen(ps.StreamTask):
         collector.emit(value=[envelope.value, envelope.offset])
 
 
+@settings(deadline=None)
 @given(
     steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=5),
     values=st.lists(st.integers(0, 50), max_size=30),
