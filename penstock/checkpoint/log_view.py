@@ -72,6 +72,16 @@ class LogView:
         return next(reversed(self.claims), None)
 
     @property
+    def unfinished_run(self) -> str | None:
+        """The id of the run that the next start continues: of the last checkpoint, unless that ended its run or another
+        run claimed the log since."""
+        latest = self.latest
+        if latest is None or latest.ended is not None:
+            return None
+        owner = self.owner
+        return latest.run_id if owner is None or owner.run_id == latest.run_id else None
+
+    @property
     def retained(self) -> dict[int, CheckpointId]:
         """Slot -> id of every checkpoint that is kept, the newest included. Only these may be restored.
 

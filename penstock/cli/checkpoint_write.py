@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.log import CheckpointLog
@@ -31,9 +30,7 @@ def append_successor(
         PenstockError: the store failed, and whether the record is in the log is not known.
     """
     latest = seen.latest
-    broke_off = latest is not None and latest.ended is None
-    run_id = latest.run_id if latest is not None and broke_off else f"{command}-{uuid.uuid4().hex[:8]}"
-    with claimed_job(found, log, run_id) as claim:
+    with claimed_job(found, log, command) as claim:
         view = log.known()
         if view.latest != latest or view.retained != seen.retained:
             raise IncompatibleError(

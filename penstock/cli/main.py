@@ -42,6 +42,7 @@ COMMANDS = {
     "status": _Entry(
         "status", "Show whether a job runs, its last checkpoint, and how far it has read. Nothing is changed.", "status"
     ),
+    "job": _Entry("job", "Look after a job as a whole."),
     "checkpoint": _Entry("checkpoint", "Look at the checkpoints of a job, and make one by hand."),
     "startpoint": _Entry("startpoint", "Say where a job begins in its inputs at its next start."),
     "state": _Entry("state", "Look at the backed-up state of a job."),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
+from penstock.checkpoint.tenure import Tenure
 from penstock.cli.errors import say
 from penstock.cli.jobs import FoundJob
 from penstock.errors import PenstockError
-from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.identity import check_root
 
 
 @contextmanager
@@ -27,38 +26,38 @@ def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[
         owner = log.read().owner
         yield 0 if owner is None else owner.epoch
         return
-    with claimed_job(found, log, uuid.uuid4().hex[:12]) as claim:
+    with claimed_job(found, log, "gc") as claim:
         yield claim.epoch
 
 
 @contextmanager
-def claimed_job(found: FoundJob, log: CheckpointLog, run_id: str) -> Iterator[Claim]:
-    """A claim of the job's log, made and held under its lease: the log takes checkpoints of this process alone.
+def claimed_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Claim]:
+    """A claim of the job's log, made and held under its lease: the log takes checkpoints of this process alone. It
+    keeps the id of a run that has not ended; otherwise its run is named after the command.
 
     Raises:
+        IncompatibleError: the job's folder is a copy of another one. Nothing was claimed.
         LeaseHeldError: the job runs; names the holder. Nothing was claimed.
         CorruptError: the log is damaged where it is needed. Nothing was claimed.
     """
-    lease_ms = found.config.job.lease_ms
-    lease = acquire(
-        found.objects,
-        found.paths,
-        LeaseHolder.of_this_process(run_id),
-        lease_ms,
-        time.monotonic() + 3 * lease_ms / 1000 + 10,
-    )
-    keeper = LeaseKeeper(lease)
-    keeper.start()
+    check_root(found.objects, found.paths, found.config.job.root)
+    with held_job(found, log, command) as tenure:
+        yield log.claim(tenure.run_id)
+
+
+@contextmanager
+def held_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Tenure]:
+    """The job's lease. Raises LeaseHeldError if the job runs; names the holder."""
+    tenure = Tenure.begin(found.objects, found.paths, log, found.config.job.lease_ms, f"{command}-")
     try:
-        yield log.claim(run_id)
+        yield tenure
     finally:
-        _leave(lease, keeper)
+        _leave(tenure)
 
 
-def _leave(lease: Lease, keeper: LeaseKeeper) -> None:
+def _leave(tenure: Tenure) -> None:
     """What was done is done, whether the lease is given back or runs out."""
     try:
-        keeper.stop(10)
-        lease.release()
+        tenure.leave()
     except PenstockError as error:
         say(f"warning: the lease was not released and runs out by itself: {error}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -89,9 +88,7 @@ def _fill(state: SparkState, mapping: EntryMapping, target: StoreTarget, load: S
 def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
     """Claim, upload, append."""
     latest = target.view.latest
-    goes_on = latest is not None and latest.ended is None
-    run_id = latest.run_id if latest is not None and goes_on else f"import-{uuid.uuid4().hex[:8]}"
-    with claimed_job(target.found, target.log, run_id) as claim:
+    with claimed_job(target.found, target.log, "import") as claim:
         view = target.log.known()
         if view.latest != latest or view.retained != target.view.retained:
             raise IncompatibleError(

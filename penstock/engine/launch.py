@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
-import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.api.application import Application
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.tenure import Tenure
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.protocol import ContainerSpec
@@ -26,8 +25,8 @@ from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
 from penstock.engine.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError, PenstockError
-from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, acquire
-from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.identity import check_root
+from penstock.metadata.lease import LeaseKeeper
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 
@@ -54,18 +53,16 @@ def run_application(
         objects = open_store(settings.job.root)
         undo.callback(objects.close)
         log = CheckpointLog(objects, paths)
-        run_id = _run_id(log)
-        lease = _acquire_lease(objects, paths, run_id, settings.job.lease_ms)
-        keeper = LeaseKeeper(lease)
-        keeper.start()
-        undo.callback(_leave, lease, keeper)
+        check_root(objects, paths, settings.job.root)
+        tenure = Tenure.begin(objects, paths, log, settings.job.lease_ms)
+        undo.callback(_leave, tenure)
         job = prepare(
             graph,
             settings,
             objects,
             streams,
             log,
-            run_id=run_id,
+            run_id=tenure.run_id,
             from_checkpoint=from_checkpoint,
             until_latest=until == "latest",
         )
@@ -76,7 +73,7 @@ def run_application(
         else:
             session = spark
             check_session(session)
-        return _start(session, job, log, keeper, undo.pop_all())
+        return _start(session, job, log, tenure.keeper, undo.pop_all())
 
 
 def _check_options(until: object, from_checkpoint: object) -> None:
@@ -103,23 +100,9 @@ def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path
     raise ConfigError(f"a configuration is a dict, a path or a JobConfig, not {type(config).__name__}")
 
 
-def _run_id(log: CheckpointLog) -> str:
-    """A run is one submission: a restart keeps its id until a checkpoint says that it ended."""
-    latest = log.read("report").latest  # whether a fault in the log stops the run is decided later
-    if latest is not None and latest.ended is None:
-        return latest.run_id
-    return uuid.uuid4().hex[:12]
-
-
-def _acquire_lease(objects: ObjectStore, paths: JobPaths, run_id: str, lease_ms: int) -> Lease:
-    deadline = time.monotonic() + 3 * lease_ms / 1000 + 10
-    return acquire(objects, paths, LeaseHolder.of_this_process(run_id), lease_ms, deadline)
-
-
-def _leave(lease: Lease, keeper: LeaseKeeper) -> None:
+def _leave(tenure: Tenure) -> None:
     try:
-        keeper.stop(10)
-        lease.release()
+        tenure.leave()
     except PenstockError as error:
         logger.warning("the lease was not released and runs out by itself: %s", error)
 

@@ -20,10 +20,10 @@ from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
 from penstock.engine.directory import Markers
 from penstock.engine.grouping import Grouping, group_inputs
-from penstock.engine.job_files import job_uid
 from penstock.engine.start_plan import StartPlan, plan_start
 from penstock.engine.worker import PackedPackage, WorkerPackage
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.instance import RuntimeSettings
@@ -208,7 +208,7 @@ def prepare(
     start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints)
     if start.restore_from is not None:
         check_layout(start.restore_from, layout, tasks)
-    uid = job_uid(objects, paths)
+    uid = settle(objects, paths, config.job.root)
     settings = RuntimeSettings(
         job_name=config.job.name,
         tasks=tasks,

@@ -162,6 +162,11 @@ class Lease:
                 return True
             return False
 
+    def name_run(self, run_id: str) -> None:
+        """The holder's run, from the next renewal on."""
+        with self._lock:
+            self.state = replace(self.state, holder=replace(self.state.holder, run_id=run_id))
+
     def release(self) -> None:
         """Leave a released object, so that the next driver need not wait. Nothing is written if the lease is lost.
 

@@ -17,9 +17,11 @@ import pyspark
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.cli.main import app as cli
 from penstock.engine.job import Job
 from penstock.engine.session import create_session
 from penstock.metadata.lease import LeaseHeldError
@@ -331,6 +333,33 @@ def test_the_job_goes_on_after_what_was_refused(spark: SparkSession, settled: Ho
     home.publish(60, seed=22)
     finish(start(home, spark))
     home.verify()
+
+
+def test_a_copy_of_the_job_root_fences_nothing_until_it_is_adopted(
+    spark: SparkSession, settled: Home, tmp_path: Path
+) -> None:
+    """The copy reads and writes the original's streams, as one does that was made with `cp -r` for a test."""
+    home = settled.copy(tmp_path / "original")
+    twin = home.copy(tmp_path / "twin", moved=False)
+    streams = {"systems_local_path": home.config["systems.local.path"]}
+    lengths = {name: home.length(name) for name in ("totals", "regions")}
+    error = refused(twin, spark, job_app.totals_app(), **streams)
+    assert isinstance(error, ps.IncompatibleError)
+    assert "penstock job adopt totals-1" in str(error)
+    assert {name: home.length(name) for name in lengths} == lengths
+
+    adopted = ["job", "adopt", "totals-1", "-c", f"job.root={twin.config['job.root']}"]
+    assert CliRunner().invoke(cli, adopted).exit_code == 0
+    running = start(home, spark, until=None)
+    wait_until(lambda: running.phase == "running", "the original runs")
+    home.publish(60, seed=23)
+    finish(start(twin, spark, **streams))
+    wait_until(
+        lambda: running.progress is not None and running.progress.total_input_rows >= 60, "the original reads on"
+    )
+    running.stop()
+    home.verify_ended()
+    same(twin.stored("totals"), home.expected()[0], "store totals of the copy")
 
 
 def test_a_missing_input_is_named(spark: SparkSession, home: Home) -> None:

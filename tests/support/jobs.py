@@ -26,6 +26,8 @@ from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.identity import adopt
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.reader import read_store
@@ -70,8 +72,8 @@ class Home:
         self._sequences: dict[tuple[str, str], int] = {}
         self.create("events", partitions)
 
-    def copy(self, folder: Path) -> Home:
-        """The same in another folder."""
+    def copy(self, folder: Path, *, moved: bool = True) -> Home:
+        """The same in another folder; with `moved` the job goes on there as the one it was."""
         shutil.copytree(self.folder, folder)
         twin = copy.deepcopy(self)
         twin.folder = folder
@@ -81,6 +83,10 @@ class Home:
             "job.logged.store.base.dir": str(folder / "state"),
             "systems.local.path": str(folder / "streams"),
         }
+        if moved:
+            objects = FileObjectStore(folder / "jobs")
+            for job in (path.parent.name for path in folder.glob("jobs/*/uid")):
+                adopt(objects, JobPaths(*job.rsplit("-", 1)), str(folder / "jobs"), moved=True)
         return twin
 
     # Streams.

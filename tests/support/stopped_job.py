@@ -111,9 +111,9 @@ def saved(number: int, offsets: tuple[int, int] = (4, 7), **changes: Any) -> Che
     return replace(record, **changes)
 
 
-def call(*arguments: str, status: int = 0, text: str | None = None) -> tuple[str, str]:
-    """`penstock checkpoint ...` in this process; what it prints and says."""
-    result = CliRunner().invoke(app, ("checkpoint", *arguments), input=text)
+def call(*arguments: str, status: int = 0, text: str | None = None, group: str = "checkpoint") -> tuple[str, str]:
+    """`penstock checkpoint ...`, or another group of commands, in this process; what it prints and says."""
+    result = CliRunner().invoke(app, (group, *arguments), input=text)
     assert result.exit_code == status, result.output + repr(result.exception)
     return result.stdout, result.stderr
 

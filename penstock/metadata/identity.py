@@ -1,0 +1,140 @@
+"""Who a job is: the uid that was minted once for its folder, and the root that it is bound to.
+
+The uid is in the names by which systems fence the job's outputs. A copy of the folder has the same uid: started beside
+the original, it would take the original's place. So a uid is bound to the root where it was minted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from penstock.documents import decoding, fields, integer, text
+from penstock.errors import IncompatibleError, NotFoundError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+
+FORMAT = 1
+_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """A job's uid and the root it is bound to, by its canonical URL. Without a root it is bound at the next start."""
+
+    uid: str
+    root: str | None = None
+
+    def encode(self) -> bytes:
+        """The written form."""
+        return orjson.dumps({"format": FORMAT, "uid": self.uid, "root": self.root})
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> JobIdentity:
+        """Read it; a uid alone is the form of earlier versions.
+
+        Raises:
+            CorruptError: it is damaged; names the key.
+            IncompatibleError: a newer Penstock wrote it.
+        """
+        with decoding(f"`{key}` is damaged, it is not the identity of a job"):
+            if not data.startswith(b"{"):
+                return cls(data.decode("ascii"))
+            document = fields(orjson.loads(data))
+            if integer(document["format"], 1) != FORMAT:
+                raise IncompatibleError(f"`{key}` was written by another version of Penstock: {data[:200]!r}")
+            root = document["root"]
+            return cls(text(document["uid"]), None if root is None else text(root))
+
+
+def canonical_root(url: str) -> str:
+    """One text for a root, however it is written: a folder's real path as a URL; of other URLs no trailing slashes.
+
+    Example:
+        >>> canonical_root("s3://bucket/jobs/")
+        's3://bucket/jobs'
+    """
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    if scheme not in {"", "file"}:
+        return url.rstrip("/")
+    return Path(unquote(urlsplit(url).path) if scheme else url).expanduser().resolve().as_uri()
+
+
+def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
+    """Raise IncompatibleError, saying what to do, if the job's folder is a copy of the one it is bound to. A folder
+    that is bound to nothing yet may be anywhere."""
+    found = _read(objects, paths)
+    if found is not None:
+        _refuse_copy(found[0], paths, canonical_root(url))
+
+
+def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
+    """The job's uid, minted by whoever comes first and bound to the root.
+
+    Raises:
+        IncompatibleError: it is bound to another root.
+    """
+    here = canonical_root(url)
+    for _ in range(_TRIES):
+        found = _read(objects, paths)
+        if found is None:
+            objects.put_if_absent(paths.uid, JobIdentity(secrets.token_hex(6), here).encode())
+            continue
+        identity, tag = found
+        _refuse_copy(identity, paths, here)
+        if identity.root is not None:
+            return identity.uid
+        objects.put_if_match(paths.uid, JobIdentity(identity.uid, here).encode(), tag)
+    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+
+
+def uid_of(objects: ObjectStore, paths: JobPaths) -> str:
+    """The job's uid. One that is not there yet is minted, and bound to a root by the first start."""
+    objects.put_if_absent(paths.uid, JobIdentity(secrets.token_hex(6)).encode())
+    return JobIdentity.decode(objects.get(paths.uid), paths.uid).uid
+
+
+def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tuple[JobIdentity, JobIdentity]:
+    """Bind the job to the root where its folder is now; what it was before, and what it is now. Call it while its lease
+    is held.
+
+    A folder that was `moved` goes on as the job it was. A copy becomes a job with a uid of its own: nothing it does
+    fences the original.
+
+    Raises:
+        NotFoundError: no job was ever started in the folder.
+    """
+    here = canonical_root(url)
+    for _ in range(_TRIES):
+        found = _read(objects, paths)
+        if found is None:
+            raise NotFoundError(f"no job was ever started in `{paths.root}`: there is no `{paths.uid}`")
+        before, tag = found
+        if before.root == here:
+            return before, before
+        after = JobIdentity(before.uid if moved else secrets.token_hex(6), here)
+        if objects.put_if_match(paths.uid, after.encode(), tag):
+            return before, after
+    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+
+
+def _read(objects: ObjectStore, paths: JobPaths) -> tuple[JobIdentity, str] | None:
+    try:
+        data, tag = objects.get_with_tag(paths.uid)
+    except NotFoundError:
+        return None
+    return JobIdentity.decode(data, paths.uid), tag
+
+
+def _refuse_copy(identity: JobIdentity, paths: JobPaths, here: str) -> None:
+    if identity.root in {None, here}:
+        return
+    raise IncompatibleError(
+        f"the folder `{paths.root}` in {here} is a copy: the job in it belongs to {identity.root}. Started here, it "
+        f"would take over the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the "
+        "copy a job of its own; with --moved it stays the same job, for a folder that was moved and left nothing behind"
+    )
