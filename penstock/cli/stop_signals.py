@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from penstock.engine.stop_signals import SIGNALS, StopCount
+
+_TOO_MANY = 3
 
 
 class StopSignals:
     """Counts requests to stop. Main thread only, as a context manager.
 
-    Until `count_only`, a signal raises KeyboardInterrupt, so that a start can be abandoned wherever it is. Afterwards
-    it is only counted: the handler does nothing else, whatever the main thread is doing. A third one has its former
-    effect again.
+    Until `count_only`, the first signal raises KeyboardInterrupt, so that a start can be abandoned wherever it is.
+    Others are only counted: the handler does nothing else, whatever the main thread is doing. The third one ends the
+    process.
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self._stops = StopCount()
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in _SIGNALS:
+        for number in SIGNALS:
             self._before[number] = signal.signal(number, self._interrupt)
         return self
 
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return self._stops.count
+
     def count_only(self, already: int = 0) -> None:
-        """From now on signals are counted, from `already` on. Call it after Spark's start, which installs a handler of
-        its own."""
-        self.count = already
-        for number in _SIGNALS:
+        """From now on signals are counted, from `already` at least. Call it after Spark's start, which installs a
+        handler of its own."""
+        self._stops.count = max(self._stops.count, already)
+        for number in SIGNALS:
             signal.signal(number, self._counted)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._stops.signalled()
+        self.count_only()
         raise KeyboardInterrupt
 
     def _counted(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        if self.count >= 2:
-            self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._stops.signalled()
+        if self._stops.count >= _TOO_MANY:
+            os._exit(128 + number)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        if not self._stops.count:  # otherwise this process is ending, and another signal would only print a traceback
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -42,9 +42,8 @@ def main() -> None:
     log_path = Path(spec.log_directory) / f"container-{name}-{incarnation}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     watch_process(parent, lambda: _vanish(folder))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _ignore(signal.SIGINT, signal.SIGTERM)
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     container = Container(name, incarnation)
     check = SecretCheck(spec.secret)
     host = executor_host() if spec.host == "executor" else spec.host
@@ -80,6 +79,16 @@ def main() -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()
     threading.Event().wait(_LAST_REPLIES_SECONDS)
     _vanish(folder)
+
+
+def _ignore(*numbers: signal.Signals) -> None:
+    """A signal to all processes of a job is meant for its driver, which still needs this one for the last commit.
+
+    A handler that does nothing, because processes that the application starts would inherit SIG_IGN.
+    """
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
 
 
 def _redirect(log_path: Path) -> None:

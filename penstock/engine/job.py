@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from penstock.engine.progress import JobProgress, ProgressBoard
 from penstock.engine.run_loop import StopRequest
+from penstock.engine.stop_signals import Ending
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -17,7 +19,15 @@ _CANCEL_SECONDS = 0.2
 class Job:
     """A job that was started. Its run loop has a thread of its own.
 
-    Get one from `app.run(...)`. All methods may be called from any thread.
+    Get one from `app.run(...)`. All methods may be called from any thread. As a context manager it stops at the end
+    of the block, with a last commit, and waits for it:
+
+        with app.run(config) as job:
+            job.await_termination(60)
+
+    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program has handlers of its own for them:
+    the first one ends it after the current batch, with a last commit, a second one at once. `await_termination` then
+    returns; a program that never asks whether its job has ended is ended itself once the job has.
     """
 
     def __init__(self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest) -> None:
@@ -28,7 +38,20 @@ class Job:
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
-        self._done = threading.Event()
+        self.ending = Ending()
+        """For the launcher: the job's end, and whether the program looks for it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(wait=kind is None)
+        if kind is not None:  # the block's own error goes on; the job's would hide it
+            self.ending.done.wait()
+            if self._error is not None:
+                logger.error("job %s failed: %s", self.name, self._error)
 
     def start(self, body: Callable[[], None], cancel: Callable[[], None]) -> None:
         """Run the body on a thread of its own; `cancel` interrupts its Spark job. Called once, by the launcher."""
@@ -42,7 +65,7 @@ class Job:
             self._error = error
         finally:
             self._board.update(phase="failed" if self._error else "ended")
-            self._done.set()
+            self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job has ended; False if it has not within the time.
@@ -50,7 +73,7 @@ class Job:
         Raises:
             PenstockError: what ended the job, if it did not end by itself or by `stop`.
         """
-        if not self._done.wait(timeout_s):
+        if not self.ending.look().wait(timeout_s):
             return False
         if self._error is not None:
             raise self._error
@@ -71,13 +94,13 @@ class Job:
     def _keep_cancelling(self) -> None:
         """Until it has ended: a batch may be about to submit its Spark job when the first cancel comes."""
         self._cancel()
-        while not self._done.wait(_CANCEL_SECONDS):
+        while not self.ending.done.wait(_CANCEL_SECONDS):
             self._cancel()
 
     @property
     def is_active(self) -> bool:
         """Whether it still runs."""
-        return not self._done.is_set()
+        return not self.ending.look().is_set()
 
     @property
     def exception(self) -> BaseException | None:
@@ -87,6 +110,7 @@ class Job:
     @property
     def phase(self) -> str:
         """`starting`, `restoring`, `running`, `stopping`, `ended` or `failed`."""
+        self.ending.look()
         return self._board.phase
 
     @property

@@ -19,11 +19,13 @@ from penstock.config.model import JobConfig
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
 from penstock.engine.directory import ContainerDirectory
+from penstock.engine.gateway import spark_died, stop_session
 from penstock.engine.job import Job
 from penstock.engine.prepare import JobStreams, PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
 from penstock.engine.session import check_session, create_session, idle_limit
+from penstock.engine.stop_signals import former_handlers, stop_on_signals
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.lease import LeaseKeeper
@@ -43,6 +45,7 @@ def run_application(
 ) -> Job:
     """What `Application.run` does, which has the documentation."""
     _check_options(until, from_checkpoint)
+    former = former_handlers()
     settings = load(app, config)
     graph = app.graph()
     streams = JobStreams.open(graph, settings)
@@ -69,11 +72,14 @@ def run_application(
         undo.callback(job.admins.close)
         if spark is None:
             session = create_session(paths.root, {**idle_limit(settings.container), **settings.spark})
-            undo.callback(session.stop)
+            undo.callback(stop_session, session)
         else:
             session = spark
             check_session(session)
-        return _start(session, job, log, tenure.keeper, undo.pop_all())
+        handle = _start(session, job, log, tenure.keeper, undo.pop_all())
+    if former is not None:
+        stop_on_signals(handle, handle.ending, former)
+    return handle
 
 
 def _check_options(until: object, from_checkpoint: object) -> None:
@@ -125,6 +131,10 @@ def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, keeper: 
             try:
                 directory.start(loop.cancel)
                 loop.run()
+            except Exception as error:
+                if (died := spark_died(error, board.last_checkpoint)) is not None:
+                    raise died from error
+                raise
             finally:
                 loop.cancel()
                 directory.close(loop.epoch)

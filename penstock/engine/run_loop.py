@@ -20,6 +20,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.engine.commit import Boundary, CommitCoordinator, Completed
 from penstock.engine.directory import ContainerDirectory
+from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.offsets import BatchRanges, Positions, TaskSsp, advance, plan_ranges, to_positions
 from penstock.engine.prepare import PreparedJob
@@ -94,6 +95,8 @@ class RunLoop:
         self._last_commit: Completed | None = None
         self._committed_batch = -1
         """The batch of the last commit that began in this epoch."""
+        self._in_spark = False
+        """Whether a Spark job runs, or is about to."""
         self._group = f"penstock-{job.paths.root}-{job.claim.run_id}"
 
     def run(self) -> None:
@@ -131,8 +134,21 @@ class RunLoop:
         return self._claim.epoch
 
     def cancel(self) -> None:
-        """Cancel the running Spark job, from another thread."""
-        self._context.cancelJobGroup(self._group)
+        """Cancel the running Spark job, from another thread; there may be none."""
+        if self._in_spark:
+            self._cancel_group()
+
+    def _cancel_group(self) -> None:
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception as error:  # Spark is ending or dead, and its jobs with it: the loop notices that itself
+            logger.debug("the Spark job was not cancelled: %s", error)
+
+    def _cancel_rest(self) -> None:
+        """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
+        status = self._context.statusTracker()
+        if set(status.getJobIdsForGroup(self._group)) & set(status.getActiveJobsIds()):
+            self._cancel_group()
 
     # The start, and a new epoch.
 
@@ -169,6 +185,7 @@ class RunLoop:
 
     def _rewind(self, cause: RetryableError) -> None:
         """A container is lost or refused End: everything goes back to the last checkpoint, in a new epoch."""
+        self._check_spark(cause)
         logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
         self._board.update(phase="restoring")
         failure = cause
@@ -196,7 +213,7 @@ class RunLoop:
         from the checkpoint with empty stores, which every backend then begins anew."""
         self._job.fence_outputs(self._claim.epoch)
         self._job.admins.prepare(self._claim.epoch)
-        self.cancel()
+        self._cancel_rest()
         self._await_quiet_spark()
         self._directory.ensure()
         self._job.put_probe(self._claim.epoch)
@@ -293,10 +310,17 @@ class RunLoop:
             self._directory.start_run(self._claim.epoch, batch, self._run)
             lanes = self._directory.lanes()
             try:
+                self._in_spark = True
                 reports = run_batch(self._context, self._job.topology, lanes, self._plan(lanes, batch, planned))
             except (Py4JJavaError, CapturedException) as error:
+                self._in_spark = False
                 self._job_failed(error)
                 continue
+            except Exception:
+                self._cancel_group()
+                raise
+            finally:
+                self._in_spark = False
             outcome = self._decide(reports)
             if outcome is not None:
                 return outcome
@@ -324,7 +348,7 @@ class RunLoop:
         if self._directory.any_lost:
             raise ContainerLostError(self._directory.loss()) from error
         self._count_failure(error)
-        self.cancel()
+        self._cancel_rest()
         self._await_quiet_spark()
 
     def _plan(self, lanes: tuple[Lane, ...], batch: int, planned: BatchRanges) -> BatchPlan:
@@ -417,7 +441,13 @@ class RunLoop:
                 return False
         return True
 
+    def _check_spark(self, error: Exception) -> None:
+        """Without Spark there is nothing to try again."""
+        if (died := spark_died(error, self._board.last_checkpoint)) is not None:
+            raise died from error
+
     def _count_failure(self, error: Exception) -> None:
+        self._check_spark(error)
         self._failures += 1
         limit = self._job.config.job.retry_max
         logger.warning("failure %d of %d since the last checkpoint: %s", self._failures, limit, _brief(error))

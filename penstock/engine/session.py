@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.config.model import ContainerSettings
+from penstock.engine.gateway import silence_broken_streams, start_jvm
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -74,11 +75,14 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Workers on this machine are to find what this interpreter finds.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = defaults | spark_conf
+    start_jvm(conf)
     builder: Any = SparkSession.builder
     builder = builder.appName(app_name)
-    for key, value in (defaults | spark_conf).items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
+    silence_broken_streams(session)
     session.sparkContext.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
     return session
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 
 def main() -> None:
@@ -24,6 +27,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=_reseed)
     gc.collect()
     gc.freeze()
+    _ignore_sigterm(daemon)
     daemon.manager()
 
 
@@ -53,6 +57,18 @@ def _load() -> None:
     from penstock.runtime.pandas_later import keep_pandas_out
 
     keep_pandas_out()
+
+
+def _ignore_sigterm(daemon: Any) -> None:
+    """A SIGTERM to every process of a control group is meant for the driver, which then needs workers for its last
+    batch: PySpark's daemon would end, and its containers with it. It ends with its standard input, which is also how
+    the executor ends it. Workers keep the default, by which the executor ends one that hangs."""
+
+    def set_signal(number: int, handler: Any) -> Any:
+        own = number == signal.SIGTERM and callable(handler)  # workers set the default, which is no function
+        return signal.signal(number, signal.SIG_IGN if own else handler)
+
+    daemon.signal = SimpleNamespace(**{**vars(signal), "signal": set_signal})
 
 
 def _reseed() -> None:

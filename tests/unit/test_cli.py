@@ -228,15 +228,27 @@ def test_a_run_without_an_end_counts() -> None:
     assert (view.done, view.total, view.messages_text) == (30, None, "30 messages")
 
 
-def test_signals_are_counted_and_then_left_to_python() -> None:
+def test_signals_are_counted_those_of_one_moment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("penstock.engine.stop_signals.time.monotonic", lambda: now[0])
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    try:
+        with StopSignals() as signals:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)  # to the process group as well
+            assert signals.count == 1
+            now[0] += 1
+            signal.raise_signal(signal.SIGINT)
+            assert signals.count == 2
+        signal.raise_signal(signal.SIGINT)  # while the process ends
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_handlers_are_as_before_where_no_signal_came() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with StopSignals() as signals:
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
         signals.count_only()
-        signal.raise_signal(signal.SIGTERM)
-        assert signals.count == 1
-        signal.raise_signal(signal.SIGINT)
-        assert signals.count == 2
-        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

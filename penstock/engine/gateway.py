@@ -1,0 +1,209 @@
+"""Spark's JVM, where this process starts it: quiet at its start, deaf to SIGTERM, and reported when it dies.
+
+A signal to the process group (`timeout`, Ctrl-C) or to the whole control group (systemd) reaches the driver and the
+JVM at once. The driver answers it with a last commit, for which it needs Spark. The JVM therefore ignores SIGTERM and
+SIGINT; it ends when its standard input does, which is when the driver ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+
+_DEAF = 'trap "" INT TERM; exec "$0" "$@"'
+"""A JVM that is started with a signal ignored goes on ignoring it."""
+_POLL_SECONDS = 0.02
+_DEATH_SECONDS = 2.0
+"""How long a JVM may take to be seen as dead once its connections broke."""
+_LAST_WORDS = 12
+_NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
+_LOG4J = "log4j2.configurationFile"
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJvm:
+    """The JVM that this process started, and the last lines of its standard error."""
+
+    process: subprocess.Popen[bytes]
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+
+    def death(self, wait_s: float = 0.0) -> str | None:
+        """How it died, if it did within the time."""
+        try:
+            status = self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return None
+        words = "".join(f"\n  {line}" for line in self.last_words)
+        return f"Spark's JVM (process {self.process.pid}) {ending(status)}" + (
+            f"; its last lines:{words}" if words else ""
+        )
+
+
+def ending(status: int) -> str:
+    """An exit status as `subprocess` has it, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    memory = ": probably out of memory, or killed by hand" if -status == signal.SIGKILL else ""
+    return f"was killed by {name} ({-status}{memory})"
+
+
+class _Current:
+    jvm: SparkJvm | None = None
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM that the next session of this process runs in, unless there is one or `spark-submit` made it.
+
+    Raises:
+        PenstockError: it did not start; the message has its last lines.
+    """
+    if _PORT in os.environ:
+        return
+    if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark keeps it there, and nothing public asks
+        if _Current.jvm is None or _Current.jvm.death() is None:
+            return
+        forget()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "connection"
+        _Current.jvm = jvm = _launch(conf, file)
+        while not file.exists():
+            if (death := jvm.death(_POLL_SECONDS)) is not None:
+                raise PenstockError(f"Spark did not start: {death}")
+        written = file.read_bytes()
+    port, size = int.from_bytes(written[:4], "big"), int.from_bytes(written[4:8], "big")
+    os.environ |= {_PORT: str(port), _SECRET: written[8 : 8 + size].decode()}
+    try:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ[_PORT], os.environ[_SECRET]
+    gateway.proc = jvm.process
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    logging.getLogger().addFilter(_not_py4j)
+
+
+def _launch(conf: Mapping[str, str], connection: Path) -> SparkJvm:
+    """The command that pyspark would run, with a shell in front."""
+    options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    command = [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *options]
+    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
+    if not _has_log4j(environment):
+        ours = f"-D{_LOG4J}={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        # In front: whatever the user adds comes later, and the last one counts.
+        environment["SPARK_SUBMIT_OPTS"] = f"{ours} {environment.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    process = subprocess.Popen(  # noqa: S603 - Spark's own script
+        ["/bin/sh", "-c", _DEAF, *command], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    jvm = SparkJvm(process)
+    threading.Thread(target=_pass_on, args=(jvm,), name="spark-stderr", daemon=True).start()
+    return jvm
+
+
+def _has_log4j(environment: Mapping[str, str]) -> bool:
+    """Whether the user configured what Spark logs."""
+    folder = Path(environment.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
+    options = (environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"))
+    return any(folder.glob("log4j2.*")) or any(_LOG4J in option for option in options)
+
+
+def _pass_on(jvm: SparkJvm) -> None:
+    """Its standard error goes to this process's own, without what the JVM says at every start."""
+    stream: Any = jvm.process.stderr
+    for line in stream:
+        if line.rstrip() in _NOISE:
+            continue
+        jvm.last_words.append(line.decode(errors="replace").rstrip())
+        with suppress(OSError):  # nobody reads it: the JVM must not wait for that
+            os.write(2, line)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs, through the root logger, the traceback of an error that it also raises."""
+    return not str(record.msg).endswith(" while sending command.")
+
+
+class SparkDiedError(PenstockError):
+    """Spark's JVM is dead."""
+
+
+def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedError | None:
+    """What to say instead of the error, which a thread met, if Spark's JVM has died.
+
+    A JVM that another process started has no exit status here: a connection to it that is refused counts.
+    """
+    broken = _is_broken(error)
+    death = _Current.jvm.death(_DEATH_SECONDS if broken else 0.0) if is_ours() and _Current.jvm is not None else None
+    if isinstance(error, SparkDiedError) or (death is None and (is_ours() or not broken)):
+        return None
+    return SparkDiedError(
+        f"{death or 'Spark does not answer any more'}. The state is as of checkpoint {last_checkpoint}; start the job "
+        "again, and it processes what came after it"
+    )
+
+
+def is_ours() -> bool:
+    """Whether the JVM of this process is one that `start_jvm` started."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop it, or forget it if its JVM is dead."""
+    if is_ours() and _Current.jvm is not None and _Current.jvm.death() is not None:
+        forget()
+    else:
+        session.stop()
+
+
+def _is_broken(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, is a broken connection to the JVM."""
+    while error is not None:
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def forget() -> None:
+    """The JVM is dead: the next session of this process gets one of its own."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None:
+        server: Any = getattr(context, "_accumulatorServer", None)
+        if server is not None:
+            server.shutdown()
+    with suppress(Exception):
+        SparkContext._gateway.shutdown()  # type: ignore[union-attr]  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    _Current.jvm = None
+
+
+def silence_broken_streams(session: SparkSession) -> None:
+    """PySpark's server for accumulators prints a traceback when the JVM's connection to it breaks."""
+    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None

@@ -1,0 +1,228 @@
+"""Signals to a job's processes: SIGTERM and Ctrl-C as a process group, a control group or a user sends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import NotFoundError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.system.local import LocalSystem
+
+pytestmark = pytest.mark.spark
+
+DEADLINE_S = 180.0
+CONFIG = {"spark.master": "local[2]", "job.batch.max.messages": 40, "task.commit.ms": 600_000}
+APPLICATION = f"""
+import sys, time
+import penstock as ps
+
+
+class Count(ps.StreamTask):
+    def init(self, context):
+        self.counts = context.store("counts")
+
+    def process(self, envelope, collector, coordinator):
+        time.sleep(0.01)
+        count = (self.counts.get(envelope.key) or 0) + 1
+        self.counts.put(envelope.key, count)
+        collector.send("counts", key=envelope.key, value=count)
+
+
+app = ps.StreamApplication("signals")
+app.store("counts", key=ps.String(), value=ps.Json())
+app.output("local.counts", key=ps.String(), value=ps.Json())
+app.input("local.numbers").partition_by(lambda v: str(v["n"]), key=ps.String()).process(Count, stores=["counts"])
+
+if __name__ == "__main__":
+    job = app.run({CONFIG!r})
+    if sys.argv[1] == "awaits":
+        job.await_termination()
+        print("after the job", flush=True)
+    else:
+        while True:
+            time.sleep(60)
+"""
+NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
+
+
+class Run:
+    """A job as a process, the leader of its group."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        self.folder = folder
+        with (folder / "stderr").open("w") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=folder,
+                env={**os.environ, "PENSTOCK_HOME": str(folder / "home")},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def await_output(self) -> None:
+        """Until a batch has ended, and the next one runs."""
+        self._await(lambda: self._length() > 0)
+
+    def _length(self) -> int:
+        admin = LocalSystem("local", str(self.folder / "home" / "streams")).admin()
+        try:
+            return sum(ends.upcoming for ends in admin.offsets("counts").values())
+        except NotFoundError:
+            return 0
+        finally:
+            admin.close()
+
+    def _await(self, condition: object) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():  # type: ignore[operator]
+            assert self.process.poll() is None, f"ended: {self.log}"
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
+    def processes(self) -> list[psutil.Process]:
+        """The driver, and all that it started."""
+        driver = psutil.Process(self.process.pid)
+        return [driver, *driver.children(recursive=True)]
+
+    def jvm(self) -> psutil.Process:
+        return next(process for process in self.processes() if process.name() == "java")
+
+    def wait(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+    @property
+    def last(self) -> CheckpointRecord:
+        store = open_store((self.folder / "home" / "jobs").as_uri())
+        try:
+            record = CheckpointLog(store, JobPaths("signals", "1")).read().latest
+        finally:
+            store.close()
+        assert record is not None
+        return record
+
+    def stopped_cleanly(self) -> bool:
+        return self.last.ended == "stopped" and self.last.batch > 0
+
+
+@contextmanager
+def running(folder: Path, *command: str) -> Iterator[Run]:
+    run = Run(folder, list(command))
+    started: list[psutil.Process] = []
+    try:
+        run.await_output()
+        started = run.processes()
+        yield run
+        _, left = psutil.wait_procs(started, timeout=DEADLINE_S)
+        assert not left, f"these outlive the driver: {left}"
+    except BaseException:
+        print(run.log)
+        raise
+    finally:
+        for process in [*started, psutil.Process(run.process.pid)] if run.process.poll() is None else started:
+            if process.is_running():
+                process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "signals.py").write_text(APPLICATION)
+    (tmp_path / "numbers.jsonl").write_text("\n".join(json.dumps({"n": n % 7}) for n in range(5000)))
+    for arguments in ("create numbers --partitions 2", "publish numbers --file numbers.jsonl"):
+        subprocess.run(
+            [sys.executable, "-m", "penstock.cli", "stream", *arguments.split()],
+            cwd=tmp_path,
+            env={**os.environ, "PENSTOCK_HOME": str(tmp_path / "home")},
+            check=True,
+        )
+    return tmp_path
+
+
+PENSTOCK_RUN = (
+    "-m",
+    "penstock.cli",
+    "run",
+    "signals.py:app",
+    *(word for key, value in CONFIG.items() for word in ("-c", f"{key}={value}")),
+)
+
+
+def test_sigterm_to_the_process_group_is_a_clean_stop_without_noise(folder: Path) -> None:
+    with running(folder, *PENSTOCK_RUN) as run:
+        os.killpg(run.process.pid, signal.SIGTERM)
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert not NOISE.search(run.log), run.log
+
+
+def test_sigterm_to_every_process_is_a_clean_stop(folder: Path) -> None:
+    """As systemd sends it to a control group."""
+    with running(folder, *PENSTOCK_RUN) as run:
+        for process in run.processes():
+            process.terminate()
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert "container" not in run.log, "no container was lost"
+
+
+def test_ctrl_c_twice_ends_at_once_without_a_traceback(folder: Path) -> None:
+    with running(folder, *PENSTOCK_RUN) as run:
+        os.killpg(run.process.pid, signal.SIGINT)
+        run._await(lambda: "once more stops at once" in run.log)
+        time.sleep(0.6)  # two signals within half a second are one
+        os.killpg(run.process.pid, signal.SIGINT)
+        run.wait()
+    assert not NOISE.search(run.log), run.log
+
+
+def test_a_killed_jvm_is_reported_as_that(folder: Path) -> None:
+    with running(folder, *PENSTOCK_RUN) as run:
+        jvm = run.jvm()
+        jvm.kill()
+        assert run.wait() == 1
+    assert f"error: Spark's JVM (process {jvm.pid}) was killed by SIGKILL (9" in run.log
+    assert f"The state is as of checkpoint {run.last.id}" in run.log
+    assert not re.search("Traceback|unexpected", run.log), run.log
+
+
+def test_nothing_outlives_a_killed_driver(folder: Path) -> None:
+    with running(folder, *PENSTOCK_RUN) as run:
+        run.process.kill()
+        run.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_script_that_waits_goes_on_after_the_last_commit(folder: Path, number: int) -> None:
+    with running(folder, "signals.py", "awaits") as run:
+        os.killpg(run.process.pid, number)
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert "after the job" in run.log
+    assert not NOISE.search(run.log), run.log
+
+
+def test_a_script_that_never_looks_at_its_job_ends_after_the_last_commit(folder: Path) -> None:
+    with running(folder, "signals.py", "sleeps") as run:
+        os.killpg(run.process.pid, signal.SIGTERM)
+        assert run.wait() == 128 + signal.SIGTERM
+    assert run.stopped_cleanly()
+    assert not NOISE.search(run.log), run.log
