@@ -28,6 +28,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _ignore_sigterm(daemon)
+    _end_quietly(daemon)
     daemon.manager()
 
 
@@ -69,6 +70,20 @@ def _ignore_sigterm(daemon: Any) -> None:
         return signal.signal(number, signal.SIG_IGN if own else handler)
 
     daemon.signal = SimpleNamespace(**{**vars(signal), "signal": set_signal})
+
+
+def _end_quietly(daemon: Any) -> None:
+    """Workers print no traceback where the executor cancelled their task and closed the connection."""
+    run_worker = daemon.worker
+
+    def worker(sock: Any, authenticated: bool) -> int:
+        try:
+            code: int = run_worker(sock, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+        return code
+
+    daemon.worker = worker
 
 
 def _reseed() -> None:

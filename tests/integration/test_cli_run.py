@@ -224,6 +224,7 @@ def test_a_second_sigterm_drops_the_batch_and_loses_nothing(project: Path) -> No
             await_file(reached)
             process.send_signal(signal.SIGTERM)
             await_line(lines, "stopping after the current batch")
+            time.sleep(0.6)  # signals within half a second are one
             process.send_signal(signal.SIGTERM)
             await_line(lines, "was stopped at once: 0 messages")
             assert process.wait(DEADLINE_S) == 1
