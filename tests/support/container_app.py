@@ -40,11 +40,19 @@ class Totals(ps.StreamTask):
             time.sleep(0.005)  # this is the user's code that is slow, or never returns
         if text := message.get("raise"):
             raise ValueError(text)
-        total = self._totals.get(envelope.key) or {"sum": 0, "messages": 0}
+        total = (self._careful if message.get("careful") else self._totals.get)(envelope.key)
+        total = total or {"sum": 0, "messages": 0}
         total["sum"] += message["n"]
         total["messages"] += 1
         self._totals.put(envelope.key, total)
         collector.emit(key=envelope.key, value={**total, "padding": message.get("padding", "")})
+
+    def _careful(self, key: str) -> Any:
+        """Takes any failure for an absent key."""
+        try:
+            return self._totals.get(key)
+        except BaseException:
+            return None
 
     def close(self) -> None:
         self._note("close")

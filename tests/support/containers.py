@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.container.client import ContainerClient
 from penstock.container.container import JobPackage
@@ -118,6 +118,8 @@ class Job:
         *,
         tasks: int = 2,
         config: Mapping[str, object] | None = None,
+        dead_letter: str | None = None,
+        cache_entries: int = 100_000,
     ) -> None:
         self.folder = folder
         self.tasks = tasks
@@ -125,10 +127,13 @@ class Job:
         self.root = folder / "root"
         base = {"job.root": str(self.root), "job.logged.store.base.dir": str(folder / "local")}
         self.config = load_config(overrides={**base, **(config or {})}, default_job_name="totals", environ={})
-        self.topology = plan_topology(totals_graph(folder))
-        self.settings = RuntimeSettings("totals", tasks, {"local.totals": tasks})
+        dead = SystemStream.parse(dead_letter) if dead_letter else None
+        self.topology = plan_topology(totals_graph(folder), dead)
+        outputs = {str(stream): tasks for stream in ("local.totals", dead) if stream}
+        caches = {"totals": cache_entries}
+        self.settings = RuntimeSettings("totals", tasks, outputs, caches, dead_letter=dead is not None)
         self.system = MemorySystem("local")
-        for stream in ("events", "totals"):
+        for stream in ("events", "totals", *([dead.stream] if dead else [])):
             self.system.admin().create_stream(stream, tasks)
         self.objects = open_store(self.config.job.root)
         self.objects.put_if_absent("probe", b"")
@@ -194,7 +199,7 @@ class Job:
         reports = [p for p in (*run.packets, *results) if p.stage == REPORT_STAGE]
         for task in range(self.tasks):
             sink = SinkAttempt(self.topology, self.settings, task, self._systems, WriterIdentity("totals", self.epoch))
-            for packet in results:
+            for packet in (*run.packets, *results):
                 if packet.stage == self.topology.sink and packet.dest == task:
                     sink.accept(packet)
             reports += sink.finish()

@@ -1,0 +1,91 @@
+"""Damage under an open store: the answer is a new epoch and a restore, never a dead letter or the user's failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ContainerLostError
+from penstock.runtime.outcome import JobFailed
+from tests.support.container_app import Message, oracle
+from tests.support.containers import ContainerProcess, Job, stored, wait_until
+
+KEYS = 3000
+SMALL = {"stores.rocksdb.write.buffer.bytes": 65536, "stores.rocksdb.block.cache.bytes": 0}
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerProcess]:
+    started = ContainerProcess(tmp_path_factory.mktemp("logs"))
+    yield started
+    started.kill()
+
+
+@pytest.fixture(params=[None, "local.dead"], ids=["strict", "dead letters"])
+def job(request: pytest.FixtureRequest, tmp_path: Path, container: ContainerProcess) -> Job:
+    job = Job(tmp_path, [container], config=SMALL, dead_letter=request.param, cache_entries=1)
+    job.open()
+    return job
+
+
+def tables(job: Job, task: int) -> list[Path]:
+    """RocksDB's table files of a task's open store."""
+    return sorted((job.folder / "local").glob(f"**/totals/{task}/live*/**/*.sst"))
+
+
+def flip_bytes(job: Job, task: int) -> None:
+    """Flip one bit in every data block, about, of every table."""
+    wait_until(lambda: tables(job, task), "RocksDB writes a table")
+    for table in tables(job, task):
+        with table.open("r+b") as file:
+            size = table.stat().st_size
+            for place in range(100, size * 3 // 4, 2000):
+                file.seek(place)
+                byte = file.read(1)[0]
+                file.seek(place)
+                file.write(bytes([byte ^ 1]))
+
+
+def of_every_key(start: int, **more: object) -> list[Message]:
+    return [{"key": f"k{n}", "n": start + n, **more} for n in range(KEYS)]
+
+
+@pytest.mark.parametrize("careful", [False, True], ids=["the error passes", "the error is caught"])
+def test_a_flipped_byte_in_a_table_is_answered_by_a_restore(job: Job, careful: bool) -> None:
+    first, second = of_every_key(0), of_every_key(7, careful=careful)
+    job.run_batch(1, first)
+    markers = job.commit()
+    flip_bytes(job, 0)
+    run = job.start(2, second)
+    found, report = job.attempt(run, 0)
+    other, whole = job.attempt(run, 1)
+    assert report.failed is None
+    assert report.dead_letters == 0
+    assert report.error is not None
+    assert report.error[0] == ContainerLostError.__name__
+    assert "task 0: store `totals` cannot be read" in report.error[1]
+    assert whole.error is None
+    outcome = job.outcome(run, [*found, *other])
+    assert isinstance(outcome, JobFailed)
+    assert outcome.kind == ContainerLostError.__name__
+    job.open(last_ended=1, markers=markers)
+    assert job.run_batch(2, second).dead_letters == 0
+    assert stored(job, job.commit(2)) == oracle(first, second)
+
+
+def test_a_store_whose_files_are_gone(job: Job) -> None:
+    """As after an unmounted disk: End, which writes to it, or the next read fails; the answer is the same."""
+    first = of_every_key(0)
+    job.run_batch(1, first)
+    markers = job.commit()
+    wait_until(lambda: tables(job, 0), "RocksDB writes a table")
+    for table in tables(job, 0):
+        table.write_bytes(b"")
+    _, report = job.attempt(job.start(2, of_every_key(1)), 0)
+    assert report.error is not None
+    assert report.error[0] == ContainerLostError.__name__
+    job.open(last_ended=1, markers=markers)
+    job.run_batch(2, of_every_key(1))
+    assert stored(job, job.commit(2)) == oracle(first, of_every_key(1))
