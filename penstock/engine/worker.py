@@ -17,7 +17,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.pandas_later import keep_pandas_out
-from penstock.runtime.sink import SinkAttempt
+from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import SourceProgress, run_source
 from penstock.runtime.streams import run_together
 from penstock.runtime.topology import Topology
@@ -49,6 +49,7 @@ class PackedPackage:
 
 
 _packages: dict[str, WorkerPackage] = {}
+_writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
 _settled = False
 
 
@@ -136,18 +137,15 @@ class SinkStage:
         topology = package.topology
         if topology.sink is None:
             raise ValueError("a job without outputs has no sink stage")
-        attempts = {
-            task: SinkAttempt(topology, package.settings, task, package.systems, self.identity)
-            for task in self.lanes[_partition()].tasks
-        }
+        attempts = {task: SinkAttempt(topology, package.settings, task) for task in self.lanes[_partition()].tasks}
         for batch in batches:
             mine, others = _split(batch, topology.sink)
             for packet in from_batch(mine):
                 attempts[packet.dest].accept(packet)
             if others.num_rows:
                 yield others
-        for attempt in attempts.values():
-            yield from _batches(attempt.finish())
+        writers = _output_writers(self.package.digest, package, self.identity)
+        yield from _batches(write_outputs(list(attempts.values()), writers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +170,17 @@ class ByLane:
 def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
     """The number of each task's lane, by task."""
     return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
+
+
+def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentity) -> OutputWriters:
+    """The writers of this process; those of another job or epoch are closed."""
+    key = (digest, identity)
+    if key not in _writers:
+        for older in _writers.values():
+            older.close()
+        _writers.clear()
+        _writers[key] = OutputWriters(package.systems, identity)
+    return _writers[key]
 
 
 def _partition() -> int:

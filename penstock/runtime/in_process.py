@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from penstock.runtime.attempt import Report, new_token
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import REPORT_STAGE, Packet
-from penstock.runtime.sink import SinkAttempt
+from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
@@ -36,10 +37,11 @@ def run_batch_in_process(
     if topology.sink is not None:
         for task in range(settings.tasks):
             mine, waiting = _take(waiting, topology.sink, task)
-            sink = SinkAttempt(topology, settings, task, systems, identity)
+            sink = SinkAttempt(topology, settings, task)
             for packet in mine:
                 sink.accept(packet)
-            waiting.extend(sink.finish())
+            with closing(OutputWriters(systems, identity)) as writers:
+                waiting.extend(write_outputs([sink], writers))
     return [Report.from_payload(bytes(p.payload or b"")) for p in waiting if p.stage == REPORT_STAGE]
 
 

@@ -11,13 +11,18 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import quote
 
 from penstock.documents import decoding, integer
 from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
+T = TypeVar("T")
+_AT_ONCE = 8
+"""Files that are written at once."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
 
 
@@ -52,6 +57,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:  # some failures have rolled back already
             connection.execute("ROLLBACK")
         raise
+
+
+def in_parallel(step: Callable[[T], object], items: Sequence[T]) -> None:
+    """Take the step for every item, some at a time, and wait for all of them. Of several errors, one is raised that is
+    no RetryableError if there is one."""
+    if len(items) < 2:
+        for item in items:
+            step(item)
+        return
+    with ThreadPoolExecutor(min(len(items), _AT_ONCE), thread_name_prefix="local-system") as threads:
+        futures = [threads.submit(step, item) for item in items]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda e: isinstance(e, RetryableError)):
+        raise error
 
 
 def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> PenstockError:

@@ -7,7 +7,7 @@ ranges are half-open, `[start, end)`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -218,6 +218,15 @@ class SystemWriter(ABC):
 
         Raises FencedError if a larger epoch of this writer's name was seen, checked in the same transaction.
         """
+
+    def append_all(self, records: Mapping[SystemStreamPartition, Sequence[RawRecord]]) -> None:
+        """Append to several partitions, to each as `append` does; in no order, in parallel where the system can.
+
+        It returns, or raises, only once no append is under way. Of several errors it raises one that is no
+        RetryableError if there is one; the other partitions may have been appended to.
+        """
+        for ssp in sorted(records):
+            self.append(ssp, records[ssp])
 
     @abstractmethod
     def close(self) -> None:

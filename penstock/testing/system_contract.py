@@ -234,6 +234,26 @@ class SystemContract:
             expected = next((o for o, t in enumerate(flat) if t >= wanted), len(flat))
             assert admin.offset_at_time(here, wanted) == expected, wanted
 
+    def test_several_partitions_are_appended_to_in_one_call(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 20)
+        writer = system.writer(None)
+        for start in (0, 2):
+            writer.append_all({ssp(system, n): records(n + start, 2) for n in range(20)})
+        for n in range(20):
+            assert [m[1:] for m in read(system, ssp(system, n), 0, 4)] == records(n, 4)
+        writer.append_all({})
+        writer.close()
+
+    def test_a_partition_that_refuses_leaves_the_others_whole(self, system: System, admin: SystemAdmin) -> None:
+        """The error of the one that refuses is raised; each of the others has all of its records or none."""
+        admin.create_stream(STREAM, 4)
+        system.writer(WriterIdentity("job", 5)).append(ssp(system, 2), [])
+        writer = system.writer(WriterIdentity("job", 4))
+        with pytest.raises(FencedError):
+            writer.append_all({ssp(system, n): records(0, 3) for n in range(4)})
+        assert [admin.offsets(STREAM)[n].upcoming in (0, 3) for n in range(4)] == [True] * 4
+        assert admin.offsets(STREAM)[2].upcoming == 0
+
     # -- fencing --
 
     def test_an_older_epoch_is_fenced_everywhere(self, system: System, admin: SystemAdmin) -> None:

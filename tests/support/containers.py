@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -38,7 +39,7 @@ from penstock.runtime.attempt import Report
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
 from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
-from penstock.runtime.sink import SinkAttempt
+from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
@@ -198,11 +199,12 @@ class Job:
         """Write the outputs; what came of the run."""
         reports = [p for p in (*run.packets, *results) if p.stage == REPORT_STAGE]
         for task in range(self.tasks):
-            sink = SinkAttempt(self.topology, self.settings, task, self._systems, WriterIdentity("totals", self.epoch))
+            sink = SinkAttempt(self.topology, self.settings, task)
             for packet in (*run.packets, *results):
                 if packet.stage == self.topology.sink and packet.dest == task:
                     sink.accept(packet)
-            reports += sink.finish()
+            with closing(OutputWriters(self._systems, WriterIdentity("totals", self.epoch))) as writers:
+                reports += write_outputs([sink], writers)
         found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
         return decide_outcome(found, self.topology, self.tasks)
 
