@@ -48,8 +48,9 @@ def publish(home: Path) -> None:
     if done.exists():
         print(f"{FLIGHTS} flights are published already")
         return
-    for left in ("jobs/flights-1", "streams/flights", "streams/aircraft-totals", "streams/carrier-totals"):
-        shutil.rmtree(home / left, ignore_errors=True)
+    for pattern in ("jobs/flights-1", "streams/flights*", "streams/aircraft-totals", "streams/carrier-totals"):
+        for left in home.glob(pattern):
+            shutil.rmtree(left)
     run([sys.executable, "-m", "penstock.cli", "stream", "create", "flights", "--partitions", "8"])
     source = subprocess.Popen([sys.executable, "-m", "examples.flights.data"], stdout=subprocess.PIPE)
     command = [sys.executable, "-m", "penstock.cli", "stream", "publish", "flights", "--file", "-"]

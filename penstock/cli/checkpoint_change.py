@@ -123,8 +123,7 @@ def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnd
 
 def changelogs(config: JobConfig, record: CheckpointRecord, task: int) -> dict[SystemStreamPartition, str]:
     """Which partition of which changelog stream is which store's, of a task of the checkpoint."""
-    streams = {store: config.store(store).changelog for store in record.stores}
-    return {SystemStreamPartition(s.system, s.stream, task): store for store, s in streams.items()}
+    return config.changelog_partitions(record.stores, task)
 
 
 def refuse_running(found: FoundJob, manner: Manner) -> None:

@@ -29,6 +29,7 @@ def collect_garbage(
     """Delete what no retained checkpoint needs: what is left of runs that ended badly, and of backends that were
     dropped. A running job does so by itself; without --dry-run the job must be stopped."""
     from penstock.cli.ownership import owned_job
+    from penstock.metadata.identity import known_uid
     from penstock.state.admins import BackendAdmins
     from penstock.system.registry import open_systems
 
@@ -36,7 +37,13 @@ def collect_garbage(
         log = CheckpointLog(found.objects, found.paths)
         last = choose_version(log, found, "latest")
         admins = BackendAdmins(
-            found.config, found.paths, found.objects, last.task_count, sorted(last.stores), open_systems(found.config)
+            found.config,
+            found.paths,
+            found.objects,
+            last.task_count,
+            sorted(last.stores),
+            open_systems(found.config),
+            known_uid(found.objects, found.paths),
         )
         with owned_job(found, log, wanted=not dry_run) as epoch:
             view = log.read()

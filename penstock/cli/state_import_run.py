@@ -23,6 +23,7 @@ from penstock.cli.output import stderr_console
 from penstock.cli.ownership import claimed_job
 from penstock.cli.state_import_target import StoreTarget
 from penstock.errors import IncompatibleError, PenstockError
+from penstock.metadata.identity import settle
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import BackendContext, StoreCopy
 from penstock.state.spark.load import BaseUpload, StoreLoad
@@ -111,8 +112,9 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
 
 def _open_uploads(target: StoreTarget, claim: Claim) -> list[BaseUpload]:
     found, store = target.found, target.spec.name
+    uid = settle(found.objects, found.paths, found.config.job.root)
     with closing(
-        BackendAdmins(found.config, found.paths, found.objects, target.tasks, [store], target.systems)
+        BackendAdmins(found.config, found.paths, found.objects, target.tasks, [store], target.systems, uid)
     ) as admins:
         admins.prepare(claim.epoch)
     opened: list[BaseUpload] = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
 from penstock.config.broadcast import PartitionRange
 from penstock.config.retained import RetentionPolicy
@@ -211,8 +211,21 @@ class JobConfig:
         """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
         return self.origins.get(key, "default")
 
+    def changelog_partitions(self, stores: Iterable[str], task: int) -> dict[SystemStreamPartition, str]:
+        """Which partition of which changelog stream is which store's, of a task. A store's default stream of earlier
+        versions is among them, because checkpoints may name it."""
+        found: dict[SystemStreamPartition, str] = {}
+        for store in stores:
+            streams = [self.store(store).changelog]
+            if self.resolved.find(table.STORE_CHANGELOG, store) is None:
+                streams.append(SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store}-changelog"))
+            found |= {SystemStreamPartition(each.system, each.stream, task): store for each in streams}
+        return found
+
     def _default_changelog(self, store: str) -> SystemStream:
-        return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store}-changelog")
+        """One name for each job and store. A job's id has no dashes, and all runs of dashes in the store's part are
+        even: read from the right, the first odd one ends the id."""
+        return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store.replace('-', '--')}-changelog")
 
     def _subjects(self, prefix: str) -> tuple[str, ...]:
         matches = (keys.find(key) for key in self.resolved.values)

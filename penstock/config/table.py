@@ -207,7 +207,7 @@ STORE_RESTORE = Key("stores.<name>.restore.factories", _BACKENDS, None,
     "The state backends that this store is restored from, in order of preference.", "Samza", fallback=STORES_RESTORE)
 STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
     "The stream of the backend `changelog-stream`: of this store alone, with one partition for each task.", "Samza",
-    unset="`local.<job.name>-<job.id>-<store>-changelog`")
+    unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
 
 SPARK_MASTER = Key("spark.master", Verbatim(), "local[*]",
     "The Spark cluster to run on.", "Spark")

@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
@@ -54,7 +55,13 @@ class JobStreams:
         outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
         if len(set(outputs)) != len(outputs):
             raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
-        changelogs = (config.store(spec.name).changelog for spec in graph.stores)
+        changelogs = [config.store(spec.name).changelog for spec in graph.stores]
+        for spec, changelog in zip(graph.stores, changelogs, strict=True):
+            if changelog in outputs and BACKEND in config.store(spec.name).backup_factories:
+                raise ConfigError(
+                    f"`{changelog}` is an output and the changelog of store `{spec.name}`: set "
+                    f"`stores.{spec.name}.changelog` to another stream"
+                )
         names = {stream.system for stream in (*inputs, *outputs, *changelogs)}
         systems = {name: open_system(config.system(name)) for name in names}
         admins = {name: system.admin() for name, system in systems.items()}
@@ -83,6 +90,8 @@ class JobStreams:
             except NotFoundError:
                 admin.create_stream(stream.stream, partitions)
                 counts[str(stream)] = admin.partition_count(stream.stream)
+            if (owner := admin.owner(stream.stream)) is not None:
+                raise ConfigError(f"the output `{stream}` is a changelog that only its owner writes: {owner}")
         return counts
 
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
@@ -155,12 +164,10 @@ class PreparedJob:
         """Task (as text) -> backend -> store -> marker, in the version of the checkpoint that is to be read."""
         chosen = choose_version([record], self.config.task.checkpoint_read_versions, 0)
         version = V2 if chosen is None else chosen.version
-        return {str(task): read_task(record, task, version, self._changelogs(task)).markers for task in record.tasks}
-
-    def _changelogs(self, task: int) -> dict[SystemStreamPartition, str]:
-        """Which partition of which changelog stream is which store's."""
-        streams = {store: self.config.store(store).changelog for store in self.layout}
-        return {SystemStreamPartition(s.system, s.stream, task): store for store, s in streams.items()}
+        return {
+            str(task): read_task(record, task, version, self.config.changelog_partitions(self.layout, task)).markers
+            for task in record.tasks
+        }
 
     def put_probe(self, epoch: int) -> None:
         """An object that every container must find, or its job.root is another one."""
@@ -232,7 +239,7 @@ def prepare(
         claim=claim,
         start=start,
         startpoints=startpoints,
-        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems),
+        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
         secret=secrets.token_urlsafe(32),

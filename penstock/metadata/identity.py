@@ -92,10 +92,10 @@ def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
     raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
 
 
-def uid_of(objects: ObjectStore, paths: JobPaths) -> str:
-    """The job's uid. One that is not there yet is minted, and bound to a root by the first start."""
-    objects.put_if_absent(paths.uid, JobIdentity(secrets.token_hex(6)).encode())
-    return JobIdentity.decode(objects.get(paths.uid), paths.uid).uid
+def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
+    """The job's uid, wherever its folder is; empty if none was minted yet."""
+    found = _read(objects, paths)
+    return "" if found is None else found[0].uid
 
 
 def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tuple[JobIdentity, JobIdentity]:

@@ -28,12 +28,15 @@ class BackendAdmins:
         tasks: int,
         stores: Sequence[str],
         systems: Mapping[str, System],
+        uid: str,
     ) -> None:
+        """`uid`: the job's."""
         self._config = config
         self._paths = paths
         self._objects = objects
         self._tasks = tasks
         self._systems = systems
+        self._uid = uid
         self._configured: dict[str, list[str]] = {}
         for store in stores:
             settings = config.store(store)
@@ -87,7 +90,9 @@ class BackendAdmins:
     def _admin(self, name: str, stores: Sequence[str]) -> StateBackendAdmin:
         if name not in self._admins:
             named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
-            context = AdminContext(self._objects, self._paths, self._tasks, named, self._config, self._systems)
+            context = AdminContext(
+                self._objects, self._paths, self._tasks, named, self._config, self._systems, self._uid
+            )
             self._admins[name] = backend_factory(name).admin(context)
         return self._admins[name]
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint import v1, v2
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -106,9 +105,7 @@ def markers_of(config: JobConfig, record: CheckpointRecord, task: int) -> Marker
         CorruptError: its value does not decode.
     """
     version = v2.VERSION if str(v2.VERSION) in record.tasks.get(task, {}) else v1.VERSION
-    streams = {store: config.store(store).changelog for store in record.stores}
-    changelogs = {SystemStreamPartition(own.system, own.stream, task): store for store, own in streams.items()}
-    return read_task(record, task, version, changelogs).markers
+    return read_task(record, task, version, config.changelog_partitions(record.stores, task)).markers
 
 
 def check_store(record: CheckpointRecord, store: str) -> None:

@@ -2,7 +2,8 @@
 
 ```
 <root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
-<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; compacted, once it was
+<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; compacted, once it was;
+                                    owner, in partition 0 of a stream that has one
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
 ```
 

@@ -111,6 +111,26 @@ class SystemAdmin(ABC):
         Raises FencedError if a larger epoch of this name was seen.
         """
 
+    def own(self, stream: str, owner: str) -> str:
+        """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
+
+        Args:
+            stream: the stream's name in this system.
+            owner: a text that names one owner among all that may ever use the system.
+
+        Returns:
+            the owner on record, which is another one if the stream was taken.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            IncompatibleError: the system keeps no owners (`System.compacts_on_request`).
+        """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not record who owns a stream")
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record; None if the stream has none. Raises NotFoundError if there is no such stream."""
+        return None
+
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
     ) -> int:

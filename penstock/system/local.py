@@ -31,6 +31,8 @@ _OPEN_FILES = 64
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
 _READ = "SELECT offset, timestamp, key, value FROM message WHERE offset >= ? AND offset < ? ORDER BY offset"
 _READ_WHAT_IS_LEFT = f"{_READ} LIMIT ?"
+_OWNER_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'owner'"
+_CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"
 _AT_TIME = """
 SELECT COALESCE(
     (SELECT offset FROM message
@@ -134,6 +136,27 @@ class LocalAdmin(SystemAdmin):
                 pool.close()
 
         in_parallel(fence_one, self._partitions(stream))
+
+    def own(self, stream: str, owner: str) -> str:
+        """See `SystemAdmin.own`: a row in the file of partition 0."""
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its waits must not hold up offsets()
+        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
+        try:
+            with pool.use(path) as connection, transaction(connection):
+                connection.execute(_CREATE_OWNER)
+                connection.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", (owner,))
+                return str(connection.execute("SELECT name FROM owner").fetchone()[0])
+        finally:
+            pool.close()
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record."""
+        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
+        with self._pool.use(path) as connection:
+            if connection.execute(_OWNER_EXISTS).fetchone() is None:
+                return None
+            found = connection.execute("SELECT name FROM owner").fetchone()
+            return None if found is None else str(found[0])
 
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False

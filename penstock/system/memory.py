@@ -64,6 +64,8 @@ class MemorySystem(System):
             raise ConfigError(f"`{name}` cannot be a system's name: it must not be empty or have a dot")
         self.name = name
         self.lock = threading.Lock()
+        self.owners: dict[str, str] = {}
+        """Stream -> its owner; under `lock`."""
         self._streams: dict[str, list[_Partition]] = {}
 
     def __reduce__(self) -> str:
@@ -159,6 +161,18 @@ class MemoryAdmin(SystemAdmin):
         with self._system.lock:
             for number, partition in enumerate(self._system.partitions(stream)):
                 _raise_fence(partition, SystemStreamPartition(self._system.name, stream, number), writer)
+
+    def own(self, stream: str, owner: str) -> str:
+        """See `SystemAdmin.own`."""
+        with self._system.lock:
+            self._system.partitions(stream)
+            return self._system.owners.setdefault(stream, owner)
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record."""
+        with self._system.lock:
+            self._system.partitions(stream)
+            return self._system.owners.get(stream)
 
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False

@@ -76,11 +76,14 @@ def publish(
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
             published. Like every error here, it says how much was published before.
+        ConfigError: the stream is the changelog of a store.
         PenstockError: what reading the file and appending to the stream raise.
     """
     admin = system.admin()
     try:
         partitions = admin.partition_count(stream)
+        if (owner := admin.owner(stream)) is not None:
+            raise ConfigError(f"`{system.name}.{stream}` is a changelog that only its owner writes: {owner}")
     finally:
         admin.close()
     done = Published()

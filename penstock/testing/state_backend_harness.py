@@ -76,7 +76,7 @@ class BackendHarness:
 
     def admin_context(self) -> AdminContext:
         """What a backend's admin is given."""
-        return AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems)
+        return AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems, "uid")
 
     def backup(
         self,

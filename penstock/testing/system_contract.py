@@ -293,6 +293,24 @@ class SystemContract:
             system.writer(WriterIdentity("job", 5)).append(ssp(system, 0), bad)
         assert system.writer(WriterIdentity("job", 4)).append(ssp(system, 0), records(0, 1)) == 0
 
+    # -- owners --
+
+    def test_a_stream_has_the_first_owner_that_is_named(self, system: System, admin: SystemAdmin) -> None:
+        if not system.compacts_on_request:
+            pytest.skip(f"{type(system).__name__} does not compact on request")
+        admin.create_stream(STREAM, 2)
+        admin.create_stream("others", 1)
+        assert admin.owner(STREAM) is None
+        assert admin.own(STREAM, "one") == "one"
+        assert admin.own(STREAM, "two") == "one"
+        assert (admin.owner(STREAM), admin.owner("others")) == ("one", None)
+        again = system.admin()
+        assert (again.own(STREAM, "two"), again.owner(STREAM)) == ("one", "one")
+        again.close()
+        for look in (admin.owner, lambda stream: admin.own(stream, "one")):
+            with pytest.raises(NotFoundError):
+                look("nowhere")
+
     # -- compaction --
 
     @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.identity import JobIdentity, adopt, canonical_root, check_root, settle, uid_of
+from penstock.metadata.identity import JobIdentity, adopt, canonical_root, check_root, known_uid, settle
 from penstock.metadata.paths import JobPaths
 from tests.support.stopped_job import PATHS, StoppedJob, call, saved
 
@@ -29,8 +29,9 @@ def objects(root: Path) -> FileObjectStore:
 
 def test_a_uid_is_minted_once_and_bound_to_its_root(objects: FileObjectStore, root: Path) -> None:
     check_root(objects, PATHS, str(root))
+    assert known_uid(objects, PATHS) == ""
     uid = settle(objects, PATHS, str(root))
-    assert (settle(objects, PATHS, root.as_uri()), uid_of(objects, PATHS)) == (uid, uid)
+    assert (settle(objects, PATHS, root.as_uri()), known_uid(objects, PATHS)) == (uid, uid)
     assert settle(objects, OTHER, str(root)) != uid
     check_root(objects, PATHS, str(root))
 
@@ -60,14 +61,6 @@ def test_the_form_of_earlier_versions_is_bound_by_the_next_start(objects: FileOb
     assert settle(objects, PATHS, str(root)) == "0123456789ab"
     with pytest.raises(IncompatibleError, match="is a copy"):
         check_root(objects, PATHS, "s3://bucket/jobs")
-
-
-def test_a_uid_that_was_needed_before_a_start_is_bound_by_it(objects: FileObjectStore, root: Path) -> None:
-    uid = uid_of(objects, PATHS)
-    check_root(objects, PATHS, "s3://elsewhere")
-    assert settle(objects, PATHS, str(root)) == uid
-    with pytest.raises(IncompatibleError, match="is a copy"):
-        check_root(objects, PATHS, "s3://elsewhere")
 
 
 def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_stays_what_it_was(

@@ -213,6 +213,8 @@ class AdminContext:
     """The stores that this backend backs up or restores."""
     config: JobConfig
     systems: Mapping[str, System] = field(default_factory=dict)
+    uid: str = ""
+    """The job's uid: it tells the job from one of the same name in another root."""
 
 
 class StateBackendAdmin(ABC):

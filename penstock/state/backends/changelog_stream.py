@@ -174,17 +174,19 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         """Create the streams that are not there, and fence all of them.
 
         Raises:
-            ConfigError: two stores share a stream, or its system or partition count does not fit.
+            ConfigError: two stores share a stream, or another job or store owns it; or its system or partition count
+                does not fit.
             FencedError: a larger epoch has written to one.
         """
         writer = changelog_writer(self._context.paths, epoch)
-        for stream in self._streams():
+        for stream, store in self._streams().items():
             admin = self._admin(stream)
             try:
                 admin.create_stream(stream.stream, self._context.tasks)
             except IncompatibleError:
                 self._check_partitions(stream)
                 raise
+            self._own(stream, store)
             try:
                 admin.fence(stream.stream, writer)
             except FencedError as error:
@@ -211,6 +213,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 continue
             admin = self._admin(ssp.system_stream)
             try:
+                owner = admin.owner(ssp.stream)
+                if owner is not None and not owner.startswith(self._job()):
+                    continue  # the job was made of a copy of another one, whose stream this is
                 dropped = admin.compact(offsets, writer, min_dirty_ratio=ratio, dry_run=dry_run)
             except NotFoundError as error:  # the stream was removed or created anew: there is nothing of ours in it
                 logger.warning("the changelog `%s` is not compacted: %s", ssp.system_stream, error)
@@ -224,7 +229,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             admin.close()
         self._admins.clear()
 
-    def _streams(self) -> list[SystemStream]:
+    def _streams(self) -> dict[SystemStream, str]:
+        """The stream of each store."""
         stores: dict[SystemStream, str] = {}
         for store in self._context.stores:
             stream = self._context.config.store(store).changelog
@@ -234,7 +240,22 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                     f"the stores `{other}` and `{store}` share the changelog `{stream}`: each store needs one of its "
                     f"own, set `stores.{store}.changelog`"
                 )
-        return list(stores)
+        return stores
+
+    def _own(self, stream: SystemStream, store: str) -> None:
+        """Become the stream's owner. Raises ConfigError if it has another one."""
+        mine = f"{self._job()}, store {store}"
+        owner = self._admin(stream).own(stream.stream, mine)
+        if owner != mine:
+            raise ConfigError(
+                f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
+                f"store of each job needs a stream of its own: set `stores.{store}.changelog`, or delete the stream if "
+                "its owner is gone and nothing is to be restored from it"
+            )
+
+    def _job(self) -> str:
+        """The job, as owner of streams. Its uid tells it from jobs of the same name in other roots."""
+        return f"job {self._context.paths.root} (uid {self._context.uid})"
 
     def _admin(self, stream: SystemStream) -> SystemAdmin:
         if stream.system not in self._admins:

@@ -8,19 +8,23 @@ from typing import ClassVar
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.state.backends.base import AdminContext
+from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem
+from penstock.system.publish import PublishOptions, publish
 from tests.support.changelog_stream import SSP, STREAM, config, make_harness
 
 # -- markers --
@@ -115,6 +119,86 @@ def test_resources_are_made_once_and_fenced(system: System) -> None:
     with pytest.raises(FencedError):
         system.writer(WriterIdentity("contract-1/state", 3)).append(SSP, [])
     admin.close()
+
+
+def job_admin(
+    system: System, uid: str, settings: JobConfig, store: str = "first", name: str = "contract"
+) -> ChangelogStreamAdmin:
+    objects, systems = open_store("memory://unused"), {"local": system}
+    return ChangelogStreamFactory().admin(
+        AdminContext(objects, JobPaths(name, "1"), 2, (store,), settings, systems, uid)
+    )
+
+
+def test_a_stream_has_one_owner_among_all_jobs(system: System) -> None:
+    """Another job, a job of the same name in another root, and another store of the job itself."""
+    shared = config(**{"stores.first.changelog": "shared", "stores.second.changelog": "own"})
+    swapped = config(**{"stores.second.changelog": "shared"})
+    owner = job_admin(system, "a", shared)
+    owner.create_resources(1)
+    others = {
+        "job other-1 (uid b), store first": job_admin(system, "b", shared, name="other"),
+        "job contract-1 (uid c), store first": job_admin(system, "c", shared),
+        "job contract-1 (uid a), store second": job_admin(system, "a", swapped, "second"),
+    }
+    for who, admin in others.items():
+        with pytest.raises(ConfigError) as refused:
+            admin.create_resources(5)
+        for part in ("`local.shared`", "another owner: job contract-1 (uid a), store first", f"This is {who}"):
+            assert part in str(refused.value)
+    owner.create_resources(2)
+    with pytest.raises(ConfigError, match="is a changelog"):
+        publish(system, "shared", "-", PublishOptions())
+
+
+def test_a_copy_does_not_compact_the_originals_stream(system: System) -> None:
+    original, copy = (job_admin(system, uid, config()) for uid in ("a", "b"))
+    original.create_resources(1)
+    writer = system.writer(WriterIdentity("contract-1/state", 1))
+    writer.append(SSP, [(0, b"k", b"%d" % n) for n in range(10)])
+    marker = StoreMarker("first", 0, ChangelogMarker(SSP, 0, 9).serialize())
+    plan = Retention(1, (marker,), (), sweep=True)
+    assert copy.collect(plan, dry_run=False).names == ()
+    assert original.collect(plan, dry_run=False).names != ()
+
+
+names = st.from_regex(r"[a-z0-9_][a-z0-9_.-]{0,6}", fullmatch=True)
+ids = st.from_regex(r"[a-z0-9_][a-z0-9_.]{0,3}", fullmatch=True)
+
+
+def default(name: str, job_id: str, store: str) -> str:
+    return load_config(overrides={"job.name": name, "job.id": job_id}, environ={}).store(store).changelog.stream
+
+
+def test_default_names_that_collided() -> None:
+    assert default("shop", "1", "eu-2-totals") != default("shop-1-eu", "2", "totals")
+    assert default("shop-1-eu", "2", "totals") == "shop-1-eu-2-totals-changelog", "most names are as ever"
+
+
+jobs = st.tuples(names, ids, names)
+
+
+@given(jobs, jobs)
+def test_a_default_name_is_of_one_store_of_one_job(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
+    assert (default(*one) == default(*two)) == (one == two)
+
+
+@given(st.lists(st.sampled_from(["a", "1", "-"]), min_size=5, max_size=9).map("".join))
+def test_no_text_is_the_default_name_of_two_stores(text: str) -> None:
+    """All ways to cut one text into a job's name, its id and a store's name."""
+    parts = text.split("-")
+    cuts = [("-".join(parts[:i]), parts[i], "-".join(parts[i + 1 :])) for i in range(1, len(parts) - 1) if parts[i]]
+    legal = [cut for cut in cuts if cut[0] and cut[2] and cut[0][0] != "-" and cut[2][0] != "-"]
+    assert len({default(*cut) for cut in legal}) == len(legal)
+
+
+def test_positions_in_the_default_stream_of_earlier_versions_are_the_stores() -> None:
+    both = config().changelog_partitions(["a-b", "c"], 3)
+    assert {str(ssp): store for ssp, store in both.items()} == {
+        "local.contract-1-a--b-changelog.3": "a-b",
+        "local.contract-1-a-b-changelog.3": "a-b",
+        "local.contract-1-c-changelog.3": "c",
+    }
 
 
 def test_another_partition_count_is_refused(system: System) -> None:
