@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.base import OffsetRange, PartitionOffsets
+from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage
 
 
-def check_call(offsets: OffsetRange, chunk_messages: int) -> None:
+def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int = 1) -> None:
     """Raises:
-    ConfigError: the range ends before it starts, or `chunk_messages` is not positive.
+    ConfigError: the range ends before it starts, or a bound is not positive.
     """
-    if offsets.end < offsets.start or chunk_messages < 1:
-        raise ConfigError(f"cannot read {offsets} in chunks of {chunk_messages} messages")
+    if offsets.end < offsets.start or min(chunk_messages, chunk_bytes) < 1:
+        raise ConfigError(f"cannot read {offsets} in chunks of {chunk_messages} messages and {chunk_bytes} bytes")
+
+
+def take_chunk(messages: Iterable[RawMessage], chunk_bytes: int) -> list[RawMessage]:
+    """The first messages, up to the one with which their keys and values reach `chunk_bytes`."""
+    chunk: list[RawMessage] = []
+    size, add = 0, chunk.append
+    for message in messages:
+        add(message)
+        key, value = message[2], message[3]
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if size >= chunk_bytes:
+            break
+    return chunk
 
 
 def check_inside(offsets: OffsetRange, ends: PartitionOffsets) -> None:
@@ -59,7 +76,7 @@ class Compacted:
         ConfigError: the range ends before it starts.
         NotFoundError: it ends beyond upcoming or begins before `start`.
         """
-        check_call(offsets, 1)
+        check_call(offsets)
         if offsets.end > upcoming or offsets.start < self.start:
             raise NotFoundError(
                 f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) cannot be compacted, there are "

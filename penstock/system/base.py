@@ -7,7 +7,7 @@ ranges are half-open, `[start, end)`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -27,6 +27,10 @@ RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 
 RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 """A message to be written: (timestamp in epoch milliseconds, key, value)."""
+
+
+CHUNK_BYTES = 8 << 20
+"""How many bytes of keys and values a reader brings at once, if no other number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +203,25 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
 
 
 class SystemReader(ABC):
-    """Reads offset ranges. Used by one thread."""
+    """Reads offset ranges. Used by one thread.
+
+    Lists are bounded twice: they hold at most `chunk_messages`, and end with the message with which their keys and
+    values reach `chunk_bytes`. No more than that may be in memory, however large messages are.
+    """
 
     @abstractmethod
-    def read(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
-        """Every message of the range, in offset order, in lists of at most `chunk_messages`.
+    def read(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
+        """Every message of the range, in offset order, in bounded lists.
 
         Raises NotFoundError if a message of the range no longer exists or does not exist yet; never skips.
         """
 
-    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
-        """What `SystemAdmin.compact` left of the range, in offset order, in lists of at most `chunk_messages`.
+    def read_compacted(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
+        """What `SystemAdmin.compact` left of the range, in offset order, in bounded lists.
 
         Whoever applies it to an empty map, record by record, has what the whole range would have made of it. Keys
         that were deleted may not occur at all.
@@ -231,15 +243,16 @@ class SystemWriter(ABC):
     """Appends. Used by one thread."""
 
     @abstractmethod
-    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records to the partition as one atomic, durable step; returns the first one's offset.
 
+        They are taken one by one: what they come from need not hold all of them. If it raises, nothing is appended.
         With no records it takes over from older epochs as any append does, and returns the upcoming offset.
 
         Raises FencedError if a larger epoch of this writer's name was seen, checked in the same transaction.
         """
 
-    def append_all(self, records: Mapping[SystemStreamPartition, Sequence[RawRecord]]) -> None:
+    def append_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
         """Append to several partitions, to each as `append` does; in no order, in parallel where the system can.
 
         It returns, or raises, only once no append is under way. Of several errors it raises one that is no

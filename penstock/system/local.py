@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,9 +13,10 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.system._local_compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system._local_files import LocalFiles
-from penstock.system._ranges import check_call, check_inside, missing
+from penstock.system._ranges import check_call, check_inside, missing, take_chunk
 from penstock.system._sqlite import ConnectionPool, in_parallel, stored_integer, transaction
 from penstock.system.base import (
+    CHUNK_BYTES,
     OffsetRange,
     PartitionOffsets,
     RawMessage,
@@ -202,28 +204,32 @@ class LocalReader(SystemReader):
         self._files = files
         self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
 
-    def read(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def read(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
         """Every message of the range, in order. Nothing is yielded if a part is missing from the start.
 
         No transaction is open between two chunks, so a slow consumer never keeps the log from being checkpointed.
 
         Raises:
             NotFoundError: a message of the range is missing; names the expected and the found offset.
-            ConfigError: the range ends before it starts, or `chunk_messages` is not positive.
+            ConfigError: the range ends before it starts, or a bound is not positive.
         """
-        check_call(offsets, chunk_messages)
-        return self._chunks(offsets, chunk_messages)
+        check_call(offsets, chunk_messages, chunk_bytes)
+        return self._chunks(offsets, chunk_messages, chunk_bytes)
 
-    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def read_compacted(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
         """What is left of the range; see `SystemReader.read_compacted`. No transaction is open between two chunks."""
-        check_call(offsets, chunk_messages)
-        return self._chunks_left(offsets, chunk_messages)
+        check_call(offsets, chunk_messages, chunk_bytes)
+        return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
         """Close the files."""
         self._pool.close()
 
-    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         path = self._files.partition_path(offsets.ssp)
         with self._pool.use(path) as connection:
             done = read_compacted_state(connection)
@@ -232,7 +238,7 @@ class LocalReader(SystemReader):
         while start < offsets.end:
             with self._pool.use(path) as connection:
                 arguments = (start, offsets.end, chunk_messages)
-                chunk: list[RawMessage] = connection.execute(_READ_WHAT_IS_LEFT, arguments).fetchall()
+                chunk = _take(connection, _READ_WHAT_IS_LEFT, arguments, chunk_bytes)
                 # A delete that went after its older record was read would bring that record back.
                 if read_compacted_state(connection) != done:
                     raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
@@ -241,19 +247,20 @@ class LocalReader(SystemReader):
             start = chunk[-1][0] + 1
             yield chunk
 
-    def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def _chunks(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         path = self._files.partition_path(offsets.ssp)
         if offsets.start < offsets.end:
             with self._pool.use(path) as connection:
                 ends = _ends(connection, path)
             check_inside(offsets, ends)
-        for start in range(offsets.start, offsets.end, chunk_messages):
-            end = min(start + chunk_messages, offsets.end)
+        start = offsets.start
+        while start < offsets.end:
             with self._pool.use(path) as connection:
-                chunk: list[RawMessage] = connection.execute(_READ, (start, end)).fetchall()
-                # Offsets are unique and sorted: as many as the range is long means every one of them.
-                if len(chunk) != end - start:
+                chunk = _take(connection, _READ, (start, min(start + chunk_messages, offsets.end)), chunk_bytes)
+                # Offsets are unique and sorted: as many as up to the last one means every one of them.
+                if not chunk or chunk[-1][0] != start + len(chunk) - 1:
                     raise _gone(offsets, start, chunk, _ends(connection, path))
+            start += len(chunk)
             yield chunk
 
 
@@ -266,7 +273,7 @@ class LocalWriter(SystemWriter):
         self._pools: dict[str, ConnectionPool] = {}
         """A pool for each file, so that several can be appended to at once."""
 
-    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
 
         With no records it only checks the fence and returns the upcoming offset.
@@ -283,7 +290,7 @@ class LocalWriter(SystemWriter):
         self._close_oldest()
         return first
 
-    def append_all(self, records: Mapping[SystemStreamPartition, Sequence[RawRecord]]) -> None:
+    def append_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
         """See `SystemWriter.append_all`. In parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
         in_parallel(lambda ssp: self._append(pools[ssp], ssp, records[ssp]), sorted(records))
@@ -295,14 +302,13 @@ class LocalWriter(SystemWriter):
             pool.close()
         self._pools.clear()
 
-    def _append(self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def _append(self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         path = self._files.partition_path(ssp)
         with pool.use(path) as connection, transaction(connection):
             if self._identity is not None:
                 _raise_fence(connection, ssp, self._identity)
             first = _ends(connection, path).upcoming
-            if records:
-                _insert(connection, first, records)
+            _insert(connection, first, records)
         return first
 
     def _pool_of(self, ssp: SystemStreamPartition) -> ConnectionPool:
@@ -317,6 +323,11 @@ class LocalWriter(SystemWriter):
             self._pools.pop(next(iter(self._pools))).close()
 
 
+def _take(connection: sqlite3.Connection, query: str, arguments: Sequence[int], chunk_bytes: int) -> list[RawMessage]:
+    with closing(connection.execute(query, arguments)) as cursor:
+        return take_chunk(cursor, chunk_bytes)
+
+
 def _raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
     seen = connection.execute("SELECT epoch FROM fence WHERE writer = ?", (writer.name,)).fetchone()
     epoch = -1 if seen is None else stored_integer(seen[0], str(ssp), f"the epoch of its writer `{writer.name}`")
@@ -329,17 +340,18 @@ def _raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, wri
         connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))
 
 
-def _insert(connection: sqlite3.Connection, first: int, records: Sequence[RawRecord]) -> None:
+def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> None:
     rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
     try:
-        connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows)
+        inserted = connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows).rowcount
     except (TypeError, ValueError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
         raise ConfigError(
             f"a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
             f"{error}; nothing was appended"
         ) from error
-    upcoming = first + len(records)
-    connection.execute("UPDATE head SET upcoming = ?", (upcoming,))
+    if inserted < 1:
+        return
+    connection.execute("UPDATE head SET upcoming = ?", (first + inserted,))
     connection.execute(
         "INSERT INTO peak SELECT latest, :first"
         " FROM (SELECT MAX(timestamp) AS latest FROM message WHERE offset >= :first)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
@@ -12,8 +12,9 @@ from typing import ClassVar
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system._local_files import check_stream_name
-from penstock.system._ranges import Compacted, check_call, check_inside, missing
+from penstock.system._ranges import Compacted, check_call, check_inside, missing, take_chunk
 from penstock.system.base import (
+    CHUNK_BYTES,
     OffsetRange,
     PartitionOffsets,
     RawMessage,
@@ -202,20 +203,24 @@ class MemoryReader(SystemReader):
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
 
-    def read(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def read(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
         """Every message of the range. Raises NotFoundError if one is missing, ConfigError for a call without sense."""
-        check_call(offsets, chunk_messages)
-        return self._chunks(offsets, chunk_messages)
+        check_call(offsets, chunk_messages, chunk_bytes)
+        return self._chunks(offsets, chunk_messages, chunk_bytes)
 
-    def read_compacted(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def read_compacted(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
         """What is left of the range; see `SystemReader.read_compacted`."""
-        check_call(offsets, chunk_messages)
-        return self._chunks_left(offsets, chunk_messages)
+        check_call(offsets, chunk_messages, chunk_bytes)
+        return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         start, done = offsets.start, None
         while start < offsets.end:
             with self._system.lock:
@@ -224,17 +229,20 @@ class MemoryReader(SystemReader):
                     raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
                 done = partition.compacted
                 done.check_read(offsets, partition.upcoming)
-                chunk = partition.messages[partition.between(start, offsets.end)][:chunk_messages]
+                left = partition.messages[partition.between(start, offsets.end)][:chunk_messages]
+            chunk = take_chunk(left, chunk_bytes)
             if not chunk:
                 return
             start = chunk[-1][0] + 1
             yield chunk
 
-    def _chunks(self, offsets: OffsetRange, chunk_messages: int) -> Iterator[list[RawMessage]]:
+    def _chunks(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         self._slice(offsets, 0)  # fails before the first chunk if a part is missing, also of an empty range's stream
-        for start in range(offsets.start, offsets.end, chunk_messages):
-            rest = OffsetRange(offsets.ssp, start, offsets.end)
-            yield self._slice(rest, chunk_messages)
+        start = offsets.start
+        while start < offsets.end:
+            chunk = take_chunk(self._slice(OffsetRange(offsets.ssp, start, offsets.end), chunk_messages), chunk_bytes)
+            start += len(chunk)
+            yield chunk
 
     def _slice(self, offsets: OffsetRange, messages: int) -> list[RawMessage]:
         with self._system.lock:
@@ -255,8 +263,9 @@ class MemoryWriter(SystemWriter):
         self._system = system
         self._identity = identity
 
-    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
+        records = list(records)
         for record in records:
             _check_record(record)
         with self._system.lock:

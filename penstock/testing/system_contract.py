@@ -136,6 +136,42 @@ class SystemContract:
         assert all(type(message) is tuple for chunk in chunks for message in chunk)
         reader.close()
 
+    def test_chunks_are_bounded_by_bytes(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        sizes = [10, 10, 100, 3000, 5000, 10, 0, 0, 30]
+        append(system, ssp(system, 0), [(0, b"k" * (size // 2), b"v" * (size - size // 2)) for size in sizes])
+        append(system, ssp(system, 0), [(0, None, None)])
+        reader, whole = system.reader(), OffsetRange(ssp(system, 0), 0, 10)
+        chunks = list(reader.read(whole, 100, 100))
+        assert [[message[0] for message in chunk] for chunk in chunks] == [[0, 1, 2], [3], [4], [5, 6, 7, 8, 9]]
+        assert [message for chunk in chunks for message in chunk] == read(system, ssp(system, 0), 0, 10)
+        assert [len(chunk) for chunk in reader.read(whole, 2, 100)] == [2, 1, 1, 1, 2, 2, 1]
+        assert [len(chunk) for chunk in reader.read(whole, 100, 1)] == [1, 1, 1, 1, 1, 1, 3, 1]
+        reader.close()
+
+    def test_records_may_come_one_by_one(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(None)
+        assert writer.append(ssp(system, 0), iter(records(0, 3))) == 0
+        assert writer.append(ssp(system, 0), iter(())) == 3
+        assert writer.append(ssp(system, 0), (record for record in records(3, 2))) == 3
+        writer.close()
+        assert read(system, ssp(system, 0), 0, 5) == messages(0, 5)
+
+    def test_records_that_end_in_an_error_are_not_appended(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+
+        def broken() -> Iterator[RawRecord]:
+            yield from records(0, 3)
+            raise RuntimeError("the source broke")
+
+        writer = system.writer(None)
+        with pytest.raises(RuntimeError, match="the source broke"):
+            writer.append(ssp(system, 0), broken())
+        assert admin.offsets(STREAM)[0] == PartitionOffsets(0, 0)
+        assert writer.append(ssp(system, 0), records(0, 1)) == 0
+        writer.close()
+
     def test_two_reads_at_once_and_one_left_unfinished(self, system: System, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 1)
         append(system, ssp(system, 0), records(0, 6))
@@ -172,12 +208,16 @@ class SystemContract:
         assert writer.append(ssp(system, 0), records(0, 1)) == 0
         writer.close()
 
-    @pytest.mark.parametrize(("start", "end", "chunk"), [(3, 2, 10), (0, 2, 0), (0, 2, -1)])
-    def test_a_read_without_sense(self, system: System, admin: SystemAdmin, start: int, end: int, chunk: int) -> None:
+    @pytest.mark.parametrize(
+        ("start", "end", "chunk", "size"), [(3, 2, 10, 10), (0, 2, 0, 10), (0, 2, -1, 10), (0, 2, 10, 0)]
+    )
+    def test_a_read_without_sense(
+        self, system: System, admin: SystemAdmin, start: int, end: int, chunk: int, size: int
+    ) -> None:
         admin.create_stream(STREAM, 1)
         append(system, ssp(system, 0), records(0, 5))
         with pytest.raises(ConfigError):
-            system.reader().read(OffsetRange(ssp(system, 0), start, end), chunk)
+            system.reader().read(OffsetRange(ssp(system, 0), start, end), chunk, size)
 
     # -- ranges that are not there --
 
