@@ -195,13 +195,10 @@ class Container:
             self._running[place] = running
         return running
 
-    def process(self, running: RunningAttempt, packets: Iterator[Packet]) -> list[Packet]:
-        """Feed packets to an attempt; what it has ready to send comes back."""
-        ready: list[Packet] = []
+    def process(self, running: RunningAttempt, packet: Packet) -> list[Packet]:
+        """Feed a packet to an attempt; what it has ready to send comes back."""
         with running.touch() as attempt:
-            for packet in packets:
-                ready.extend(attempt.accept(packet))
-        return ready
+            return list(attempt.accept(packet))
 
     def finish(self, running: RunningAttempt) -> list[Packet]:
         """The rest of an attempt's output; it now waits for End."""

@@ -6,13 +6,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pickle import loads as unpickle
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import orjson
 import psutil
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import SecretCheck
@@ -59,9 +60,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             failed = self._start_attempts(call, running)
             for chunk in reader:
-                for task, packets in _by_task(chunk.data).items():
-                    if task in running:
-                        _send(writer, self._container.process(running[task], iter(packets)))
+                _send(writer, self._outputs(chunk.data, running))
             _send(writer, failed)
             for task in list(running):
                 _send(writer, self._container.finish(running[task]))
@@ -71,6 +70,12 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         finally:
             for attempt in running.values():
                 self._container.abandon(attempt)
+
+    def _outputs(self, batch: pa.RecordBatch, running: Mapping[int, RunningAttempt]) -> Iterator[Packet]:
+        """Feed packets to their attempts, one by one: what comes out of one is sent before there is too much of it."""
+        for packet in from_batch(batch):
+            if packet.dest in running:
+                yield from self._container.process(running[packet.dest], packet)
 
     def _start_attempts(self, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
         """Begin an attempt for each task. Packets of those whose `init` or store failed come back: they run no
@@ -156,14 +161,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._stop()
 
 
-def _by_task(batch: Any) -> dict[int, list[Packet]]:
-    packets: dict[int, list[Packet]] = {}
-    for packet in from_batch(batch):
-        packets.setdefault(packet.dest, []).append(packet)
-    return packets
-
-
-def _send(writer: Any, packets: list[Packet]) -> None:
+def _send(writer: Any, packets: Iterable[Packet]) -> None:
     for group in split_by_size(packets):
         writer.write_batch(to_batch(group))
 

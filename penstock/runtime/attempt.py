@@ -18,6 +18,7 @@ from penstock.runtime.columns import Way
 from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
+from penstock.runtime.router import FLUSH_BYTES
 from penstock.state.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
@@ -150,6 +151,7 @@ class Attempt:
         self._failure: FailedMessage | None = None
         self._error: tuple[str, str] | None = None
         self._messages = 0
+        self._at_once = _AT_ONCE
         self._dead_letters = 0
         self._dead_letter_mode = instance.settings.dead_letter
         instance.begin(token)
@@ -168,8 +170,8 @@ class Attempt:
                 messages = decode_messages(ready.payload)
                 keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
                 origins = (messages.column(i).to_numpy().tolist() for i in range(2, 5))
-                self._run(self.instance.channel_ways[ready.channel], keys, values, Page(self.instance.ssps, *origins))
-                yield from self.instance.router.take_ready()
+                page = Page(self.instance.ssps, *origins)
+                yield from self._run(self.instance.channel_ways[ready.channel], keys, values, page)
 
     # Stage 0.
 
@@ -179,8 +181,7 @@ class Attempt:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             origins = [origin_code(input_index, partition)] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
-            self._run(self.instance.input_ways[input_index], keys, values, page)
-            yield from self.instance.router.take_ready()
+            yield from self._run(self.instance.input_ways[input_index], keys, values, page)
 
     def finish(self) -> Iterator[Packet]:
         """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
@@ -226,29 +227,39 @@ class Attempt:
 
     def _run(
         self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page
-    ) -> None:
-        """Process a page of messages. A failed one ends the attempt's work, or goes to the dead-letter stream."""
+    ) -> Iterator[Packet]:
+        """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
+        work, or goes to the dead-letter stream."""
         self.instance.position.page = page
-        loop = self._undoable_loop if self._dead_letter_mode else self._plain_loop
-        loop(ways, keys, values)
-        self.instance.router.end_page(page)
+        router, first = self.instance.router, 0
+        run = self._run_undoable if self._dead_letter_mode else self._run_plain
+        while first < len(keys) and not self.failed:
+            end = first + self._at_once
+            run(ways, keys[first:end], values[first:end], first)
+            self._at_once = _next_piece(self._at_once, router.count_bytes())
+            if not self.failed:
+                yield from router.take_ready(page)
+            first = end
+        router.end_page(page)
 
-    def _plain_loop(self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+    def _run_plain(
+        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int
+    ) -> None:
         position = self.instance.position
         try:
-            for first in range(0, len(keys), _AT_ONCE):
-                end = first + _AT_ONCE
-                for way in ways:
-                    way.run(keys[first:end], values[first:end], first, position)
+            for way in ways:
+                way.run(keys, values, first, position)
         except (OperatorFailedError, EngineFailedError) as failure:
             if not self._lost_store() and isinstance(failure, OperatorFailedError):
-                self._fail(failure, keys[position.row])
+                self._fail(failure, keys[position.row - first])
         else:
             self._messages += len(keys)
 
-    def _undoable_loop(self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+    def _run_undoable(
+        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int
+    ) -> None:
         instance, position = self.instance, self.instance.position
-        for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        for row, (key, value) in enumerate(zip(keys, values, strict=True), first):
             position.row = row
             mark = instance.mark()
             try:
@@ -272,6 +283,13 @@ def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
     """A failed engine as an attempt's error: the answer to it is that to a lost container, a new epoch in which the
     task is restored."""
     return ContainerLostError.__name__, f"task {task}: {error}"
+
+
+def _next_piece(messages: int, sent_bytes: int) -> int:
+    """How many messages to process at once, after so many were turned into so many bytes."""
+    if sent_bytes > FLUSH_BYTES:
+        return max(1, messages * FLUSH_BYTES // sent_bytes)
+    return min(_AT_ONCE, 2 * messages)
 
 
 def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:

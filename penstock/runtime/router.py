@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from penstock.system.partitioner import partitions_of
 
 FLUSH_MESSAGES = 8192
 """Messages a channel collects before they are cut into packets."""
+
+FLUSH_BYTES = 8 << 20
+"""Bytes of keys and values that a channel collects before they are cut into packets."""
 
 MAX_PACKET_BYTES = 16 << 20
 """A packet of more than one message stays below this many bytes of keys and values."""
@@ -34,6 +37,9 @@ class Outlet:
         self.channel = channel
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
+        self.bytes = 0
+        """Bytes of the keys and values that `count_bytes` has seen."""
+        self._counted = 0
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
         self.push = self._make_push(position)
@@ -95,8 +101,20 @@ class Outlet:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def count_bytes(self) -> int:
+        """Add what was collected since the last call to `bytes`, and return it."""
+        start, self._counted = self._counted, len(self.keys)
+        more = sum(sum(map(len, filter(None, islice(column, start, None)))) for column in (self.keys, self.values))
+        self.bytes += more
+        return more
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has collected enough to be sent."""
+        return len(self.keys) >= FLUSH_MESSAGES or self.bytes >= FLUSH_BYTES
+
     def end_page(self, page: Page) -> None:
-        """The page's messages have been processed: resolve the rows noted during it."""
+        """The messages collected so far are from this page: resolve the rows noted during it."""
         if self._rows:
             rows = np.array(self._rows)
             columns = (page.timestamps, page.origins, page.offsets)
@@ -115,13 +133,15 @@ class Outlet:
         """Forget everything."""
         for column in (self.keys, self.values, self._rows, self._pages):
             column.clear()
+        self.bytes = self._counted = 0
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """The messages of all ended pages, in order, in batches of bounded size; the outlet is empty afterwards."""
         if not self.keys:
             return
         origins = [pa.array(np.concatenate(column)) for column in zip(*self._pages, strict=True)]
-        for start, end in _cuts(self.keys, self.values):
+        self.count_bytes()
+        for start, end in _cuts(self.keys, self.values, self.bytes):
             arrays = [pa.array(column[start:end], pa.binary()) for column in (self.keys, self.values)]
             arrays += [column.slice(start, end - start) for column in origins]
             yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
@@ -134,9 +154,8 @@ def _whereto(channel: Channel) -> str:
     return f"messages of operator `{channel.source}` to {', '.join(f'`{target}`' for target in channel.targets)}"
 
 
-def _cuts(keys: list[bytes | None], values: list[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Index ranges of at most MAX_PACKET_BYTES each, or of one message."""
-    total = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+def _cuts(keys: list[bytes | None], values: list[bytes | None], total: int) -> Iterator[tuple[int, int]]:
+    """Index ranges of at most MAX_PACKET_BYTES each, or of one message; `total` is the bytes of all."""
     if total <= MAX_PACKET_BYTES:
         if keys:
             yield 0, len(keys)
@@ -194,11 +213,17 @@ class Router:
         for number, length in mark.items():
             self.outlets[number].truncate(length)
 
-    def take_ready(self) -> Iterator[Packet]:
-        """Packets of the channels that have collected enough."""
-        for outlet in self.outlets.values():
-            if len(outlet) >= FLUSH_MESSAGES:
-                yield from self._packets(outlet)
+    def count_bytes(self) -> int:
+        """Bytes of keys and values that were collected since the last call."""
+        return sum(outlet.count_bytes() for outlet in self.outlets.values())
+
+    def take_ready(self, page: Page) -> Iterator[Packet]:
+        """Packets of the channels that had collected enough at the last `count_bytes`; `page` is the current one."""
+        ready = [outlet for outlet in self.outlets.values() if outlet.is_ready]
+        if ready:
+            self.end_page(page)  # of all channels, because a page is not kept
+        for outlet in ready:
+            yield from self._packets(outlet)
 
     def finish(self, *, failed: bool) -> Iterator[Packet]:
         """What is left, then the trailers. A failed attempt sends nothing more but its trailers."""
