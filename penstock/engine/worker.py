@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_siz
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import SourceProgress, run_source
+from penstock.runtime.spool import Spool
 from penstock.runtime.streams import run_together
 from penstock.runtime.topology import Topology
 from penstock.system.base import OffsetRange, System, WriterIdentity
@@ -137,15 +139,18 @@ class SinkStage:
         topology = package.topology
         if topology.sink is None:
             raise ValueError("a job without outputs has no sink stage")
-        attempts = {task: SinkAttempt(topology, package.settings, task) for task in self.lanes[_partition()].tasks}
-        for batch in batches:
-            mine, others = _split(batch, topology.sink)
-            for packet in from_batch(mine):
-                attempts[packet.dest].accept(packet)
-            if others.num_rows:
-                yield others
-        writers = _output_writers(self.package.digest, package, self.identity)
-        yield from _batches(write_outputs(list(attempts.values()), writers))
+        with closing(Spool()) as spool:
+            tasks = self.lanes[_partition()].tasks
+            attempts = {task: SinkAttempt(topology, package.settings, task, spool) for task in tasks}
+            for batch in batches:
+                mine, others = _split(batch, topology.sink)
+                for packet in from_batch(mine):
+                    attempts[packet.dest].accept(packet)
+                if others.num_rows:
+                    yield others
+            writers = _output_writers(self.package.digest, package, self.identity)
+            written = _batches(write_outputs(list(attempts.values()), writers))
+            yield from _alive(written, lambda: sum(attempt.packets_written for attempt in attempts.values()))
 
 
 @dataclass(frozen=True, slots=True)

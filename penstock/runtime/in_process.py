@@ -12,6 +12,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import REPORT_STAGE, Packet
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
+from penstock.runtime.spool import Spool
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
 from penstock.state.engine import EngineFailedError
@@ -37,10 +38,10 @@ def run_batch_in_process(
     if topology.sink is not None:
         for task in range(settings.tasks):
             mine, waiting = _take(waiting, topology.sink, task)
-            sink = SinkAttempt(topology, settings, task)
-            for packet in mine:
-                sink.accept(packet)
-            with closing(OutputWriters(systems, identity)) as writers:
+            with closing(Spool()) as spool, closing(OutputWriters(systems, identity)) as writers:
+                sink = SinkAttempt(topology, settings, task, spool)
+                for packet in mine:
+                    sink.accept(packet)
                 waiting.extend(write_outputs([sink], writers))
     return [Report.from_payload(bytes(p.payload or b"")) for p in waiting if p.stage == REPORT_STAGE]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
@@ -11,10 +11,11 @@ from penstock.runtime.attempt import Report, Sources, new_token
 from penstock.runtime.failure import failure_report
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet, decode_messages
+from penstock.runtime.spool import Spool, Spooled
 from penstock.runtime.topology import Topology
 from penstock.system.base import RawRecord, System, SystemWriter, WriterIdentity
 
-OutputRecords: TypeAlias = dict[SystemStreamPartition, list[RawRecord]]
+OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
 _RECORDS_AT_ONCE = 10_000
 """Tasks of fewer records together are written together."""
 
@@ -30,7 +31,7 @@ class OutputWriters:
 
     def append(self, records: OutputRecords) -> None:
         """Append to every partition; see `SystemWriter.append_all`."""
-        by_system: dict[str, OutputRecords] = {}
+        by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
         for ssp, own in records.items():
             by_system.setdefault(ssp.system, {})[ssp] = own
         for system, part in sorted(by_system.items()):
@@ -45,43 +46,79 @@ class OutputWriters:
         self._writers.clear()
 
 
-class SinkAttempt:
-    """One execution of a sink task: what came for it, and what it reports."""
+class WaitingRecords:
+    """The messages for one partition, in packets that wait in a spool. They are decoded packet by packet, as they are
+    written."""
 
-    def __init__(self, topology: Topology, settings: RuntimeSettings, task: int) -> None:
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._payloads: list[Spooled] = []
+        self.messages = 0
+        """How many there are."""
+        self.read = 0
+        """How many packets have been decoded, for another thread to look at."""
+
+    def add(self, packet: Packet, payload: Spooled) -> None:
+        """Append a packet's messages."""
+        self._payloads.append(payload)
+        self.messages += packet.messages
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        for payload in self._payloads:
+            messages = decode_messages(self._spool.get(payload))
+            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
+            yield from zip(timestamps, keys, values, strict=True)
+            self.read += 1
+
+
+class SinkAttempt:
+    """One execution of a sink task: what came for it, and what it reports.
+
+    Until everything has come, payloads wait in the spool: a discarded attempt writes nothing.
+    """
+
+    def __init__(self, topology: Topology, settings: RuntimeSettings, task: int, spool: Spool) -> None:
         if topology.sink is None:
             raise ValueError("a topology without outputs has no sink")
         self._topology = topology
         self._stage = topology.sink
         self._task = task
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
-        self._packets: list[Packet] = []
+        self._spool = spool
+        self._packets: list[tuple[Packet, Spooled]] = []
+        """Packets without their payloads, and these."""
+        self._records: dict[SystemStreamPartition, WaitingRecords] = {}
 
     def accept(self, packet: Packet) -> None:
         """Keep a packet until everything has come. Raises DiscardedAttemptError."""
-        self._packets.extend(self._sources.accept(packet))
+        for ready in self._sources.accept(packet):
+            if ready.payload is None:
+                raise ValueError(f"a data packet of channel {ready.channel} has no messages")
+            self._packets.append((ready._replace(payload=None), self._spool.put(ready.payload)))
+
+    @property
+    def packets_written(self) -> int:
+        """How many packets have been decoded to be written, for another thread to look at."""
+        return sum(records.read for records in list(self._records.values()))
 
     def check_complete(self) -> None:
         """Raise DiscardedAttemptError unless everything has come."""
         self._sources.check_complete()
 
-    def records(self) -> OutputRecords:
+    def records(self) -> Mapping[SystemStreamPartition, WaitingRecords]:
         """The messages of each partition, in the order of stage, task and sequence they came from; none if a source
         failed."""
-        records: OutputRecords = {}
-        if self._sources.failed:
-            return records
-        for packet in sorted(self._packets, key=lambda p: (p.source_stage, p.source_task, p.seq)):
+        if self._sources.failed or self._records:
+            return self._records
+        for packet, payload in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
             output = self._topology.channels[packet.channel].output
-            if output is None or packet.payload is None:
+            if output is None:
                 raise ValueError(f"packet of channel {packet.channel} is not for an output")
-            messages = decode_messages(packet.payload)
-            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
             ssp = SystemStreamPartition(output.system, output.stream, packet.partition)
-            records.setdefault(ssp, []).extend(zip(timestamps, keys, values, strict=True))
-        return records
+            self._records.setdefault(ssp, WaitingRecords(self._spool)).add(packet, payload)
+        return self._records
 
-    def report(self, records: OutputRecords, error: PenstockError | None) -> Packet:
+    def report(self, error: PenstockError | None) -> Packet:
         """What the driver gets, once the records are written or have failed to be."""
         token, read = new_token(), self._sources.tokens()
         if self._sources.failed:
@@ -89,9 +126,9 @@ class SinkAttempt:
         if error is not None:
             return failure_report(self._stage, self._task, token, read, error).packet()
         written: dict[str, int] = {}
-        for ssp, own in records.items():
+        for ssp, own in self._records.items():
             name = str(ssp.system_stream)
-            written[name] = written.get(name, 0) + len(own)
+            written[name] = written.get(name, 0) + own.messages
         return Report(self._stage, self._task, token, read, messages=sum(written.values()), written=written).packet()
 
 
@@ -106,22 +143,22 @@ def write_outputs(attempts: Sequence[SinkAttempt], writers: OutputWriters) -> It
     """
     for attempt in attempts:
         attempt.check_complete()
-    group: list[tuple[SinkAttempt, OutputRecords]] = []
+    group: list[SinkAttempt] = []
     for number, attempt in enumerate(attempts, 1):
-        group.append((attempt, attempt.records()))
-        waiting = sum(len(records) for _, part in group for records in part.values())
+        group.append(attempt)
+        waiting = sum(records.messages for one in group for records in one.records().values())
         if waiting >= _RECORDS_AT_ONCE or number == len(attempts):
             yield from _write(group, writers)
             group = []
 
 
-def _write(group: Sequence[tuple[SinkAttempt, OutputRecords]], writers: OutputWriters) -> Iterator[Packet]:
+def _write(group: Sequence[SinkAttempt], writers: OutputWriters) -> Iterator[Packet]:
     failed: PenstockError | None = None
     try:
-        writers.append({ssp: records for _, part in group for ssp, records in part.items()})
+        writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
     except RetryableError:
         raise
     except PenstockError as error:
         failed = error
-    for attempt, part in group:
-        yield attempt.report(part, failed)
+    for attempt in group:
+        yield attempt.report(failed)

@@ -41,6 +41,7 @@ from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
 from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
+from penstock.runtime.spool import Spool
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
@@ -199,11 +200,12 @@ class Job:
         """Write the outputs; what came of the run."""
         reports = [p for p in (*run.packets, *results) if p.stage == REPORT_STAGE]
         for task in range(self.tasks):
-            sink = SinkAttempt(self.topology, self.settings, task)
-            for packet in (*run.packets, *results):
-                if packet.stage == self.topology.sink and packet.dest == task:
-                    sink.accept(packet)
-            with closing(OutputWriters(self._systems, WriterIdentity("totals", self.epoch))) as writers:
+            identity = WriterIdentity("totals", self.epoch)
+            with closing(Spool()) as spool, closing(OutputWriters(self._systems, identity)) as writers:
+                sink = SinkAttempt(self.topology, self.settings, task, spool)
+                for packet in (*run.packets, *results):
+                    if packet.stage == self.topology.sink and packet.dest == task:
+                        sink.accept(packet)
                 reports += write_outputs([sink], writers)
         found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
         return decide_outcome(found, self.topology, self.tasks)

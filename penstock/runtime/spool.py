@@ -1,0 +1,81 @@
+"""Payloads that wait until everything has come: some in memory, the others in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import BinaryIO, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from penstock.errors import RetryableError
+
+MEMORY_BYTES = 64 << 20
+"""How many bytes wait in memory before the file is used."""
+
+
+class _Place(NamedTuple):
+    """Where in the file a payload is."""
+
+    start: int
+    size: int
+
+
+Spooled: TypeAlias = bytes | pa.Buffer | _Place
+"""What `Spool.put` returns."""
+
+
+class Spool:
+    """Holds payloads: the first ones in memory, up to `memory_bytes`, the others in a temporary file without a name.
+
+    Used by one thread. The file goes with the process, if it is not closed before.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._left = memory_bytes
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def put(self, payload: bytes | pa.Buffer) -> Spooled:
+        """Keep a payload. Raises RetryableError if the disk is full or failing."""
+        size = len(payload)
+        if size <= self._left:
+            self._left -= size
+            return payload
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=_folder(), buffering=0)  # noqa: SIM115 - it stays open
+            rest = memoryview(payload)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise RetryableError(f"messages that wait for an output cannot be kept in {_folder()}: {error}") from error
+        place = _Place(self._end, size)
+        self._end += size
+        return place
+
+    def get(self, spooled: Spooled) -> bytes | pa.Buffer:
+        """A payload that was put. It may be asked for again. Raises RetryableError if the disk fails."""
+        if not isinstance(spooled, _Place):
+            return spooled
+        if self._file is None:
+            raise ValueError("the spool is closed")
+        try:
+            data = os.pread(self._file.fileno(), spooled.size, spooled.start)
+        except OSError as error:
+            raise RetryableError(f"messages that wait for an output cannot be read again: {error}") from error
+        if len(data) < spooled.size:
+            raise RetryableError(f"of {spooled.size} bytes that wait for an output, {len(data)} are left")
+        return data
+
+    def close(self) -> None:
+        """Forget everything."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _folder() -> str:
+    """Spark's scratch folder on this host, where there is one."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return folders[0] if os.path.isdir(folders[0]) else tempfile.gettempdir()
