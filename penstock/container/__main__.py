@@ -12,9 +12,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,9 +25,10 @@ import pyarrow as pa
 
 from penstock.container.auth import SecretCheck
 from penstock.container.container import Container
-from penstock.container.machine import executor_host, machine_id, watch_process
+from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
+from penstock.errors import PenstockError
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
 
@@ -46,11 +49,10 @@ def main() -> None:
     stop = threading.Event()
     container = Container(name, incarnation)
     check = SecretCheck(spec.secret)
-    host = executor_host() if spec.host == "executor" else spec.host
     socket_uri = f"grpc+unix://{folder}/s"
     servers = [
         ContainerServer(socket_uri, container, check, stop.set),
-        ContainerServer(f"grpc://{host}:0", container, check, stop.set),
+        _serve_port(spec, container, check, stop.set),
     ]
     address = ContainerAddress(
         name,
@@ -59,13 +61,15 @@ def main() -> None:
         os.getpid(),
         parent,
         socket_uri,
-        f"grpc://{host}:{servers[1].port}",
+        _uri(spec.reached_at or _host(spec), servers[1].port),
         str(log_path),
         () if spec.copies_directory is None else tasks_with_copies(Path(spec.copies_directory)),
+        spec.executor_id,
     )
-    sys.stdout.buffer.write(orjson.dumps(asdict(address)) + b"\n")
-    sys.stdout.flush()
+    output = os.dup(1)
     _redirect(log_path)
+    os.write(output, orjson.dumps(asdict(address)) + b"\n")
+    os.close(output)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
     # Pages of decoded messages are many objects, and no garbage yet: look through them rarely.
@@ -89,6 +93,30 @@ def _ignore(*numbers: signal.Signals) -> None:
     for number in numbers:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
+
+
+def _serve_port(
+    spec: ContainerSpec, container: Container, check: SecretCheck, stop: Callable[[], None]
+) -> ContainerServer:
+    """Raises PenstockError if this host does not have the address."""
+    try:
+        return ContainerServer(_uri(_host(spec), 0), container, check, stop)
+    except (pa.ArrowException, OSError) as error:
+        raise PenstockError(
+            f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "
+            f"{spec.executor_id}: {str(error).splitlines()[0]}. Set SPARK_LOCAL_IP on {socket.gethostname()} to an "
+            "address of that host which other hosts can reach (in conf/spark-env.sh), and start its Spark worker again"
+        ) from error
+
+
+def _host(spec: ContainerSpec) -> str:
+    if spec.host is None:
+        raise PenstockError("nothing says which address the container is to listen on")
+    return spec.host
+
+
+def _uri(host: str, port: int) -> str:
+    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
 
 
 def _redirect(log_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import pyarrow as pa
@@ -31,6 +33,9 @@ from penstock.container.protocol import (
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
+_PROBE_SECONDS = 2.0
+# What waits for a host that was cut off ends after this time, not when the call's own deadline has passed, or never.
+_KEEP_ALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
 
 
 class ContainerClient:
@@ -43,7 +48,7 @@ class ContainerClient:
     def __init__(self, address: ContainerAddress, secret: str) -> None:
         self.address = address
         self._secret = secret
-        self._client = flight.connect(address.uri_from(machine_id()))
+        self._client = flight.connect(address.uri_from(machine_id()), generic_options=_KEEP_ALIVE)
         self.last_beat: Beat | None = None
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
@@ -52,6 +57,26 @@ class ContainerClient:
     def identity(self, epoch: int) -> Identity:
         """Who a call of this epoch is meant for."""
         return Identity(self.address.incarnation, epoch)
+
+    def host_answers(self) -> bool:
+        """Whether anything on the container's host still answers; that the container itself has ended is an answer."""
+        uri = urlsplit(self.address.tcp_uri)
+        try:
+            socket.create_connection((uri.hostname, uri.port or 0), _PROBE_SECONDS).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def unreachable(self) -> str:
+        """That the driver cannot reach a container that has started, and what to do about it."""
+        return (
+            f"{self._name()} of executor {self.address.executor_id} listens on {self.address.tcp_uri}, but the driver "
+            f"on {socket.gethostname()} cannot reach it there: {self.lost}. Executors and the driver must reach all "
+            "ports of each other; on a host with several addresses, set SPARK_LOCAL_IP (in conf/spark-env.sh) to the "
+            "one that the others reach, and start its Spark worker again"
+        )
 
     def open(self, call: OpenCall, package: bytes, timeout_s: float) -> Iterator[tuple[int, list[str]]]:
         """Enter an epoch; yields the bytes restored so far, and what went wrong on the way but not in the end."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import psutil
 
-from penstock.container.machine import executor_pid
-from penstock.container.protocol import ContainerAddress, ContainerSpec
-from penstock.errors import PenstockTimeoutError, RetryableError
+from penstock.container.machine import ExecutorProcess, ending, own_executor
+from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+
+_LAST_LINES = 3
 
 _ALLOCATOR = {
     # Give what a batch needed back after it: few arenas for gRPC's many threads, large buffers mapped and unmapped.
@@ -30,17 +35,20 @@ _ALLOCATOR = {
 
 
 def ensure_containers(
-    spec: ContainerSpec, count: int, timeout_s: float, condemned: frozenset[str]
-) -> list[ContainerAddress]:
-    """Make sure that this executor has `count` live containers of the run, and say where they are.
+    spec: ContainerSpec, count: int, timeout_s: float, condemned: frozenset[str], addresses: Mapping[str, str]
+) -> list[ContainerAddress | LaunchFailure]:
+    """Make sure that this executor has `count` live containers of the run. Says where they are, and which did not
+    start.
 
     Several tasks of one executor may call it at once: one starts them, the others wait for it. The condemned
-    incarnations count as lost, so they are killed if they still stand there.
+    incarnations count as lost, so they are killed if they still stand there. `addresses` are the executors' hosts as
+    the driver resolves them, by executor id: what a host's own name resolves to on that host may be a loopback address.
     """
-    parent = executor_pid()
+    executor = own_executor()
+    spec = _located(spec, executor, addresses)
     base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
     base.mkdir(parents=True, exist_ok=True)
-    register = base / f"penstock-{spec.run_id}-{parent}.json"
+    register = base / f"penstock-{spec.run_id}-{executor.pid}.json"
     with register.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = _read(register) if register.exists() else []
@@ -49,15 +57,34 @@ def ensure_containers(
                 psutil.Process(address.pid).kill()
         alive = [a for a in known if a.incarnation not in condemned and _is_alive(a)]
         started = len(known)
-        processes = [_spawn(spec, f"{parent}-{started + n}", parent) for n in range(count - len(alive))]
+        processes = [_spawn(spec, _name(executor, started + n), executor.pid) for n in range(count - len(alive))]
         deadline = time.monotonic() + timeout_s
-        alive += [_await_address(process, deadline) for process in processes]
+        failures: list[LaunchFailure] = []
+        for process in processes:
+            try:
+                alive.append(_await_address(process, deadline))
+            except PenstockError as error:
+                failures.append(LaunchFailure(executor.id, str(error)))
         temporary = register.with_suffix(".tmp")
         # Dead ones stay listed, so that names are not used twice.
         everyone = [a for a in known if a not in alive] + alive
         temporary.write_bytes(orjson.dumps([asdict(address) for address in everyone]))
         temporary.rename(register)
-    return alive
+    return [*alive, *failures]
+
+
+def _located(spec: ContainerSpec, executor: ExecutorProcess, addresses: Mapping[str, str]) -> ContainerSpec:
+    """The spec with the addresses of this executor's host."""
+    known = addresses.get(executor.id) or executor.host
+    if spec.host is None:
+        listen = executor.bind_address or known or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
+        spec = replace(spec, host=listen, reached_at=known or listen)
+    return replace(spec, executor_id=executor.id)
+
+
+def _name(executor: ExecutorProcess, number: int) -> str:
+    """Unique in the run. On different hosts, executors may have the same process id."""
+    return f"{executor.pid}-{number}" if executor.host is None else f"{executor.id}-{executor.pid}-{number}"
 
 
 def _read(register: Path) -> list[ContainerAddress]:
@@ -86,27 +113,42 @@ def _spawn(spec: ContainerSpec, name: str, parent: int) -> subprocess.Popen[byte
         [sys.executable, "-m", "penstock.container", name, str(parent)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=None,
+        stderr=subprocess.PIPE,
         env=environment,
         close_fds=True,
     )
     if process.stdin is None:
         raise RetryableError("the container's standard input could not be opened")
-    process.stdin.write(orjson.dumps(asdict(spec)))
-    process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, and waiting for its address says how
+        process.stdin.write(orjson.dumps(asdict(spec)))
+        process.stdin.close()
     return process
 
 
 def _await_address(process: subprocess.Popen[bytes], deadline: float) -> ContainerAddress:
-    if process.stdout is None:
+    if process.stdout is None or process.stderr is None:
         raise RetryableError("the container's standard output could not be opened")
-    ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-    line = process.stdout.readline() if ready else b""
-    process.stdout.close()
-    if not line:
-        process.kill()
-        raise PenstockTimeoutError(
-            f"container process {process.pid} did not come up (exit status {process.wait()}): see the executor's "
-            "standard error; job.container.start.timeout.ms sets how long it may take"
-        )
+    with process.stdout, process.stderr:
+        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        line = process.stdout.readline() if ready else b""
+        if not line and not ready:
+            process.kill()
+            last_words = _last_words(process.stderr.read())
+            process.wait()
+            raise PenstockTimeoutError(
+                f"the container process {process.pid} on {socket.gethostname()} did not come up within "
+                f"job.container.start.timeout.ms{last_words}"
+            )
+        words = process.stderr.read()  # from the address on, the container writes to its log
+        if not line:
+            raise RetryableError(
+                f"the container process {process.pid} on {socket.gethostname()} {ending(process.wait())} while it "
+                f"started{_last_words(words)}"
+            )
+        sys.stderr.buffer.write(words)
     return _address(orjson.loads(line))
+
+
+def _last_words(written: bytes) -> str:
+    lines = [line.strip() for line in written.decode(errors="replace").splitlines() if line.strip()]
+    return f". Its last words: {' | '.join(lines[-_LAST_LINES:])}" if lines else "; it wrote nothing"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -26,17 +28,36 @@ def machine_id() -> str:
     return "/".join(parts)
 
 
-def executor_host() -> str:
-    """The address by which other hosts reach this one: what Spark was told, else what the host's name resolves to."""
-    return os.environ.get("SPARK_LOCAL_IP") or socket.gethostbyname(socket.gethostname())
+@dataclass(frozen=True, slots=True)
+class ExecutorProcess:
+    """The executor that a Spark worker belongs to, as its command line describes it."""
+
+    pid: int
+    id: str
+    """Spark's name for it; `driver` in local mode."""
+    host: str | None
+    """The host's name or address, as the executor reported it to the driver."""
+    bind_address: str | None
+    """The address it listens on, where that is another one."""
 
 
-def executor_pid() -> int:
+def own_executor() -> ExecutorProcess:
     """The JVM that this Spark worker belongs to: the nearest ancestor process that is a Java."""
     for parent in psutil.Process().parents():
         if "java" in parent.name().lower():
-            return parent.pid
-    return os.getppid()
+            arguments = parent.cmdline()
+            return ExecutorProcess(
+                parent.pid,
+                _argument(arguments, "--executor-id") or "driver",
+                _argument(arguments, "--hostname"),
+                _argument(arguments, "--bind-address"),
+            )
+    return ExecutorProcess(os.getppid(), "driver", None, None)
+
+
+def _argument(arguments: list[str], name: str) -> str | None:
+    places = [place for place, argument in enumerate(arguments[:-1]) if argument == name]
+    return arguments[places[-1] + 1] if places else None
 
 
 def watch_process(pid: int, gone: Callable[[], None]) -> None:
@@ -54,3 +75,15 @@ def _watch(pid: int, gone: Callable[[], None]) -> None:
     except (ProcessLookupError, psutil.NoSuchProcess):
         pass
     gone()
+
+
+def ending(status: int) -> str:
+    """An exit status as `subprocess` has it, in words."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    memory = ": probably out of memory, or killed by hand" if -status == signal.SIGKILL else ""
+    return f"was killed by {name} ({-status}{memory})"

@@ -27,6 +27,8 @@ class ContainerAddress:
     log_path: str
     copies: tuple[int, ...] = ()
     """The tasks of which there were copies on its host when it started."""
+    executor_id: str = "driver"
+    """Spark's name of its executor."""
 
     def uri_from(self, machine: str) -> str:
         """How to reach it from `machine`."""
@@ -39,11 +41,22 @@ class ContainerSpec:
 
     run_id: str
     secret: str
-    host: str
-    """The address its port listens on; `executor` stands for the address of the host it is started on."""
+    host: str | None
+    """The address its port listens on. None: the one by which Spark knows the executor."""
     log_directory: str
     copies_directory: str | None = None
     """Where copies of the job's stores lie on each host, if they are kept."""
+    reached_at: str | None = None
+    """The address by which others reach that port, if it is not `host`."""
+    executor_id: str = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailure:
+    """A container that did not start, and why."""
+
+    executor_id: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark import SparkContext
-from pyspark.core.rdd import RDD
-from pyspark.serializers import CPickleSerializer
 
 from penstock.config.model import JobConfig
 from penstock.container.client import ContainerClient
-from penstock.container.launch import ensure_containers
 from penstock.container.protocol import (
     CleanUpCall,
     CommitCall,
-    ContainerAddress,
     ContainerSpec,
     EndCall,
     FinishCall,
@@ -30,6 +23,8 @@ from penstock.container.protocol import (
     StartRun,
 )
 from penstock.engine.assignment import assign_tasks
+from penstock.engine.container_launch import ContainerLauncher
+from penstock.engine.executors import LOCAL_ID
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 
@@ -54,15 +49,12 @@ class ContainerDirectory:
     ) -> None:
         """`abort`: nothing more is waited for once it is set."""
         self._abort = abort
-        self._context = context
         self._config = config
         self._spec = spec
         self._tasks = tasks
         self._clients: dict[str, ContainerClient] = {}
         self._homes: dict[int, str] = {}
         """Task -> container."""
-        self._expected = _configured_executors(context)
-        """How many executors there should be, or were at the most."""
         self._condemned: set[str] = set()
         """Incarnations that count as lost, whether their processes know it or not."""
         self._lost = threading.Event()
@@ -70,81 +62,65 @@ class ContainerDirectory:
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="container-monitor", daemon=True)
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
+        self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
 
     def start(self, on_lost: Callable[[], None]) -> None:
-        """Start containers on every executor. `on_lost` is called from another thread when one is lost."""
+        """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
         self._on_lost = on_lost
-        self.ensure()
         self._monitor.start()
 
     # Starting and assigning.
 
+    def drop_lost(self) -> None:
+        """Forget lost containers. An executor on a host that no longer answers is given up, so that Spark does not wait
+        for its tasks until `spark.network.timeout` has passed."""
+        self._lost.clear()  # first: what is lost from here on sets it again
+        for client in [client for client in self._clients.values() if client.lost is not None]:
+            if client.address.container not in self._clients:
+                continue  # it was dropped with its executor
+            self._drop(client)
+            executor_id = client.address.executor_id
+            if executor_id != LOCAL_ID and not client.host_answers():
+                self._launcher.give_up(executor_id, f"container {client.address.container}: {client.lost}")
+                for other in [c for c in self._clients.values() if c.address.executor_id == executor_id]:
+                    self._drop(other)
+
     def ensure(self) -> None:
         """Drop lost containers, start what is missing on the executors there are, and give every task a home.
 
-        Waits until there are as many executors as at the first start, or `job.container.start.timeout.ms` has
-        passed; one that does not come back leaves its tasks to the others.
+        Raises:
+            ContainerLostError: a container did not start, or cannot be reached.
+            PenstockTimeoutError: there is no executor.
         """
-        self._lost.clear()  # first: what is lost from here on sets it again
-        for name, client in list(self._clients.items()):
-            if client.lost is not None:
-                client.disconnect()
-                self._condemned.add(client.address.incarnation)
-                del self._clients[name]
-        found = self._await_executors()
-        for address in found:
-            if address.container not in self._clients:
-                client = ContainerClient(address, self._spec.secret)
-                self._clients[address.container] = client
-                client.listen(self._lose)
+        self.drop_lost()
+        found = self._launcher.await_containers(frozenset(self._condemned))
+        new = [ContainerClient(a, self._spec.secret) for a in found if a.container not in self._clients]
+        for client in new:
+            self._clients[client.address.container] = client
+            client.listen(self._lose)
+        self._check_reached(new)
         self._assign()
 
-    def _await_executors(self) -> list[ContainerAddress]:
-        deadline = time.monotonic() + self._config.container.start_timeout_ms / 1000
-        while True:
-            executors = _executors(self._context)
-            late = time.monotonic() > deadline
-            found = self._try_launch(executors, max(1.0, deadline - time.monotonic()), last_try=late)
-            hosts = {(address.machine, address.executor_pid) for address in found}
-            if len(hosts) >= max(self._expected, len(executors)):
-                self._expected = len(hosts)
-                return found
-            if late and found:
-                logger.warning(
-                    "only %d of %d executors have containers: going on with them", len(hosts), self._expected
-                )
-                return found
-            if late:
-                raise PenstockTimeoutError(
-                    "no executor came up within job.container.start.timeout.ms="
-                    f"{self._config.container.start_timeout_ms}"
-                )
-            self._stopping.wait(0.2)
+    def newcomers(self) -> list[str]:
+        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only."""
+        return self._launcher.newcomers({client.address.executor_id for client in self._clients.values()})
 
-    def _try_launch(self, executors: list[Executor], timeout_s: float, *, last_try: bool) -> list[ContainerAddress]:
-        """A cluster's executor may be on its way out while Spark still lists it, so there a failure is not final."""
-        if not executors:
-            return []
-        try:
-            return self._launch(executors, timeout_s)
-        except ContainerLostError as error:
-            if last_try or _is_local(executors):
-                raise
-            logger.warning("trying again: %s", error)
-            return []
+    def _check_reached(self, clients: list[ContainerClient]) -> None:
+        """Wait for the first beats of new containers: an address can be right for its host and wrong for others."""
+        deadline = time.monotonic() + self._config.container.lost_ms / 1000
+        for client in clients:
+            while client.last_beat is None and client.lost is None and time.monotonic() < deadline:
+                self._stopping.wait(0.01)
+            if client.last_beat is None:
+                client.lost = client.lost or f"no beat within container.lost.ms={self._config.container.lost_ms}"
+                self._launcher.count_failure(client.address.executor_id)
+                raise ContainerLostError(client.unreachable())
 
-    def _launch(self, executors: list[Executor], timeout_s: float) -> list[ContainerAddress]:
-        """Run one task per executor, preferred there, that makes sure its containers run."""
-        spec, slots = self._spec, max(executor.slots for executor in executors)
-        condemned = frozenset(self._condemned)
-        rdd = _placed(self._context, executors)
-        launch = rdd.mapPartitions(lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned)))
-        try:
-            with _own_job_group(self._context):
-                found = launch.collect()
-        except Exception as error:
-            raise ContainerLostError(f"the containers could not be started: {_first_lines(error)}") from error
-        return list({address.container: address for address in found}.values())
+    def _drop(self, client: ContainerClient) -> None:
+        client.lost = client.lost or "its executor was given up"
+        client.disconnect()
+        self._condemned.add(client.address.incarnation)
+        self._clients.pop(client.address.container, None)
 
     def _assign(self) -> None:
         if not self._clients:
@@ -359,68 +335,3 @@ def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) ->
 
 def _plain(markers: Markers, tasks: Iterable[int]) -> dict[str, dict[str, dict[str, str]]]:
     return {str(t): {f: dict(s) for f, s in markers.get(str(t), {}).items()} for t in tasks}
-
-
-@dataclass(frozen=True, slots=True)
-class Executor:
-    """An executor as Spark knows it. In local mode the driver is the only one."""
-
-    id: str
-    host: str
-    slots: int
-
-
-def _executors(context: SparkContext) -> list[Executor]:
-    """Every live executor that runs tasks."""
-    store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 - no public way
-    listed = store.executorList(True)
-    found = [listed.apply(i) for i in range(listed.size())]
-    return [
-        Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], int(e.totalCores()))
-        for e in found
-        if e.totalCores()
-    ]
-
-
-@contextmanager
-def _own_job_group(context: SparkContext) -> Iterator[None]:
-    """What runs inside is not cancelled when the job's batch is."""
-    names = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-    before = {name: context.getLocalProperty(name) for name in names}
-    context.setJobGroup("penstock-launch", "Starting Penstock containers")
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
-
-
-def _is_local(executors: list[Executor]) -> bool:
-    return [executor.id for executor in executors] == ["driver"]
-
-
-def _configured_executors(context: SparkContext) -> int:
-    """How many executors the session asked for, as far as it says."""
-    cluster = re.match(r"local-cluster\[\s*(\d+)", str(context.master))
-    return int(cluster[1]) if cluster else int(context.getConf().get("spark.executor.instances", "1") or 1)
-
-
-def _placed(context: SparkContext, executors: list[Executor]) -> Any:
-    """An RDD of one element per executor, each preferred there."""
-    if _is_local(executors):
-        return context.parallelize([0], 1)
-    jvm: Any = context._jvm  # noqa: SLF001 - preferred locations exist in the JVM's API only
-    serializer = CPickleSerializer()
-    elements = jvm.java.util.ArrayList()
-    for number, executor in enumerate(executors):
-        wanted = jvm.java.util.ArrayList()
-        wanted.add(f"executor_{executor.host}_{executor.id}")
-        scala_wanted = jvm.org.apache.spark.api.python.PythonUtils.toSeq(wanted)
-        elements.add(jvm.scala.Tuple2(serializer.dumps(number), scala_wanted))  # type: ignore[no-untyped-call]
-    sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(elements)
-    scala_rdd = context._jsc.sc().makeRDD(sequence, jvm.scala.reflect.ClassTag.Any())  # noqa: SLF001
-    return RDD(scala_rdd.toJavaRDD(), context, serializer)
-
-
-def _first_lines(error: BaseException, count: int = 12) -> str:
-    return "\n".join(str(error).splitlines()[:count])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import signal
 import subprocess
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from penstock.container.machine import ending
 from penstock.errors import PenstockError
 
 _DEAF = 'trap "" INT TERM; exec "$0" "$@"'
@@ -56,18 +56,6 @@ class SparkJvm:
         return f"Spark's JVM (process {self.process.pid}) {ending(status)}" + (
             f"; its last lines:{words}" if words else ""
         )
-
-
-def ending(status: int) -> str:
-    """An exit status as `subprocess` has it, in words."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    memory = ": probably out of memory, or killed by hand" if -status == signal.SIGKILL else ""
-    return f"was killed by {name} ({-status}{memory})"
 
 
 class _Current:

@@ -143,7 +143,7 @@ def _start(session: SparkSession, job: PreparedJob, log: CheckpointLog, keeper: 
     return handle
 
 
-def _container_host(session: SparkSession) -> str:
-    """Where containers listen: loopback if everything is on this machine, else the executor's own address."""
+def _container_host(session: SparkSession) -> str | None:
+    """Where containers listen: loopback if everything is on this machine, else at their executor's address."""
     master: Any = session.sparkContext.master
-    return "127.0.0.1" if str(master).startswith("local") else "executor"
+    return "127.0.0.1" if str(master).startswith("local") else None

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -40,7 +41,8 @@ from penstock.runtime.attempt import Report
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 
 logger = logging.getLogger(__name__)
-_QUIET_SECONDS = 30
+_QUIET_SECONDS = 60
+_REPORT_SECONDS = 10.0
 _RETRY_SECONDS = 0.5
 
 
@@ -183,15 +185,25 @@ class RunLoop:
                 failure = error
         self._board.update(phase="running")
 
-    def _rewind(self, cause: RetryableError) -> None:
-        """A container is lost or refused End: everything goes back to the last checkpoint, in a new epoch."""
-        self._check_spark(cause)
-        logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
+    def _welcome(self, newcomers: list[str]) -> None:
+        """Executors have come: commit, and restore in a new epoch in which they have their share of the tasks."""
+        logger.warning("%s came up: tasks move there from checkpoint to checkpoint", ", ".join(newcomers))
+        self._await_commit()
+        self._commit()
+        self._rewind(None)
+
+    def _rewind(self, cause: RetryableError | None) -> None:
+        """Everything goes back to the last checkpoint, in a new epoch: a container is lost, or refused End. Without a
+        cause it is no failure."""
+        if cause is not None:
+            self._check_spark(cause)
+            logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
         self._board.update(phase="restoring")
         failure = cause
         while not self._stop.immediate.is_set():
             self._commits.abandon()
-            self._count_failure(failure)
+            if failure is not None:
+                self._count_failure(failure)
             try:
                 self._claim = self._log.claim(self._claim.run_id)
                 record = self._log.latest_before(self._claim)
@@ -214,6 +226,7 @@ class RunLoop:
         self._job.fence_outputs(self._claim.epoch)
         self._job.admins.prepare(self._claim.epoch)
         self._cancel_rest()
+        self._directory.drop_lost()
         self._await_quiet_spark()
         self._directory.ensure()
         self._job.put_probe(self._claim.epoch)
@@ -229,14 +242,37 @@ class RunLoop:
         self._job.remove_probe(self._claim.epoch)
 
     def _await_quiet_spark(self) -> None:
-        """No task of an old job of this run may run beside an epoch's first batch."""
-        deadline = time.monotonic() + _QUIET_SECONDS
+        """No task of an old job of this run may run beside an epoch's first batch.
+
+        Spark may need `spark.network.timeout` to notice that an executor has ended.
+        """
+        timeout_s = self._quiet_timeout_s()
+        begun = time.monotonic()
+        report_at = begun + _REPORT_SECONDS
         while active := self._active_tasks():
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if self._directory.any_lost:
+                raise ContainerLostError(self._directory.loss())
+            if now - begun > timeout_s:
                 raise PenstockTimeoutError(
-                    f"Spark still runs {active} tasks {_QUIET_SECONDS} s after their job was cancelled"
+                    f"Spark still runs {active} tasks {timeout_s:.0f} s after their job was cancelled. Their executors "
+                    "neither answer nor end: end them, and start the job again"
                 )
-            self._stop.immediate.wait(0.02)
+            if now > report_at:
+                logger.warning(
+                    "waiting for %d tasks of the cancelled batch to end in Spark, for at most %.0f s more",
+                    active,
+                    timeout_s - (now - begun),
+                )
+                report_at = now + _REPORT_SECONDS
+            if self._stop.immediate.wait(0.02):
+                return
+
+    def _quiet_timeout_s(self) -> float:
+        """As long as Spark takes to notice a lost executor, and some more."""
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        text = self._context.getConf().get("spark.network.timeout", "120s")
+        return float(jvm.org.apache.spark.network.util.JavaUtils.timeStringAsSec(text)) + _QUIET_SECONDS
 
     def _active_tasks(self) -> int:
         """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
@@ -254,6 +290,8 @@ class RunLoop:
             self._look_at_commit()
             if self._directory.any_lost:
                 raise ContainerLostError(self._directory.loss())
+            if newcomers := self._directory.newcomers():
+                self._welcome(newcomers)
             return self._step()
         except (FencedError, UserCodeError):
             raise

@@ -272,7 +272,17 @@ class Ended:
 class DriverProcess:
     """A driver, with everything it started."""
 
-    def __init__(self, home: Home, app: str, until: str | None, config: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        app: str,
+        until: str | None,
+        config: Mapping[str, object],
+        *,
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`prefix`: what comes before the command, such as what runs it on another host."""
         self.home = home
         number = next(_numbers)
         self._result = home.folder / f"result-{number}.json"
@@ -289,9 +299,13 @@ class DriverProcess:
         file.write_text(json.dumps(parameters), encoding="utf-8")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(DRIVER), str(file)],
+                [*prefix, sys.executable, str(DRIVER), str(file)],
                 cwd=home.folder,
-                env={**os.environ, "PENSTOCK_HOME": str(home.folder / "home"), "PYTHONUNBUFFERED": "1"},
+                env={
+                    **(os.environ if environ is None else environ),
+                    "PENSTOCK_HOME": str(home.folder / "home"),
+                    "PYTHONUNBUFFERED": "1",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

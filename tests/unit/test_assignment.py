@@ -29,6 +29,12 @@ def test_the_tasks_of_a_lost_container_go_to_copies_first_then_to_the_least_load
     assert found[5] == "c"  # the host with its copy holds its share already
 
 
+def test_a_container_that_comes_takes_its_share_from_the_others() -> None:
+    homes = {0: "a", 1: "a", 2: "a", 3: "b", 4: "b"}
+    found = assign_tasks(5, homes, {"a": (), "b": (), "c": ()})
+    assert found == {0: "a", 1: "a", 2: "c", 3: "b", 4: "b"}
+
+
 _NAMES = st.sampled_from("abcd")
 
 
@@ -44,8 +50,9 @@ def test_every_task_has_a_living_home_and_new_ones_are_spread(
     found = assign_tasks(tasks, homes, copies)
     assert sorted(found) == list(range(tasks))
     assert set(found.values()) <= copies.keys()
-    stayed = {task: home for task, home in homes.items() if home in copies}
-    assert stayed.items() <= found.items()
-    if not stayed:
-        loads = [list(found.values()).count(name) for name in copies]
-        assert max(loads) <= -(-tasks // len(copies))
+    share = -(-tasks // len(copies))
+    assert max(list(found.values()).count(name) for name in copies) <= share
+    for name in copies:
+        were = [task for task, home in homes.items() if home == name]
+        stayed = [task for task in were if found[task] == name]
+        assert len(stayed) == min(len(were), share), "only what is above a container's share moves"

@@ -1,0 +1,230 @@
+"""Starting containers on executors, and waiting for the executors there should be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from pyspark import SparkContext
+
+from penstock.config.model import ContainerSettings
+from penstock.container.launch import ensure_containers
+from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.engine.executors import (
+    LOCAL_ID,
+    Executor,
+    configured_executors,
+    give_up_executor,
+    job_group,
+    live_executors,
+    rdd_on,
+)
+from penstock.errors import ContainerLostError, PenstockTimeoutError
+
+logger = logging.getLogger(__name__)
+_TRIES = 2
+"""How often containers may fail on an executor before others are preferred."""
+_SETTLE_SECONDS = 1.0
+_NEWCOMERS_SECONDS = 2.0
+_REPORT_SECONDS = 10.0
+_CANCEL_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+Answers = Mapping[Executor, "Future[list[ContainerAddress | LaunchFailure]]"]
+
+
+class ContainerLauncher:
+    """Starts containers, one Spark job for each executor, so that one which hangs holds up no other."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        settings: ContainerSettings,
+        spec: ContainerSpec,
+        pool: ThreadPoolExecutor,
+        abort: threading.Event,
+    ) -> None:
+        """`abort`: nothing more is waited for once it is set."""
+        self._context = context
+        self._settings = settings
+        self._spec = spec
+        self._pool = pool
+        self._abort = abort
+        self._expected = configured_executors(context)
+        """How many executors there should be; None until that is known."""
+        self._started = False
+        self._failures: Counter[str] = Counter()
+        """By executor."""
+        self._ask_at = 0.0
+
+    def await_containers(self, condemned: frozenset[str]) -> list[ContainerAddress]:
+        """Containers on the executors there are, as many as each has slots; none of the condemned incarnations.
+
+        The first time it waits for all executors until `job.container.start.timeout.ms` has passed, later at most
+        `container.lost.ms` for one that is missing. Without it, its tasks go to the others until it comes back
+        (`newcomers`).
+
+        Raises:
+            ContainerLostError: a container did not start, or the run is told to end.
+            PenstockTimeoutError: there is no executor.
+        """
+        start_s = self._settings.start_timeout_ms / 1000
+        patience_s = min(self._settings.lost_ms / 1000, start_s) if self._started else start_s
+        begun = settled = time.monotonic()
+        report_at = begun + _REPORT_SECONDS
+        listed: list[Executor] = []
+        found: dict[str, ContainerAddress] = {}
+        reasons: dict[str, str] = {}
+        while True:
+            executors = self._usable(live_executors(self._context))
+            if executors != listed:
+                listed, settled = executors, time.monotonic()
+            self._launch_missing(executors, found, condemned, reasons)
+            now = time.monotonic()
+            if self._complete(executors, found, now - settled):
+                break
+            if now - begun > patience_s and found:
+                logger.warning("%s: continuing with them", self._state(found, reasons))
+                break
+            if now - begun > start_s:
+                raise PenstockTimeoutError(
+                    f"no executor came up within job.container.start.timeout.ms={self._settings.start_timeout_ms}"
+                    + "".join(f"; {reason}" for reason in reasons.values())
+                )
+            if now > report_at:
+                logger.warning("%s: waiting for the others", self._state(found, reasons))
+                report_at = now + _REPORT_SECONDS
+            if self._abort.wait(_POLL_SECONDS):
+                raise ContainerLostError("the run is told to end at once")
+        self._expected = len(_executors_of(found))
+        self._started = True
+        return list(found.values())
+
+    def newcomers(self, used: Collection[str]) -> list[str]:
+        """The executors that are not used yet, and on which no container failed. Asks Spark every few seconds only."""
+        now = time.monotonic()
+        if now < self._ask_at:
+            return []
+        self._ask_at = now + _NEWCOMERS_SECONDS
+        return [str(e) for e in live_executors(self._context) if e.id not in used and not self._failures[e.id]]
+
+    def count_failure(self, executor_id: str) -> None:
+        """A container on this executor did not start, or cannot be reached."""
+        self._failures[executor_id] += 1
+        if self._failures[executor_id] == _TRIES and executor_id != LOCAL_ID:
+            logger.error("no more containers are started on executor %s as long as there are others", executor_id)
+
+    def give_up(self, executor_id: str, reason: str) -> None:
+        """Nothing on the executor's host answers: Spark is not to wait for it."""
+        if give_up_executor(self._context, executor_id, f"Penstock: {reason}"):
+            logger.warning("Spark gives up executor %s, whose host does not answer (%s)", executor_id, reason)
+
+    def _usable(self, executors: list[Executor]) -> list[Executor]:
+        """Without those that have failed too often, as long as there are others."""
+        return [e for e in executors if self._failures[e.id] < _TRIES] or executors
+
+    def _complete(self, executors: Sequence[Executor], found: Mapping[str, ContainerAddress], quiet_s: float) -> bool:
+        """Whether every executor has its containers. If nothing says how many there should be, as many as there are
+        once no more have come for a moment."""
+        complete = bool(executors) and _executors_of(found) >= {executor.id for executor in executors}
+        if self._expected is None:
+            return complete and quiet_s > _SETTLE_SECONDS
+        return complete and len(executors) >= self._expected
+
+    def _state(self, found: Mapping[str, ContainerAddress], reasons: Mapping[str, str]) -> str:
+        of = "" if self._expected is None else f" of {self._expected}"
+        return f"{len(_executors_of(found))}{of} executors have containers" + "".join(
+            f"; {r}" for r in reasons.values()
+        )
+
+    def _launch_missing(
+        self,
+        executors: Sequence[Executor],
+        found: dict[str, ContainerAddress],
+        condemned: frozenset[str],
+        reasons: dict[str, str],
+    ) -> None:
+        """Bring `found` up to date. An executor that breaks off may be on its way out while Spark still lists it: the
+        reason is put into `reasons`, and it is tried again as long as the caller waits.
+
+        Raises:
+            ContainerLostError: a container did not start.
+        """
+        ids = {executor.id for executor in executors}
+        for name in [name for name, address in found.items() if address.executor_id not in ids]:
+            del found[name]
+        missing = [executor for executor in executors if executor.id not in _executors_of(found)]
+        if not missing:
+            return
+        for executor, future in self._launch(missing, condemned).items():
+            error = _error(future)
+            if error is not None:
+                if executor.is_local:
+                    raise ContainerLostError(f"the containers could not be started: {error}")
+                reasons[executor.id] = f"{executor}: {error}"
+                logger.warning("%s has not started its containers: %s", executor, error)
+                if not future.done():
+                    self.give_up(executor.id, error)
+                continue
+            for answer in future.result():
+                if isinstance(answer, LaunchFailure):
+                    self.count_failure(answer.executor_id)
+                    where = "" if executor.is_local else f" of executor {answer.executor_id}"
+                    raise ContainerLostError(f"a container{where} did not start: {answer.reason}")
+                found[answer.container] = answer
+
+    def _launch(self, executors: Sequence[Executor], condemned: frozenset[str]) -> Answers:
+        """Run a Spark task on each executor that makes sure its containers run; wait for all of them."""
+        timeout_s = self._settings.start_timeout_ms / 1000
+        context, spec = self._context, self._spec
+        addresses = {executor.id: executor.address for executor in executors if not executor.is_local}
+
+        def one(executor: Executor) -> list[ContainerAddress | LaunchFailure]:
+            slots = executor.slots
+            with job_group(context, self._group(executor), "Starting Penstock containers"):
+                launch = rdd_on(context, executor).mapPartitions(
+                    lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned, addresses))
+                )
+                return launch.collect()
+
+        answers = {executor: self._pool.submit(one, executor) for executor in executors}
+        self._await_answers(answers, time.monotonic() + timeout_s + _CANCEL_SECONDS)
+        for executor, future in answers.items():
+            if not future.done():
+                context.cancelJobGroup(self._group(executor))
+        return answers
+
+    def _await_answers(self, answers: Answers, deadline: float) -> None:
+        """Until all have answered, saying from time to time who has not."""
+        report_at = time.monotonic() + _REPORT_SECONDS
+        while slow := [executor for executor, future in answers.items() if not future.done()]:
+            now = time.monotonic()
+            if now > deadline or self._abort.is_set():
+                return
+            if now > report_at:
+                names = ", ".join(str(executor) for executor in slow)
+                logger.warning("waiting for the containers of %s, for at most %.0f s more", names, deadline - now)
+                report_at = now + _REPORT_SECONDS
+            wait([answers[executor] for executor in slow], _POLL_SECONDS)
+
+    def _group(self, executor: Executor) -> str:
+        return f"penstock-launch-{self._spec.run_id}-{executor.id}"
+
+
+def _executors_of(found: Mapping[str, ContainerAddress]) -> set[str]:
+    return {address.executor_id for address in found.values()}
+
+
+def _error(answer: Future[list[ContainerAddress | LaunchFailure]]) -> str | None:
+    """Why an executor has not answered, without Spark's and PySpark's frames; None if it has."""
+    if not answer.done():
+        return "it did not answer"
+    error = answer.exception()
+    if error is None:
+        return None
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return "; ".join(dict.fromkeys((telling or lines)[-2:])) or type(error).__name__

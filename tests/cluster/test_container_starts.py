@@ -1,0 +1,71 @@
+"""Containers that die while they start: each counts as a failure, and the error says what happened to them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.jobs import DriverProcess, Home, kill
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 400
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path, job_retry_max=3)
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+@contextmanager
+def killing_starts(driver: DriverProcess, times: int) -> Iterator[list[int]]:
+    """Kill the first containers of a driver as soon as there is a process. They are not up before their pid is seen:
+    a container takes a second."""
+    killed: list[int] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        while len(killed) < times and not ended.wait(0.01):
+            for container in driver.containers():
+                if container.pid not in killed and len(killed) < times and kill(container):
+                    killed.append(container.pid)
+
+    thread = threading.Thread(target=run, name="killer")
+    thread.start()
+    try:
+        yield killed
+    except BaseException:
+        print(driver.log[-6000:])
+        raise
+    finally:
+        ended.set()
+        thread.join()
+        driver.clean_up()
+
+
+def test_containers_that_die_while_they_start_are_started_again(home: Home) -> None:
+    driver = home.driver(**{"spark.master": "local[1]"})
+    with killing_starts(driver, 2) as killed:
+        ended = driver.succeeded()
+    assert len(killed) == 2
+    assert len(re.findall("did not start: the container process .* was killed", ended.log)) == 2
+    home.verify()
+
+
+def test_the_error_shows_why_containers_did_not_start(home: Home) -> None:
+    driver = home.driver(**{"spark.master": "local[1]", "job.retry.max": 1})
+    with killing_starts(driver, 100):
+        ended = driver.ended()
+    assert ended.status == 1
+    assert re.search("a container did not start: the container process .* was killed", ended.text)
+    assert "job.retry.max is 1" in ended.text
+    assert "pyspark" not in ended.text
+    assert not [p for p in driver.containers() if psutil.pid_exists(p.pid)]

@@ -1,0 +1,170 @@
+"""On a Spark standalone cluster of several hosts, each with a network of its own: hosts are killed and cut off."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.hosts import why_no_hosts
+from tests.support.jobs import DriverProcess, Home, wait_until
+from tests.support.standalone import Standalone, standalone
+
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
+
+MESSAGES = 2000
+QUICK = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 30_000}
+"""A lost host is noticed soon; Spark itself would take two minutes."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """For tests that leave it as it was."""
+    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(cluster: Standalone, home: Home, until: str | None = "latest", **config: object) -> Iterator[DriverProcess]:
+    """A driver that has containers with state on all workers."""
+    driver = cluster.driver(home, until, **config)
+    try:
+        for host in cluster.workers:
+            wait_until(lambda: cluster.containers(host) or not driver.running, f"containers on {host.name}")  # noqa: B023
+        assert driver.await_output(200), driver.log
+        yield driver
+    except BaseException:
+        print(driver.log[-8000:])
+        raise
+    finally:
+        driver.clean_up()
+
+
+def test_containers_are_reached_though_host_names_resolve_to_loopback(cluster: Standalone, home: Home) -> None:
+    with running(cluster, home) as driver:
+        for host in cluster.workers:
+            for container in cluster.containers(host):
+                assert listens_on(container) == {host.address}
+        driver.succeeded()
+    home.verify()
+
+
+def listens_on(container: psutil.Process) -> set[str]:
+    """The addresses of a container's ports, in the network of its host."""
+    found = set()
+    for name, width in (("tcp", 8), ("tcp6", 32)):
+        for line in Path(f"/proc/{container.pid}/net/{name}").read_text(encoding="ascii").splitlines()[1:]:
+            fields = line.split()
+            local, state, inode = fields[1], fields[3], fields[9]
+            if state == "0A" and f"socket:[{inode}]" in sockets(container):
+                found.add(address(local[:width]))
+    return found
+
+
+def sockets(process: psutil.Process) -> set[str]:
+    """What its descriptors stand for."""
+    found = set()
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            found.add(str(descriptor.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def address(text: str) -> str:
+    """As Linux lists it: the last four bytes, least first."""
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text[-8:])))
+
+
+@pytest.mark.slow
+def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
+        cluster.workers[0].kill()
+        driver.succeeded()
+    home.verify()
+    assert len(home.log.claims) >= 2, "its tasks were restored on the other host"
+
+
+def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
+        lost = cluster.workers[0]
+        old = [*cluster.containers(lost), *cluster.executors(lost)]
+        lost.cut()
+        driver.succeeded(90)
+        assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
+        assert "Spark gives up executor" in driver.log
+    home.verify()
+
+
+@pytest.mark.parametrize(
+    ("cut_s", "config"),
+    [
+        pytest.param(0, QUICK, id="until-it-is-noticed"),
+        pytest.param(20, {}, id="20s", marks=pytest.mark.slow),
+        pytest.param(300, {}, id="5min", marks=pytest.mark.slow),
+    ],
+)
+def test_a_host_that_comes_back_gets_a_new_executor(
+    tmp_path: Path, home: Home, cut_s: float, config: dict[str, object]
+) -> None:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, None, **config) as driver:
+        lost = cluster.workers[0]
+        old = {*cluster.containers(lost), *cluster.executors(lost)}
+        epochs = len(home.log.claims)
+        lost.cut()
+        cut_at = time.monotonic()
+        await_while_running(driver, lambda: len(home.log.claims) > epochs, "an epoch without the lost host")
+        home.publish(MESSAGES, seed=8)
+        await_while_running(driver, lambda: all_read(home), "all messages without the lost host")
+        wait_until(lambda: time.monotonic() - cut_at >= cut_s, "the link to come back", cut_s + 10)
+        lost.join()
+        await_while_running(driver, lambda: set(cluster.containers(lost)) - old, "a container in a new executor")
+        await_while_running(driver, lambda: not any(p.is_running() for p in old), "the old executor to end")
+        moved = len(home.log.claims)
+        home.publish(MESSAGES, seed=9)
+        await_while_running(driver, lambda: all_read(home), "the messages after it")
+        assert moved > epochs + 1, "a new epoch with the host that came back"
+        driver.signal(signal.SIGTERM)
+        driver.succeeded()
+    home.verify()
+
+
+@pytest.mark.slow
+def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> None:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home) as driver:
+        try:
+            cluster.workers[0].throttle("400kbit", 50)
+        except AssertionError as error:
+            pytest.skip(f"this kernel cannot throttle a link: {error}")
+        driver.succeeded(600)
+    home.verify()
+
+
+def all_read(home: Home) -> bool:
+    """Whether the last checkpoint is behind the last message."""
+    log = home.log
+    if not log.checkpoints:
+        return False
+    positions = [offset for task in log.checkpoints[-1].next_offsets.values() for offset in task.values()]
+    return sum(positions) == sum(len(events) for events in home.events["events"].values())
+
+
+def await_while_running(
+    driver: DriverProcess, condition: Callable[[], object], what: str, timeout_s: float = 120
+) -> None:
+    """Wait for something that the driver has to live to see."""
+    wait_until(lambda: condition() or not driver.running, what, timeout_s)
+    assert driver.running, driver.log[-4000:]
