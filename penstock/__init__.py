@@ -29,6 +29,7 @@ __all__ = [
     "SamzaInteger",
     "SamzaLong",
     "Serde",
+    "SerdeError",
     "Startpoint",
     "StartpointOldest",
     "StartpointSpecific",

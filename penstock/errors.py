@@ -5,6 +5,7 @@ PenstockError
 ├── NotFoundError        a stream, job, checkpoint or object that was named does not exist
 ├── IncompatibleError    what is stored and what was asked for do not fit: migrate or change the request
 ├── CorruptError         stored bytes are damaged: go back to an older checkpoint or another backend
+├── SerdeError           a key or value does not fit its serde: declare another one, or change what is written
 ├── FencedError          another driver owns the job now: stop, write and delete nothing more
 ├── RetryableError       it may succeed when it is tried again
 │   └── ContainerLostError   a container is gone: its tasks are restored in a new epoch
@@ -40,6 +41,11 @@ class IncompatibleError(PenstockError):
 
 class CorruptError(PenstockError):
     """Stored bytes are damaged: a checksum, length or format marker does not match."""
+
+
+class SerdeError(PenstockError):
+    """A key or value does not fit the serde that its store or stream was declared with. The message names both, and
+    what to declare."""
 
 
 class FencedError(PenstockError):
@@ -106,6 +112,7 @@ KINDS: Mapping[str, type[PenstockError]] = {
         PenstockError,
         PenstockTimeoutError,
         RetryableError,
+        SerdeError,
     )
 }
 """By name, the kinds that are made of a text alone: how an error keeps its kind on its way between processes."""

@@ -25,7 +25,7 @@ from penstock.api.graph import (
     SinkFunction,
     SinkSpec,
 )
-from penstock.api.serdes import Bytes, Json, Serde, String
+from penstock.api.serdes import Json, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import StreamTask
@@ -138,7 +138,7 @@ class Application:
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         return self._add(
             lambda i: InputSpec(
-                id=i, upstream=(), key_serde=(key or Bytes()).for_keys(), value_serde=value or Json(), stream=name
+                id=i, upstream=(), key_serde=(key or String()).for_keys(), value_serde=value or Json(), stream=name
             ),
             "input",
             op_id,
@@ -187,7 +187,8 @@ class StreamApplication(Application):
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream:
-        """Read a stream, `system.stream`. Default serdes: Bytes keys, Json values."""
+        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key is decoded
+        where an operator looks at it."""
         return MessageStream(self, self._add_input(stream, key, value, id))
 
 
@@ -203,7 +204,8 @@ class TaskApplication(Application):
         self._task = task
 
     def input(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Read a stream, `system.stream`. Default serdes: Bytes keys, Json values."""
+        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key is decoded
+        where an operator looks at it."""
         self._add_input(stream, key, value, None)
 
     def graph(self) -> ApplicationGraph:

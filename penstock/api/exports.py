@@ -44,6 +44,7 @@ from penstock.errors import (
     PenstockError,
     PenstockTimeoutError,
     RetryableError,
+    SerdeError,
     UserCodeError,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "SamzaInteger",
     "SamzaLong",
     "Serde",
+    "SerdeError",
     "Startpoint",
     "StartpointOldest",
     "StartpointSpecific",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.api.graph import FilterSpec, FlatMapSpec, MapSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde, not_bytes
+from penstock.api.serdes.failures import Part, Place
 from penstock.runtime.context import Position, failure_in
 
 _SERIALISED = frozenset({bytes, type(None)})
@@ -25,7 +26,8 @@ Push: TypeAlias = Callable[[Any, Any], None]
 class Columns(NamedTuple):
     """Some messages. Every column has the same length."""
 
-    keys: Sequence[Any]
+    keys: Sequence[Any] | None
+    """None until somebody needs them: then they are decoded from `key_bytes`, which are there until then."""
     values: Sequence[Any]
     rows: Sequence[int]
     """For each message, the row of the page it was made from."""
@@ -44,54 +46,78 @@ End: TypeAlias = Callable[[Columns, Position], None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way serialised messages take into a stage: decoded, through the steps, to the end."""
+    """One way serialised messages take into a stage: decoded, through the steps, to the end.
+
+    Keys that no operator looks at are not decoded.
+    """
 
     source: str
     """The operator the messages come from, named when one does not decode."""
+    place: Place
+    """Where its serdes are declared."""
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     steps: tuple[Step, ...]
     end: End
+    steps_need_keys: bool = False
+    end_needs_keys: bool = True
 
     def run(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int, position: Position) -> None:
         """Send messages on their way; `first` is the page's row of the first one. Raises OperatorFailedError."""
         rows = range(first, first + len(keys))
-        columns = Columns(
-            decode_column(self.key_serde, keys, rows, position, self.source),
-            decode_column(self.value_serde, values, rows, position, self.source),
-            rows,
-            keys,
-            values,
-        )
+        columns = Columns(None, self._decoded("value", values, rows, position), rows, keys, values)
+        if self.steps_need_keys:
+            columns = self._with_keys(columns, position)
         for step in self.steps:
             columns = step(columns, position)
+        if self.end_needs_keys:
+            columns = self._with_keys(columns, position)
         self.end(columns, position)
 
+    def _with_keys(self, columns: Columns, position: Position) -> Columns:
+        if columns.keys is not None or columns.key_bytes is None:
+            return columns
+        return columns._replace(keys=self._decoded("key", columns.key_bytes, columns.rows, position))
 
-def decode_column(
-    serde: Serde[Any], column: Sequence[bytes | None], rows: Sequence[int], position: Position, operator: str
-) -> Sequence[Any]:
-    """The objects of the bytes; None stays None."""
-    if type(serde) is Bytes:  # a subclass may decode
-        return column
-    decode, elements = serde.from_bytes, iter(column)
-    with _locating(elements, rows, position, operator):
-        return [None if data is None else decode(data) for data in elements]
+    def _decoded(
+        self, part: Part, column: Sequence[bytes | None], rows: Sequence[int], position: Position
+    ) -> Sequence[Any]:
+        """The objects of the bytes; None stays None."""
+        serde = self.key_serde if part == "key" else self.value_serde
+        if type(serde) is Bytes:  # a subclass may decode
+            return column
+        decode, elements = serde.from_bytes, iter(column)
+        with _locating(elements, rows, position, self.source):
+            try:
+                return [None if data is None else decode(data) for data in elements]
+            except Exception as error:
+                raise self.place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
 
 
 def encode_column(
-    serde: Serde[Any], column: Sequence[Any], rows: Sequence[int], position: Position, operator: str, what: str
+    part: Part,
+    serde: Serde[Any],
+    column: Sequence[Any] | None,
+    rows: Sequence[int],
+    position: Position,
+    operator: str,
+    place: Place,
 ) -> Sequence[bytes | None]:
-    """The bytes of the objects; None stays None. `what` says what they are, for an error."""
+    """The bytes of the objects; None stays None."""
+    if column is None:
+        raise ValueError(f"the {part}s at {place.name} were not decoded")
     encode, elements = serde.to_bytes, iter(column)
     with _locating(elements, rows, position, operator):
-        encoded = [None if value is None else encode(value) for value in elements]
+        try:
+            encoded = [None if value is None else encode(value) for value in elements]
+        except Exception as error:
+            raise place.unwritable(part, serde, _given_last(column, elements), error) from error
     if not _SERIALISED.issuperset(map(type, encoded)):
         results = iter(encoded)
         with _locating(results, rows, position, operator):
             for data in results:
                 if type(data) not in _SERIALISED:
-                    raise not_bytes(serde, data, what)
+                    raise not_bytes(serde, data, f"{place.name}, a {part}")
     return encoded
 
 
@@ -102,6 +128,12 @@ def _apply(
     elements = iter(column)
     with _locating(elements, rows, position, operator):
         return [function(element) for element in elements]
+
+
+def _given_last(column: Sequence[Any], elements: Iterator[Any]) -> Any:
+    """The element that an iterator over the column gave out last."""
+    left: int = elements.__length_hint__()  # type: ignore[attr-defined]
+    return column[len(column) - left - 1]
 
 
 @contextmanager
@@ -156,14 +188,18 @@ def _flat_map_step(op: FlatMapSpec) -> Step:
     def step(columns: Columns, position: Position) -> Columns:
         results = _apply(results_of, columns.values, columns.rows, position, op.id)
         return Columns(
-            [key for key, some in zip(columns.keys, results, strict=True) for _ in some],
+            _repeated(columns.keys, results),
             [value for some in results for value in some],
             [row for row, some in zip(columns.rows, results, strict=True) for _ in some],
-            None,
+            _repeated(columns.key_bytes, results),
             None,
         )
 
     return step
+
+
+def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
+    return None if column is None else [each for each, some in zip(column, results, strict=True) for _ in some]
 
 
 def _filter_step(op: FilterSpec) -> Step:
@@ -190,6 +226,8 @@ def one_by_one(push: Push) -> End:
     """An end that takes each message by itself, with the position at its row."""
 
     def end(columns: Columns, position: Position) -> None:
+        if columns.keys is None:
+            raise ValueError("the keys were not decoded")
         for position.row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
             push(key, value)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from penstock.api.graph import InputSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde
+from penstock.api.serdes.failures import Place, input_place
 from penstock.api.store import StoreSpec
 from penstock.runtime.columns import Push, Step, Way, is_stateless, one_by_one, step_of
 from penstock.runtime.context import Page, Position, SspTable
@@ -24,6 +25,7 @@ from penstock.runtime.operators import (
     sink_node,
     stateless_node,
 )
+from penstock.runtime.places import place_of_channel
 from penstock.runtime.router import Outlet, Router
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Routing, Topology, has_collector
 from penstock.state.engine import Engine
@@ -137,8 +139,9 @@ class StageInstance:
         specs = {op.id: op for op in operators}
         for channel in self.topology.channels_to(self.stage):
             targets = [specs[target] for target in channel.targets]
+            place = place_of_channel(channel, self.topology.graph)
             self.channel_ways[channel.number] = [
-                self._way(channel.source, channel.key_serde, channel.value_serde, targets, [], nodes)
+                self._way(channel.source, place, channel.key_serde, channel.value_serde, targets, [], nodes)
             ]
 
     def _following(self, op: OperatorSpec) -> tuple[list[OperatorSpec], list[Outlet]]:
@@ -157,6 +160,7 @@ class StageInstance:
     def _way(
         self,
         source: str,
+        place: Place,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
         operators: list[OperatorSpec],
@@ -172,12 +176,12 @@ class StageInstance:
             operators, outlets = self._following(operators[0])
         if len(outlets) == 1 and not operators:
             channel = outlets[0].channel
-            end = outlets[0].end(
-                same_keys=channel.key_serde is key_serde, same_values=channel.value_serde is value_serde
-            )
+            same_keys = channel.key_serde is key_serde
+            end = outlets[0].end(same_keys=same_keys, same_values=channel.value_serde is value_serde)
         else:
+            same_keys = False
             end = one_by_one(_push_to(operators, outlets, nodes))
-        return Way(source, key_serde, value_serde, tuple(steps), end)
+        return Way(source, place, key_serde, value_serde, tuple(steps), end, end_needs_keys=not same_keys)
 
     def _build_node(self, op: OperatorSpec, nodes: Mapping[str, Push]) -> Push:
         downstream = _push_to(*self._following(op), nodes)
@@ -194,13 +198,22 @@ class StageInstance:
 
     def _build_input(self, op: InputSpec, nodes: Mapping[str, Push]) -> None:
         ways = [
-            Way(op.id, _AS_IT_IS, _AS_IT_IS, (), outlet.end(same_keys=True, same_values=True))
+            Way(
+                op.id,
+                input_place(op.stream),
+                _AS_IT_IS,
+                _AS_IT_IS,
+                (),
+                outlet.end(same_keys=True, same_values=True),
+                end_needs_keys=False,
+            )
             for outlet in self._outgoing(op)
             if outlet.channel.raw
         ]
         operators, outlets = self._following(op)
         if operators or outlets:
-            ways.append(self._way(op.id, op.key_serde, op.value_serde, operators, outlets, nodes))
+            place = input_place(op.stream)
+            ways.append(self._way(op.id, place, op.key_serde, op.value_serde, operators, outlets, nodes))
         self.input_ways[self.topology.graph.inputs.index(op)] = ways
 
     def _output_pushes(self, op: OperatorSpec) -> dict[str, Push]:

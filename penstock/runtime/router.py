@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import not_bytes
+from penstock.api.serdes.failures import Place
 from penstock.runtime.columns import Columns, End, Push, encode_column
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.places import place_of_channel
 from penstock.runtime.topology import Channel, Routing, Topology
 from penstock.system.partitioner import partitions_of
 
@@ -33,8 +35,9 @@ class Outlet:
     origins, offsets and timestamps, all at once.
     """
 
-    def __init__(self, channel: Channel, position: Position) -> None:
+    def __init__(self, channel: Channel, position: Position, place: Place) -> None:
         self.channel = channel
+        self._place = place
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.bytes = 0
@@ -51,16 +54,22 @@ class Outlet:
         key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
         encode_key, encode_value = key_serde.to_bytes, value_serde.to_bytes
         add_key, add_value, add_row = self.keys.append, self.values.append, self._rows.append
-        operator = self.channel.source
+        operator, place = self.channel.source, self._place
 
         def push(key: Any, value: Any) -> None:
             try:
-                key_bytes = None if key is None else encode_key(key)
-                value_bytes = None if value is None else encode_value(value)
+                try:
+                    key_bytes = None if key is None else encode_key(key)
+                except Exception as error:
+                    raise place.unwritable("key", key_serde, key, error) from error
+                try:
+                    value_bytes = None if value is None else encode_value(value)
+                except Exception as error:
+                    raise place.unwritable("value", value_serde, value, error, key) from error
                 if value_bytes is not None and type(value_bytes) is not bytes:
-                    raise not_bytes(value_serde, value_bytes, f"{_whereto(self.channel)}, value of key {key!r}")
+                    raise not_bytes(value_serde, value_bytes, f"{place.name}, value of key {key!r}")
                 if key_bytes is not None and type(key_bytes) is not bytes:
-                    raise not_bytes(key_serde, key_bytes, f"{_whereto(self.channel)}, key {key!r}")
+                    raise not_bytes(key_serde, key_bytes, f"{place.name}, key {key!r}")
             except BaseException as error:  # a message that does not serialise failed in the operator that made it
                 raise failure_in(operator, error) from error
             add_key(key_bytes)
@@ -82,16 +91,14 @@ class Outlet:
     def end(self, *, same_keys: bool, same_values: bool) -> End:
         """Add whole columns. `same_*` says that the bytes that were read, where they are still at hand, are what the
         channel's serde would write."""
-        channel = self.channel
+        channel, place = self.channel, self._place
 
         def end(columns: Columns, position: Position) -> None:
             keys, values, rows, key_bytes, value_bytes = columns
             if key_bytes is None or not same_keys:
-                what = f"{_whereto(channel)}, a key"
-                key_bytes = encode_column(channel.key_serde, keys, rows, position, channel.source, what)
+                key_bytes = encode_column("key", channel.key_serde, keys, rows, position, channel.source, place)
             if value_bytes is None or not same_values:
-                what = f"{_whereto(channel)}, a value"
-                value_bytes = encode_column(channel.value_serde, values, rows, position, channel.source, what)
+                value_bytes = encode_column("value", channel.value_serde, values, rows, position, channel.source, place)
             self.keys.extend(key_bytes)
             self.values.extend(value_bytes)
             self._rows.extend(rows)
@@ -148,12 +155,6 @@ class Outlet:
         self.clear()
 
 
-def _whereto(channel: Channel) -> str:
-    if channel.output is not None:
-        return f"output `{channel.output}`"
-    return f"messages of operator `{channel.source}` to {', '.join(f'`{target}`' for target in channel.targets)}"
-
-
 def _cuts(keys: list[bytes | None], values: list[bytes | None], total: int) -> Iterator[tuple[int, int]]:
     """Index ranges of at most MAX_PACKET_BYTES each, or of one message; `total` is the bytes of all."""
     if total <= MAX_PACKET_BYTES:
@@ -188,7 +189,9 @@ class Router:
         self._tasks = tasks
         self._token = ""
         self._output_partitions = output_partitions
-        self.outlets = {c.number: Outlet(c, position) for c in topology.channels_from(stage)}
+        self.outlets = {
+            c.number: Outlet(c, position, place_of_channel(c, topology.graph)) for c in topology.channels_from(stage)
+        }
         self._sent: dict[tuple[int, int], list[int]] = {}
         """(stage, task) -> [packets, messages] sent there."""
 

@@ -5,29 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
+from penstock.api.serdes.failures import Place
 from penstock.errors import ConfigError
 
 
-def range_bounds(store: str, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
+def range_bounds(store: Place, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
     """Where a range begins (inclusive) and ends (exclusive).
 
     Raises:
         ConfigError: the bytes of the store's keys do not sort as the keys do, or `from_key` comes after `to_key`.
+        SerdeError: the serde does not take one of them.
     """
     if not serde.ordered:
         raise ConfigError(
-            f"store `{store}` has no ranges: the bytes of its keys (serde `{serde.name}`) do not sort as the keys do. "
-            f'Declare app.store("{store}", key=...) with {_ordered_instead(serde)}'
+            f"{store.name} has no ranges: the bytes of its keys (serde `{serde.name}`) do not sort as the keys do. "
+            f"Declare {store.declaration.format(part='key', serde='...')} with {_ordered_instead(serde)}"
         )
-    start, end = serde.bound_to_bytes(from_key), serde.bound_to_bytes(to_key)
-    for key, bound in ((from_key, start), (to_key, end)):
-        if type(bound) is not bytes:
-            raise not_bytes(serde, bound, f"store `{store}`, key {key!r}")
+    start, end = (_bound(store, serde, key) for key in (from_key, to_key))
     if start > end:
         raise ConfigError(
-            f"store `{store}`: the range from {from_key!r} to {to_key!r} begins after its end: give the smaller first"
+            f"{store.name}: the range from {from_key!r} to {to_key!r} begins after its end: give the smaller first"
         )
     return start, end
+
+
+def _bound(store: Place, serde: Serde[Any], key: Any) -> bytes:
+    try:
+        bound = serde.bound_to_bytes(key)
+    except Exception as error:
+        raise store.unwritable("key", serde, key, error) from error
+    if type(bound) is not bytes:
+        raise not_bytes(serde, bound, f"{store.name}, key {key!r}")
+    return bound
 
 
 _SAMZA = {"integer": "ps.Integer()", "long": "ps.Long()", "double": "ps.Double()"}

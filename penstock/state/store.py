@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.api.serdes import not_bytes
+from penstock.api.serdes.failures import store_place
 from penstock.api.store import KeyValueStore, StoreSpec
-from penstock.errors import Interrupted
+from penstock.errors import Interrupted, SerdeError
 from penstock.state.cache import ValueCache
 from penstock.state.engine import Engine, EngineFailedError
 from penstock.state.overlay import MISSING, Overlay
@@ -23,6 +24,7 @@ class TaskStore(KeyValueStore):
 
     def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
         self.name = spec.name
+        self._place = store_place(spec.name)
         self._engine = engine
         self._cache = ValueCache(cache_entries)
         """What the engine holds of the keys used last. What this attempt wrote is in the overlay."""
@@ -55,7 +57,10 @@ class TaskStore(KeyValueStore):
         """Called when an attempt's input is processed; a store that watches its use raises here."""
 
     def get(self, key: Any) -> Any:
-        key_bytes = self._encode_key(key)
+        try:
+            key_bytes = self._encode_key(key)
+        except Exception as error:
+            raise self._unwritable_key(key, error) from error
         try:
             data: Any = self._changes.get(key_bytes, MISSING)
         except TypeError:  # it cannot be hashed
@@ -64,7 +69,12 @@ class TaskStore(KeyValueStore):
             data = self._cache.young.get(key_bytes, MISSING)
             if data is MISSING:
                 data = self._load(key, key_bytes)
-        return None if data is None else self._decode(data)
+        if data is None:
+            return None
+        try:
+            return self._decode(data)
+        except Exception as error:
+            raise self._place.unreadable("value", self._value_serde, data, error, key) from error
 
     def _load(self, key: Any, key_bytes: bytes) -> Any:
         if type(key_bytes) is not bytes:
@@ -79,12 +89,18 @@ class TaskStore(KeyValueStore):
         return data
 
     def put(self, key: Any, value: Any) -> None:
-        key_bytes = self._encode_key(key)
+        try:
+            key_bytes = self._encode_key(key)
+        except Exception as error:
+            raise self._unwritable_key(key, error) from error
         if type(key_bytes) is not bytes:
             raise self._bad_key(key, key_bytes)
         data = None
         if value is not None:
-            data = self._encode(value)
+            try:
+                data = self._encode(value)
+            except Exception as error:
+                raise self._place.unwritable("value", self._value_serde, value, error, key) from error
             if type(data) is not bytes:
                 raise not_bytes(self._value_serde, data, f"store `{self.name}`, value of key {key!r}")
         self._changes[key_bytes] = data
@@ -93,7 +109,7 @@ class TaskStore(KeyValueStore):
         self.put(key, None)
 
     def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
-        return self._scan(*range_bounds(self.name, self._key_serde, from_key, to_key))
+        return self._scan(*range_bounds(self._place, self._key_serde, from_key, to_key))
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         return self._scan(None, None)
@@ -102,7 +118,10 @@ class TaskStore(KeyValueStore):
         return list(self.range(from_key, to_key))
 
     def _bound(self, key: Any) -> bytes:
-        key_bytes = self._encode_key(key)
+        try:
+            key_bytes = self._encode_key(key)
+        except Exception as error:
+            raise self._unwritable_key(key, error) from error
         if type(key_bytes) is not bytes:
             raise self._bad_key(key, key_bytes)
         return key_bytes
@@ -125,7 +144,26 @@ class TaskStore(KeyValueStore):
                 return
             except BaseException as error:
                 raise self._engine_failed(error) from error
-            yield decode_key(key), decode(data)
+            try:
+                key_and_value = decode_key(key), decode(data)
+            except Exception as error:
+                raise self._unreadable(key, data) from error
+            yield key_and_value
+
+    def _unwritable_key(self, key: Any, error: Exception) -> SerdeError:
+        return self._place.unwritable("key", self._key_serde, key, error)
+
+    def _unreadable(self, key_bytes: bytes, data: bytes) -> SerdeError:
+        """The error for an entry that does not decode: its key does not, or its value."""
+        try:
+            key = self._decode_key(key_bytes)
+        except Exception as error:
+            return self._place.unreadable("key", self._key_serde, key_bytes, error)
+        try:
+            self._decode(data)
+        except Exception as error:
+            return self._place.unreadable("value", self._value_serde, data, error, key)
+        return SerdeError(f"store `{self.name}`: the entry of key {key!r} did not decode, and then did")
 
     def _bad_key(self, key: Any, key_bytes: object) -> TypeError:
         return not_bytes(self._key_serde, key_bytes, f"store `{self.name}`, key {key!r}")

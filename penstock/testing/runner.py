@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.api.application import Application
 from penstock.api.serdes import Serde, not_bytes
+from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
 from penstock.config.table import BROADCAST_INPUTS
@@ -114,8 +115,8 @@ class TestRunner:
         writer = self._systems[name.system].writer(None)
         for number, item in enumerate(values):
             key, value = item if isinstance(item, tuple) else (None, item)
-            key_bytes = None if key is None else _bytes(spec.key_serde, key, f"`{stream}`, a key")
-            value_bytes = None if value is None else _bytes(spec.value_serde, value, f"`{stream}`, a value")
+            key_bytes = None if key is None else _bytes(name, "key", spec.key_serde, key)
+            value_bytes = None if value is None else _bytes(name, "value", spec.value_serde, value)
             target = partition
             if target is None:
                 target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
@@ -221,10 +222,14 @@ class TestRunner:
             instance.drop_attempts()
 
 
-def _bytes(serde: Serde[Any], obj: Any, what: str) -> bytes:
-    data = serde.to_bytes(obj)
+def _bytes(stream: SystemStream, part: Part, serde: Serde[Any], obj: Any) -> bytes:
+    place = input_place(stream)
+    try:
+        data = serde.to_bytes(obj)
+    except Exception as error:
+        raise place.unwritable(part, serde, obj, error) from error
     if type(data) is not bytes:
-        raise not_bytes(serde, data, what)
+        raise not_bytes(serde, data, f"{place.name}, a {part}")
     return data
 
 

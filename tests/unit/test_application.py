@@ -57,7 +57,7 @@ def test_default_serdes() -> None:
     assert serdes == {
         "input-1": ("long", "string"), "filter-1": ("long", "string"), "partition_by-1": ("string", "string"),
         "map-1": ("string", "json"), "partition_by-2": ("bytes", "double"), "process-1": ("bytes", "json"),
-        "send_to-1": ("bytes", "json"), "input-2": ("bytes", "json"),
+        "send_to-1": ("bytes", "json"), "input-2": ("string", "json"),
     }  # fmt: skip
     stores = {s.name: (s.key_serde.name, s.value_serde.name) for s in graph.stores}
     assert stores == {"s": ("string", "json"), "t": ("ordered-long", "double")}

@@ -31,7 +31,9 @@ def test_a_value_that_does_not_serialise_is_the_users_error(shuffled: bool) -> N
     stream.sink(lambda _, collector, __: collector.send("out", value=object()), id="write")
     with pytest.raises(ps.UserCodeError) as caught:
         TestRunner(app, partitions=1).input("m.in", [1]).run()
-    assert caught.value.failed.reason == "TypeError: Type is not JSON serializable: object"
+    reason = caught.value.failed.reason
+    assert reason.startswith("SerdeError: output `m.out`: the value <object object at ")
+    assert "cannot be written by ps.Json(): TypeError: Type is not JSON serializable: object. ps.Json() takes" in reason
     assert caught.value.failed.operator == "write"
 
 

@@ -1,0 +1,189 @@
+"""What is said where an object does not fit its serde: where, what was expected and found, and what to declare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.json import Json, JsonKey
+from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.tuples import Tuple
+from penstock.errors import SerdeError
+
+Part: TypeAlias = Literal["key", "value"]
+
+_SHOWN = 100
+"""Characters of a key or value in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of serde: how it is declared, its classes, the types it takes, and these in words."""
+
+    declaration: str
+    classes: tuple[type, ...]
+    types: tuple[type, ...]
+    takes: str
+
+
+_KINDS = (
+    _Kind("ps.Bytes()", (Bytes,), (bytes,), "bytes"),
+    _Kind("ps.String()", (String,), (str,), "str"),
+    _Kind("ps.Integer()", (Integer, OrderedInteger), (int,), "int from -2^31 to 2^31 - 1"),
+    _Kind("ps.Long()", (Long, OrderedLong), (int,), "int from -2^63 to 2^63 - 1"),
+    _Kind("ps.Double()", (Double, OrderedDouble), (float, int), "float, or int that equals one"),
+    _Kind("ps.Json()", (Json, JsonKey), (object,), "dict with str keys, list, str, int of 64 bits, float, bool, None"),
+    _Kind("ps.Tuple()", (Tuple,), (tuple,), "tuple with its number of fields"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where keys and values have serdes: a store, a stream, or the messages between two operators.
+
+    `declaration` declares a serde there, as `app.store("totals", {part}={serde})`; it is empty where none is declared.
+    """
+
+    name: str
+    declaration: str
+
+    def unwritable(
+        self, part: Part, serde: Serde[Any], obj: object, error: Exception, key: object = None
+    ) -> SerdeError:
+        """The error for an object that the serde does not write; `key` is that of a value, if it is known."""
+        kind, name = _kind_of(serde), declared(serde)
+        problem = f"cannot be written by {name}: {_text(error)}"
+        advice = f"Give it a {part} that it takes"
+        if kind is not None:
+            if not isinstance(obj, kind.types):
+                problem = f"is {_article(obj)}, but {part}s are declared as {name}"
+            advice = f"{name} takes {kind.takes}"
+            better = fitting(obj, part)
+            if better is not None and better != name and self.declaration:
+                advice += f"; for this {part}, declare {self.declaration.format(part=part, serde=better)}"
+        _trim(error)
+        return SerdeError(f"{self.name}: {_subject(part, obj, key)} {problem}. {advice}")
+
+    def unreadable(
+        self, part: Part, serde: Serde[Any], data: bytes, error: Exception, key: object = None
+    ) -> SerdeError:
+        """The error for bytes that the serde does not read."""
+        advice = ""
+        if self.declaration:
+            better = "ps.String()" if _is_text(data) and not isinstance(serde, String) else "ps.Bytes()"
+            advice = (
+                f". Declare the serde they were written with, as {self.declaration.format(part=part, serde=better)}"
+            )
+        _trim(error)
+        return SerdeError(
+            f"{self.name}: {_subject(part, data, key)} cannot be read by {declared(serde)}: {_text(error)}{advice}"
+        )
+
+
+def store_place(name: str) -> Place:
+    """The place of a declared store."""
+    return Place(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
+
+
+def input_place(stream: object) -> Place:
+    """The place of a declared input stream."""
+    return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
+
+
+def output_place(stream: object) -> Place:
+    """The place of a declared output stream."""
+    return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
+
+
+def declared(serde: Serde[Any]) -> str:
+    """The serde as it is declared; the class's name if it is one of the application's own."""
+    if isinstance(serde, Tuple):
+        return f"ps.Tuple({', '.join(map(declared, serde.fields))})"
+    kind = _kind_of(serde)
+    if kind is None:
+        return type(serde).__qualname__
+    own = type(serde).__name__
+    return f"ps.{own}()" if own.startswith("Samza") else kind.declaration
+
+
+def fitting(obj: object, part: Part) -> str | None:
+    """The declaration of a serde that takes the object, if one of Penstock's does."""
+    match obj:
+        case str():
+            return "ps.String()"
+        case bytes():
+            return "ps.Bytes()"
+        case bool() | dict() | list() | None:
+            return "ps.Json()"
+        case int():
+            return "ps.Long()" if -(1 << 63) <= obj < 1 << 63 else None
+        case float():
+            return "ps.Double()"
+        case tuple() if part == "key":
+            fields = [fitting(field, part) for field in obj]
+            return (
+                f"ps.Tuple({', '.join(map(str, fields))})"
+                if fields and {None, "ps.Json()"}.isdisjoint(fields)
+                else None
+            )
+        case tuple():
+            return "ps.Json()"
+        case _:
+            return None
+
+
+def _kind_of(serde: Serde[Any]) -> _Kind | None:
+    """The kind, if it is one of Penstock's own."""
+    if not _is_ours(type(serde).__module__):
+        return None
+    return next((kind for kind in _KINDS if isinstance(serde, kind.classes)), None)
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("penstock.")
+
+
+def _trim(error: Exception) -> None:
+    """Leave out the frames before the application's own, which is all of them where a serde of Penstock raised."""
+    frame = error.__traceback__
+    while frame is not None and _is_ours(frame.tb_frame.f_globals.get("__name__", "")):
+        frame = frame.tb_next
+    error.__traceback__ = frame
+
+
+def _subject(part: Part, obj: object, key: object) -> str:
+    if part == "key":
+        return f"the key {_shown(obj)}"
+    return f"the value {_shown(obj)}" + ("" if key is None else f" of key {_shown(key)}")
+
+
+def _shown(obj: object) -> str:
+    try:
+        text = repr(obj)
+    except Exception as error:
+        return f"(its repr raised {type(error).__name__})"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+
+
+def _article(obj: object) -> str:
+    name = type(obj).__name__
+    if name in {"bytes", "str", "None", "NoneType"}:
+        return name
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _text(error: Exception) -> str:
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception as failure:
+        return f"{name} (its text cannot be shown: __str__ raised {type(failure).__name__})"
+    return f"{name}: {text}" if text else name
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return data.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
