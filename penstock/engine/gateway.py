@@ -158,12 +158,16 @@ def is_ours() -> bool:
     return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
 
 
-def stop_session(session: SparkSession) -> None:
-    """Stop it, or forget it if its JVM is dead."""
+def stop_context(context: SparkContext) -> None:
+    """Stop it, with the session that was made on it meanwhile, or forget it if its JVM is dead."""
     if is_ours() and _Current.jvm is not None and _Current.jvm.death() is not None:
         forget()
-    else:
+        return
+    session = SparkSession._instantiatedSession  # noqa: SLF001
+    if session is not None and session.sparkContext is context:
         session.stop()
+    else:
+        context.stop()
 
 
 def _is_broken(error: BaseException | None) -> bool:
@@ -190,8 +194,8 @@ def forget() -> None:
     _Current.jvm = None
 
 
-def silence_broken_streams(session: SparkSession) -> None:
+def silence_broken_streams(context: SparkContext) -> None:
     """PySpark's server for accumulators prints a traceback when the JVM's connection to it breaks."""
-    server: Any = getattr(session.sparkContext, "_accumulatorServer", None)
+    server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

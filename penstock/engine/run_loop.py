@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
-from pyspark.sql import SparkSession
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
@@ -65,7 +65,7 @@ class RunLoop:
 
     def __init__(
         self,
-        spark: SparkSession,
+        context: SparkContext,
         job: PreparedJob,
         log: CheckpointLog,
         keeper: LeaseKeeper,
@@ -73,7 +73,7 @@ class RunLoop:
         board: ProgressBoard,
         stop: StopRequest,
     ) -> None:
-        self._context = spark.sparkContext
+        self._context = context
         self._job = job
         self._log = log
         self._keeper = keeper

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.config.model import ContainerSettings
@@ -55,8 +55,8 @@ def find_java() -> None:
     os.environ["JAVA_HOME"] = str(JAVA_HOME)
 
 
-def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
-    """A session of these `spark.*` keys, on loopback where the master is local.
+def create_context(app_name: str, spark_conf: dict[str, str]) -> SparkContext:
+    """A Spark context of these `spark.*` keys, on loopback where the master is local.
 
     Raises:
         ConfigError: a key is set that Penstock cannot run with, or this process has a Spark session already.
@@ -77,13 +77,17 @@ def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = defaults | spark_conf
     start_jvm(conf)
+    context = SparkContext(conf=SparkConf().setAppName(app_name).setAll(list(conf.items())))
+    silence_broken_streams(context)
+    context.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
+    return context
+
+
+def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
+    """A session on such a context."""
+    create_context(app_name, spark_conf)
     builder: Any = SparkSession.builder
-    builder = builder.appName(app_name)
-    for key, value in conf.items():
-        builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    silence_broken_streams(session)
-    session.sparkContext.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
     return session
 
 
