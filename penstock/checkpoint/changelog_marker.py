@@ -83,6 +83,15 @@ class ChangelogOffset:
         return f"{self.id}:{'null' if self.offset is None else self.offset}"
 
     @classmethod
+    def is_one(cls, text: str) -> bool:
+        """Whether the text has the form, which no offset of an input of Penstock has."""
+        try:
+            cls.parse(text)
+        except CorruptError:
+            return False
+        return True
+
+    @classmethod
     def parse(cls, text: str) -> ChangelogOffset:
         """Read `<checkpoint id>:<offset or null>`. Raises CorruptError for anything else."""
         checkpoint_id, _, offset = text.partition(":")

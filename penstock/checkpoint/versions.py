@@ -168,6 +168,34 @@ def read_task(
     return TaskCheckpoint(offsets, {changelog_marker.BACKEND: found} if found else {})
 
 
+def needed_markers(
+    record: CheckpointRecord, task: int, changelogs: Mapping[SystemStreamPartition, str]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Backend -> store -> every marker of one task that any version of the checkpoint holds: what must stay for it.
+
+    A changelog's position in V1 is told by its form, so one in a stream that the configuration does not name any more
+    counts too; its store is then called by the stream's name.
+
+    Raises:
+        CorruptError: a value does not decode.
+    """
+    found: dict[str, dict[str, tuple[str, ...]]] = {
+        backend: {store: (marker,) for store, marker in stores.items()}
+        for backend, stores in markers(record, task).items()
+    }
+    first = record.tasks.get(task, {}).get(str(v1.VERSION))
+    if first is None:
+        return found
+    streamed = found.setdefault(changelog_marker.BACKEND, {})
+    for ssp, offset in CheckpointV1.decode(first).offsets.items():
+        if offset is None or not (ssp in changelogs or ChangelogOffset.is_one(offset)):
+            continue
+        store = changelogs.get(ssp, ssp.stream)
+        marker = ChangelogStreamMarker(ssp, ChangelogOffset.parse(offset).offset).serialize()
+        streamed[store] = (*streamed.get(store, ()), marker)
+    return found
+
+
 def samza_value(record: CheckpointRecord, task: int, version: int) -> str | None:
     """One task's value as Samza writes it: the one in the record, or a V1 made of its V2; None if neither is there.
 

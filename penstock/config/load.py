@@ -47,7 +47,7 @@ def load_config(
         problems.append("`job.name` is missing: set it in the configuration, or give the application a name")
     _raise(problems)
     config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values})
-    _raise(_unknown_systems(config))
+    _raise([*_unknown_systems(config), *_never_again(config)])
     return config
 
 
@@ -119,6 +119,31 @@ def _unknown_systems(config: JobConfig) -> list[str]:
         if stream.system not in config.system_names:
             known = ", ".join(config.system_names)
             problems.append(f"`{key}` ({config.origin(key)}): there is no system `{stream.system}`; known: {known}")
+    return problems
+
+
+def _never_again(config: JobConfig) -> list[str]:
+    """What lets a job run, and write checkpoints that no start with this configuration can begin with."""
+    problems = []
+    write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
+    if set(write).isdisjoint(read):
+        problems.append(
+            f"`{table.READ_VERSIONS.name}` = `{','.join(map(str, read))}` ({config.origin(table.READ_VERSIONS.name)}) "
+            f"has none of the versions that `{table.WRITE_VERSIONS.name}` = `{','.join(map(str, write))}` "
+            f"({config.origin(table.WRITE_VERSIONS.name)}) writes: no start could read a checkpoint of this job"
+        )
+    places = {f"stores.{name}": name for name in config.store_names}
+    for place, name in ({"stores": ""} | places).items():
+        settings = config.store(name)
+        key = next(
+            (key for key in (f"{place}.restore.factories", f"{place}.backup.factories") if key in config.origins), None
+        )
+        if key is not None and set(settings.restore_factories).isdisjoint(settings.backup_factories):
+            problems.append(
+                f"`{key}` ({config.origin(key)}): none of the backends that are restored from "
+                f"({', '.join(settings.restore_factories)}) is backed up to ({', '.join(settings.backup_factories)}). "
+                f"Add one of the latter to `{place}.restore.factories`"
+            )
     return problems
 
 

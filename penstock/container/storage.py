@@ -156,7 +156,7 @@ class ContainerStorage:
             restore_order(store, self._package.config.store(store).restore_factories, markers),
             markers,
             live,
-            lambda directory: self._folders.open(store, directory),
+            lambda directory: self._folders.open_restored(store, directory),
             progress,
         )
         self._failed.extend(_fallbacks(store, task, checkpoint_id, restored))

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
 from penstock.state.copies import LocalCopies
-from penstock.state.engine import Engine, open_engine
+from penstock.state.engine import Engine, open_engine, open_restored
 
 
 def stores_directory(config: JobConfig, job_uid: str) -> Path:
@@ -53,6 +53,10 @@ class StoreFolders:
     def open(self, store: str, directory: Path, *, read_only: bool = False) -> Engine:
         """The store's engine over a folder."""
         return open_engine(self._config.store(store), directory, read_only=read_only)
+
+    def open_restored(self, store: str, directory: Path) -> Engine:
+        """The store's engine over a folder that a restore has filled, whatever kind of engine its files are of."""
+        return open_restored(self._config.store(store), directory)
 
     def remove_live(self, store: str, task: int) -> None:
         """Remove the working copy and what was being made; they are never read again."""

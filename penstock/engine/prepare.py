@@ -201,7 +201,7 @@ def prepare(
         NotFoundError: an input or the named checkpoint does not exist.
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
-    _check_config_stores(graph, config)
+    check_config(graph, config)
     ends = streams.ends()
     grouping = streams.group(ends)
     tasks = grouping.count
@@ -294,12 +294,30 @@ def _old_numbers(store: str, before: str, now: str) -> str:
     )
 
 
-def _check_config_stores(graph: ApplicationGraph, config: JobConfig) -> None:
+def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if the configuration does not fit the application's stores."""
     known = {spec.name for spec in graph.stores}
     for name in config.store_names:
         if name not in known:
             stores = ", ".join(f"`{store}`" for store in sorted(known)) or "none"
             raise ConfigError(f"`stores.{name}.*` is configured, but the application has the stores: {stores}")
+    _check_versions(known, config)
+
+
+def _check_versions(stores: Iterable[str], config: JobConfig) -> None:
+    """Checkpoints must be written in a version that can hold the markers of every store, and be read in it."""
+    write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
+    used = next(version for version in read if version in write)
+    if used == V2:
+        return
+    lost = sorted(store for store in stores if BACKEND not in config.store(store).backup_factories)
+    if lost:
+        raise ConfigError(
+            f"checkpoints would be read in version {used} (task.checkpoint.write.versions is "
+            f"{','.join(map(str, write))}, task.checkpoint.read.versions {','.join(map(str, read))}), which holds "
+            f"markers of `{BACKEND}` only. The stores {', '.join(f'`{store}`' for store in lost)} are not backed up "
+            f"to it, so no start could restore them. Add it to their backup.factories, or write and read version {V2}"
+        )
 
 
 def _pickle(package: object) -> bytes:
@@ -314,4 +332,4 @@ def _pickle(package: object) -> bytes:
     return data
 
 
-__all__ = ["JobStreams", "PreparedJob", "check_layout", "prepare", "store_layout"]
+__all__ = ["JobStreams", "PreparedJob", "check_config", "check_layout", "prepare", "store_layout"]

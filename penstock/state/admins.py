@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions import needed_markers
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.object_store import ObjectStore
@@ -65,7 +66,7 @@ class BackendAdmins:
         A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
         the others are asked all the same, and then its error is raised.
         """
-        kept, gone = _by_backend(retained), _by_backend(left)
+        kept, gone = self._by_backend(retained), self._by_backend(left)
         found: dict[str, Garbage] = {}
         failures: list[PenstockError] = []
         for name in dict.fromkeys((*self._configured, *kept, *gone)):
@@ -96,12 +97,13 @@ class BackendAdmins:
             self._admins[name] = backend_factory(name).admin(context)
         return self._admins[name]
 
-
-def _by_backend(records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
-    found: dict[str, dict[StoreMarker, None]] = {}
-    for record in records:
-        for task in record.tasks:
-            for backend, stores in markers(record, task).items():
-                for store, marker in stores.items():
-                    found.setdefault(backend, {})[StoreMarker(store, task, marker)] = None
-    return {backend: tuple(own) for backend, own in found.items()}
+    def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
+        """Every marker that any version of the checkpoints holds."""
+        found: dict[str, dict[StoreMarker, None]] = {}
+        for record in records:
+            for task in record.tasks:
+                changelogs = self._config.changelog_partitions(record.stores, task)
+                for backend, stores in needed_markers(record, task, changelogs).items():
+                    for store, own in stores.items():
+                        found.setdefault(backend, {}).update((StoreMarker(store, task, each), None) for each in own)
+        return {backend: tuple(own) for backend, own in found.items()}

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engine import Engine
 from penstock.state.reader import StateReader
@@ -56,7 +56,9 @@ def verify(
     """
     verdicts = []
     for store in stores:
-        found = {name: None for task in record.tasks for name, own in markers(record, task).items() if store in own}
+        found = {
+            name: None for task in record.tasks for name, own in reader.markers(record, task).items() if store in own
+        }
         verdicts.append(
             StoreVerdict(store, tuple(_look(reader, record, store, backend, looked_at) for backend in found))
         )
@@ -70,7 +72,7 @@ def _look(
     backend: str,
     looked_at: Callable[[str, str, int], None],
 ) -> BackendVerdict:
-    missing = [task for task in record.tasks if store not in markers(record, task).get(backend, {})]
+    missing = [task for task in record.tasks if store not in reader.markers(record, task).get(backend, {})]
     if missing:
         tasks = ", ".join(map(str, missing))
         return BackendVerdict(backend, None, f"no marker yet in task {tasks}: its base is not complete")

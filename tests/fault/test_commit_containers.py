@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.outcome import Succeeded
+from penstock.system.partitioner import partition_of
 from tests.support.commit_jobs import CommitJob, Markers
 from tests.support.container_app import messages, oracle
 from tests.support.containers import DEADLINE_S, ContainerProcess, wait_until
@@ -434,6 +435,30 @@ def test_without_a_marker_from_any_configured_backend_another_one_is_used(
     assert sorted(job.notes) == [without_marker(task, FILES, 2, "blob") for task in range(TASKS)]
     job.run_batch(3, C)
     assert job.restored(job.whole_commit(3), FILES) == oracle(A, B, C)
+
+
+@pytest.mark.parametrize(("before", "after"), [("memory", "rocksdb"), ("rocksdb", "memory")])
+def test_files_of_another_kind_of_store_are_restored(
+    tmp_path: Path, container: ContainerProcess, before: str, after: str
+) -> None:
+    """A blob is an engine's files. After a change of `stores.<name>.factory` a checkpoint may have files of both kinds:
+    a store that did not change since keeps its old index."""
+    blob = {"stores.backup.factories": "blob"}
+    first = [message for message in B if partition_of(message["key"].encode(), TASKS) == 0]
+    job = opened(tmp_path, container, **blob, **{"stores.totals.factory": before})
+    markers = job.whole_commit(1)
+    job = reconfigured(job, **blob, **{"stores.totals.factory": after})
+    job.open_at(1, markers, last_ended=1)
+    job.run_batch(2, first)
+    mixed = job.whole_commit(2)
+    assert mixed["0"] != markers["0"]
+    assert mixed["1"] == markers["1"]
+    for kind in (before, after):
+        job = reconfigured(job, **blob, **{"stores.totals.factory": kind})
+        job.open_at(2, mixed, last_ended=2)
+        assert job.notes == []
+    job.run_batch(3, C)
+    assert job.restored(job.whole_commit(3)) == oracle(A, first, C)
 
 
 def test_when_no_configured_backend_can_restore_the_others_of_the_checkpoint_are_tried(

@@ -21,6 +21,7 @@ from penstock.checkpoint.versions import (
     build_versions,
     choose_newest,
     choose_version,
+    needed_markers,
     read_task,
     samza_value,
     versions_of,
@@ -164,6 +165,21 @@ def test_samzas_value_of_a_version_that_was_not_written() -> None:
     assert samza_value(record({}), 0, 1) is None
 
 
+def test_what_any_version_needs_stays() -> None:
+    """Also a position in a stream that the configuration does not name any more; never an input's offset."""
+    first = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1,)))
+    kept = {store: (marker,) for store, marker in STREAMED.items()}
+    assert needed_markers(first, 0, CHANGELOGS) == {BACKEND: kept}
+    renamed = {"orders-changelog": kept["orders"], "totals-changelog": kept["totals"]}
+    assert needed_markers(first, 0, {}) == {BACKEND: renamed}
+    second = record(build_versions(ID, {INPUT: "42"}, MARKERS, (2,)))
+    assert needed_markers(second, 0, {}) == {BACKEND: kept, "changelog-files": {"orders": ("delta",)}}
+    both = record(build_versions(ID, {INPUT: "42"}, MARKERS, (1, 2)))
+    assert needed_markers(both, 0, CHANGELOGS)["changelog-files"] == {"orders": ("delta",)}
+    assert set(needed_markers(both, 0, CHANGELOGS)[BACKEND]["orders"]) == {STREAMED["orders"]}
+    assert needed_markers(first, 7, CHANGELOGS) == {}
+
+
 # ---- choosing
 
 
@@ -260,7 +276,12 @@ def test_with_max_age_0_the_latest_wins_and_with_an_endless_one_the_preferred(
 def test_the_keys() -> None:
     task = load_config(overrides={"job.name": "a"}, environ={}).task
     assert (task.checkpoint_read_versions, task.live_checkpoint_max_age_ms) == ((2, 1), 600_000)
-    overrides = {"job.name": "a", "task.checkpoint.read.versions": "1", "task.live.checkpoint.max.age": "0"}
+    overrides = {
+        "job.name": "a",
+        "task.checkpoint.read.versions": "1",
+        "task.checkpoint.write.versions": "1,2",
+        "task.live.checkpoint.max.age": "0",
+    }
     task = load_config(overrides=overrides, environ={}).task
     assert (task.checkpoint_read_versions, task.live_checkpoint_max_age_ms) == ((1,), 0)
 

@@ -210,7 +210,7 @@ def test_a_file_does_not_make_a_module_be_imported(
     lines = [line(task, 2, v2(task, markers=own)) for task in range(2)]
     assert "names this backend" in import_into(lines, status=1)[1]
     assert not (tmp_path / "imported").exists()
-    import_into(lines, "-c", "stores.aircraft.restore.factories=own_backend:Own")
+    import_into(lines, "-c", "stores.aircraft.restore.factories=own_backend:Own,changelog-files")
     assert markers(job.last, 1) == own
 
 

@@ -227,7 +227,7 @@ def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:
     that is named."""
     both = saved(4, (3, 3), versions=(1, 2))
     job.run(both, saved(5, (4, 4)))
-    one = ("-c", "task.checkpoint.read.versions=1")
+    one = ("-c", "task.checkpoint.read.versions=1", "-c", "task.checkpoint.write.versions=1,2")
     said = set_to(offsets(p1=1), "--yes", *one, status=1)[1]
     assert f"go back to checkpoint {both.id}" in said
     assert "add 2 to task.checkpoint.read.versions" in said

@@ -324,3 +324,45 @@ def test_the_reference_is_up_to_date() -> None:
     assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
     for key in describe():
         assert f"| `{key.name}` |" in markdown()
+
+
+# ---- what no start could begin with
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (
+            {"task.checkpoint.write.versions": "1", "task.checkpoint.read.versions": "2"},
+            ("read.versions", "`1`", "`2`"),
+        ),
+        ({"task.checkpoint.read.versions": "1"}, ("task.checkpoint.write.versions` = `2` (default)",)),
+        (
+            {"stores.backup.factories": "blob", "stores.restore.factories": "changelog-files"},
+            ("`stores.restore.factories`", "backed up to (blob)"),
+        ),
+        ({"stores.a.restore.factories": "blob"}, ("`stores.a.restore.factories`", "backed up to (changelog-files)")),
+        (
+            {"stores.restore.factories": "changelog-files", "stores.a.backup.factories": "blob"},
+            ("`stores.a.backup.factories`", "Add one of the latter to `stores.a.restore.factories`"),
+        ),
+    ],
+)
+def test_what_could_never_be_started_again_is_refused(given: dict[str, object], parts: tuple[str, ...]) -> None:
+    message = refused(**given)
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"task.checkpoint.write.versions": "1,2", "task.checkpoint.read.versions": "1"},
+        {"task.checkpoint.write.versions": "1"},
+        {"stores.backup.factories": "blob", "stores.restore.factories": "changelog-files,blob"},
+        {"stores.restore.factories": "blob,changelog-files"},
+        {"stores.backup.factories": "blob", "stores.a.backup.factories": "changelog-files"},
+    ],
+)
+def test_what_can_be_started_again_is_not(given: dict[str, object]) -> None:
+    load(**given)

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import random
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.versions import build_versions
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.state.admins import BackendAdmins
 from penstock.state.backends import changelog_partition
 from penstock.state.backends.changelog_partition import ChangelogMarker
 from penstock.state.backends.changelog_stream import needless
 from penstock.state.records import Changes
-from penstock.system.base import System
+from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.testing.state_backend_contract import BackendHarness
-from tests.support.changelog_stream import SSP, STREAM, log, make_harness, pairs, random_changes
+from penstock.testing.system_contract import read_compacted
+from tests.support.changelog_stream import SSP, STREAM, config, log, make_harness, pairs, random_changes
+from tests.support.checkpoints import checkpoint
 
 # -- collecting --
 
@@ -121,3 +130,37 @@ def test_any_history_keeps_every_retained_marker(
             if rng.random() < 0.7:
                 task.commit_changes({"first": random_changes(rng)}, clean_up=False)  # not in the log
             task.close()
+
+
+def test_what_a_checkpoint_with_version_1_alone_needs_stays(tmp_path: Path) -> None:
+    """A later checkpoint of another generation is in version 2. The first one still restores after a collection."""
+    system = LocalSystem("local", str(tmp_path / "streams"))
+    objects = open_store(str(tmp_path / "jobs"))
+    admins = BackendAdmins(
+        config(**{"stores.backup.factories": "changelog-stream"}),
+        JobPaths("contract", "1"),
+        objects,
+        1,
+        ["first"],
+        {"local": system},
+        "uid",
+    )
+    admins.prepare(1)
+    writer = system.writer(WriterIdentity("contract-1/state", 1))
+    writer.append(SSP, [(0, b"k%d" % number, b"v") for number in range(10)])
+    records = [
+        checkpoint_with(number, marker, version)
+        for number, marker, version in ((1, ChangelogMarker(SSP, 0, 4), 1), (2, ChangelogMarker(SSP, 5, 9), 2))
+    ]
+    admins.collect(1, records, [], sweep=True)
+    admins.close()
+    assert [key for _, _, key, _ in read_compacted(system, SSP, 0, 5)] == [b"k%d" % number for number in range(5)]
+
+
+def checkpoint_with(number: int, marker: ChangelogMarker, version: int) -> CheckpointRecord:
+    values = build_versions(
+        CheckpointId(number, 0), {}, {"changelog-stream": {"first": marker.serialize()}}, (version,)
+    )
+    return replace(
+        checkpoint(Claim(1, "run", "w"), number), task_count=1, stores={"first": "layout"}, tasks={0: values}
+    )
