@@ -14,8 +14,9 @@ from penstock.errors import ConfigError
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _NEAR = 0.6
-_MISTAKES = {"stores.backup.factory", "stores.restore.factory", "stores.rocksdb.factory"}
-"""Keys that have a store's form but are sooner a mistake in one that holds for all stores."""
+_SPARK = "spark."
+_MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore))\.factory")
+"""Keys that have a store's form but are sooner a mistake: one that holds for all stores, or Samza's."""
 _NAMES = {
     "stores.": (r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a store's name is made of A-Za-z0-9_.-, the first one no dot or dash"),
     "systems.": (r"[A-Za-z0-9_-]+", "a system's name is made of A-Za-z0-9_- and has no dots"),
@@ -36,7 +37,7 @@ def find(text: str) -> Match | None:
         return Match(_EXACT[text], "")
     for key in _PATTERNS:
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
-        if subject and text == key.full(subject) and text not in _MISTAKES:
+        if subject and text == key.full(subject) and not _MISTAKES.fullmatch(text):
             return Match(key, subject)
     return None
 
@@ -76,10 +77,12 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _EXACT
     parts = text.split(".")
     for key in _PATTERNS:
+        if key.prefix == _SPARK and not text.lower().startswith("spark"):
+            continue  # any text would be like it
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject and key.full(subject) not in _MISTAKES:
+            if subject and not _MISTAKES.fullmatch(key.full(subject)):
                 yield key.full(subject)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
-from penstock.config import keys, table
+from penstock.config import keys, samza, table
 from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, StateSettings, TaskSettings
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values import Raw, RefusedError, absolute
@@ -83,6 +83,8 @@ def _shown(raw: Raw) -> str:
 
 def _unknown(setting: Setting) -> str:
     """The value is not shown: behind a mistyped key it may be a secret."""
+    if (known := samza.answer(setting.key)) is not None:
+        return f"`{setting.key}` ({setting.origin}) is a key of Samza: {known}"
     near = keys.nearest(setting.key)
     hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys"
     return f"unknown key `{setting.key}` ({setting.origin}): {hint}"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStream
-from penstock.config import describe, load_config
+from penstock.config import describe, load_config, samza
 from penstock.config import keys as config_keys
 from penstock.config.reference import markdown
+from penstock.config.table import KEYS
 from penstock.errors import ConfigError
 from tests.support.configs import ENV, load, refused
 
@@ -259,6 +260,46 @@ def test_systems_that_are_not_there_are_refused_together() -> None:
 def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
     assert config_keys.find(right) is not None
     assert f"unknown key `{wrong}` (-c): did you mean `{right}`?" in refused(f"{wrong}=secret")
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("stores.aircraft.restore.factory", "use `stores.aircraft.restore.factories`"),
+        ("stores.my.air.backup.factory", "use `stores.my.air.backup.factories`"),
+        ("task.backup.manager", "use `stores.backup.factories`"),
+        ("task.transactional.state.checkpoint.enabled", "state is always restored as of the checkpoint"),
+        ("task.inputs", "`app.input("),
+        ("job.container.commit.thread.pool.max.size", "`job.container.commit.thread.pool.size` is the least"),
+        ("max.commit.delay", "use `task.commit.max.delay.ms`"),
+        ("stores.aircraft.changelog.replication.factor", "task.checkpoint.retained"),
+        ("stores.aircraft.key.serde", "app.store"),
+        ("stores.aircraft.write.batch.size", "stores.aircraft.rocksdb.write.buffer.bytes"),
+        ("systems.kafka.samza.factory", "use `systems.kafka.type`"),
+        ("task.checkpoint.replication.factor", "under `job.root`"),
+        ("job.coordinator.system", "under `job.root`"),
+        ("yarn.container.count", "use `spark.*`"),
+    ],
+)
+def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> None:
+    text = refused(f"{key}=secret")
+    assert text.startswith(f"`{key}` (-c) is a key of Samza: ")
+    assert advice in text
+    assert "secret" not in text
+
+
+def test_what_an_answer_advises_is_known_and_what_is_answered_is_not() -> None:
+    for pattern, text in samza._ANSWERS:
+        for advised in re.findall(r"`([a-z]+\.[a-z.<>{}]+)`", text):
+            named = re.sub(r"\{[a-z]+\}|<[a-z]+>", "x", advised)
+            assert config_keys.find(named) is not None or named in {"spark.", "system.stream"}, advised
+        for key in KEYS:
+            assert re.fullmatch(pattern, key.full("x")) is None, f"{key.name} is a key, and answered by {pattern}"
+
+
+def test_no_unknown_key_is_taken_for_one_of_sparks() -> None:
+    for key in ("task.nothing.like.it", "commit.everything", "quark.sql.x"):
+        assert "spark." not in refused(f"{key}=1")
 
 
 def test_an_unknown_key_that_is_like_none_and_no_value_is_shown() -> None:
