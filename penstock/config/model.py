@@ -145,9 +145,8 @@ class JobConfig:
 
     @property
     def spark(self) -> dict[str, str]:
-        """Every `spark.*` key, untouched, and `spark.master`; a copy."""
-        given = {key: str(value) for key, value in self.resolved.values.items() if key.startswith("spark.")}
-        return {table.SPARK_MASTER.name: self.resolved.get(table.SPARK_MASTER)} | given
+        """Every `spark.*` key that was given, untouched; a copy."""
+        return {key: str(value) for key, value in self.resolved.values.items() if key.startswith("spark.")}
 
     @property
     def store_names(self) -> tuple[str, ...]:

@@ -209,10 +209,12 @@ STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
     "The stream of the backend `changelog-stream`: of this store alone, with one partition for each task.", "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
 
-SPARK_MASTER = Key("spark.master", Verbatim(), "local[*]",
-    "The Spark cluster to run on.", "Spark")
+SPARK_MASTER = Key("spark.master", Verbatim(), None,
+    "The Spark cluster to run on.", "Spark",
+    unset="what `spark-submit` or `spark-defaults.conf` says, else `local[*]`")
 SPARK = Key("spark.<key>", Verbatim(), None,
-    "Passed to Spark untouched.", "Spark", unset="Spark's own default")
+    "Passed to Spark untouched.", "Spark",
+    unset="what `spark-submit` or `spark-defaults.conf` says, else Penstock's or Spark's own default")
 # fmt: on
 
 KEYS: tuple[AnyKey, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Key))

@@ -73,7 +73,7 @@ def run_application(
         undo.callback(job.admins.close)
         if spark is None:
             # No session: Spark's SQL takes a third of its start, and no batch needs it.
-            context = create_context(paths.root, {**idle_limit(settings.container), **settings.spark})
+            context = create_context(paths.root, settings.spark, idle_limit(settings.container))
             undo.callback(stop_context, context)
         else:
             context = spark.sparkContext

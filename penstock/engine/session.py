@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import ContainerSettings
 from penstock.engine.gateway import silence_broken_streams, start_jvm
+from penstock.engine.spark_conf import outside_conf, use_python_of
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -55,40 +56,55 @@ def find_java() -> None:
     os.environ["JAVA_HOME"] = str(JAVA_HOME)
 
 
-def create_context(app_name: str, spark_conf: dict[str, str]) -> SparkContext:
+def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkContext:
     """A Spark context of these `spark.*` keys, on loopback where the master is local.
+
+    What is given counts most, then what Spark itself was given (spark-submit, spark-defaults.conf), then what is built
+    in here. Without a master anywhere, it is `local[*]`.
 
     Raises:
         ConfigError: a key is set that Penstock cannot run with, or this process has a Spark session already.
     """
-    _refuse(spark_conf)
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
         raise ConfigError(
             "this process has a Spark session already, and the `spark.*` keys would not change it: pass it with "
             "`app.run(..., spark=session)`, or stop it first"
         )
     find_java()
-    master = spark_conf["spark.master"]
-    defaults = _DEFAULTS | worker_daemon(spark_conf)
-    if master.startswith("local"):
-        defaults |= _LOCAL_DEFAULTS
+    outside = outside_conf(os.environ, sys.argv[0])
+    conf = session_conf(app_name, given, outside, built_in or {})
+    _refuse(conf)
+    _warn_of_hangs(conf)
+    is_local = conf["spark.master"].startswith("local")
+    if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Workers on this machine are to find what this interpreter finds.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = defaults | spark_conf
-    start_jvm(conf)
-    context = SparkContext(conf=SparkConf().setAppName(app_name).setAll(list(conf.items())))
+    # Workers on this machine are to find what this interpreter finds.
+    use_python_of(conf, sys.executable if is_local else None)
+    # What Spark was given, it reads itself.
+    start_jvm({key: value for key, value in conf.items() if outside.get(key) != value})
+    context = SparkContext(conf=SparkConf().setAll(list(conf.items())))
     silence_broken_streams(context)
-    context.setLogLevel(spark_conf.get("spark.log.level", "ERROR"))
+    context.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return context
 
 
-def create_session(app_name: str, spark_conf: dict[str, str]) -> SparkSession:
+def create_session(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkSession:
     """A session on such a context."""
-    create_context(app_name, spark_conf)
+    create_context(app_name, given, built_in)
     builder: Any = SparkSession.builder
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def session_conf(
+    app_name: str, given: Mapping[str, str], outside: Mapping[str, str], built_in: Mapping[str, str]
+) -> dict[str, str]:
+    """All keys of a session: those given to Penstock before those given to Spark, and these before what is built in."""
+    asked = {**outside, **given}
+    defaults = {"spark.master": "local[*]", "spark.app.name": app_name, **_DEFAULTS, **worker_daemon(asked), **built_in}
+    if asked.get("spark.master", "local[*]").startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
+    return defaults | asked
 
 
 def idle_limit(container: ContainerSettings) -> dict[str, str]:
@@ -117,13 +133,17 @@ def check_session(session: SparkSession) -> None:
     Raises:
         ConfigError: it has a setting under which state could be lost or doubled.
     """
-    conf = session.sparkContext.getConf()
-    _refuse({key: conf.get(key, "false") or "" for key in _REFUSED})
-    kills = (conf.get(_KILL_IDLE) or "false").lower() == "true"
-    if not kills or (conf.get(_IDLE_SECONDS) or "0") in {"0", "0s"}:  # Spark takes a time with its unit, too
+    conf = dict(session.sparkContext.getConf().getAll())
+    _refuse(conf)
+    _warn_of_hangs(conf)
+
+
+def _warn_of_hangs(conf: Mapping[str, str]) -> None:
+    kills = conf.get(_KILL_IDLE, "false").lower() == "true"
+    if not kills or conf.get(_IDLE_SECONDS, "0") in {"0", "0s"}:  # Spark takes a time with its unit, too
         logger.warning(
-            "the Spark session that was passed does not end Python workers that hang: one that does keeps its batch "
-            "from ending. Make the session with `%s` (seconds) and `%s=true`",
+            "the Spark session does not end Python workers that hang: one that does keeps its batch from ending. Make "
+            "the session with `%s` (seconds) and `%s=true`",
             _IDLE_SECONDS,
             _KILL_IDLE,
         )

@@ -1,0 +1,96 @@
+"""The `spark.*` keys that were given to Spark itself: to spark-submit, in PYSPARK_SUBMIT_ARGS, in spark-defaults.conf.
+
+They count more than Penstock's own defaults, and less than the configuration of the job.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+
+from penstock.config.properties import PropertiesError, parse_properties
+from penstock.errors import ConfigError
+
+_OPTIONS = {
+    "--master": "spark.master",
+    "--name": "spark.app.name",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--py-files": "spark.submit.pyFiles",
+    "--files": "spark.files",
+}
+"""The options of spark-submit that say the same as a key which Penstock sets or looks at."""
+
+
+def outside_conf(environ: Mapping[str, str], script: str) -> dict[str, str]:
+    """What was given to Spark, by key.
+
+    Args:
+        environ: the environment of this process.
+        script: the path of the running script. spark-submit names the application after it by default.
+
+    Raises:
+        ConfigError: a file of Spark's cannot be read.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in environ:
+        return conf_of_launch(environ, Path(_find_spark_home()))
+    # spark-submit has started the JVM and this process; the JVM has read everything.
+    SparkContext._ensure_initialized()  # noqa: SLF001 - what a session would do first
+    found = dict(SparkConf().getAll())
+    if found.get("spark.app.name") == Path(script).name:
+        del found["spark.app.name"]
+    return found
+
+
+def conf_of_launch(environ: Mapping[str, str], spark_home: Path) -> dict[str, str]:
+    """What a JVM that this process starts will read: the command line, then the properties files."""
+    arguments = shlex.split(environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    options = list(_options(arguments))
+    found = {"spark.master": environ["MASTER"]} if environ.get("MASTER") else {}
+    own = [value for option, value in options if option == "--properties-file"]
+    if not own or "--load-spark-defaults" in arguments:
+        folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
+        found |= _read(folder / "spark-defaults.conf")
+    for file in own:
+        found |= _read(Path(file))
+    for option, value in options:
+        if option in ("--conf", "-c"):
+            key, _, text = value.partition("=")
+            found[key.strip()] = text
+        elif option in _OPTIONS:
+            found[_OPTIONS[option]] = value
+    return found
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options with their values, written `--name value` or `--name=value`."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if equals and name.startswith("--"):
+            yield name, value
+        elif argument.startswith("-") and place + 1 < len(arguments):
+            yield argument, arguments[place + 1]
+
+
+def _read(file: Path) -> dict[str, str]:
+    """The `spark.*` keys of a properties file; none if there is no such file."""
+    if not file.exists():
+        return {}
+    try:
+        entries = parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"Spark's configuration file `{file}` cannot be read: {error}") from error
+    return {entry.key: entry.value.strip() for entry in entries if entry.key.startswith("spark.")}
+
+
+def use_python_of(conf: Mapping[str, str], default: str | None) -> None:
+    """Have the next session's workers run with the Python that the keys name. PySpark itself only looks at the
+    environment if the driver was not started by spark-submit."""
+    if python := conf.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python
+    elif default is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", default)
