@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock.api.graph import (
     ApplicationGraph,
@@ -28,7 +28,7 @@ from penstock.api.graph import (
 from penstock.api.serdes import Json, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
-from penstock.api.task import StreamTask
+from penstock.api.task import IncomingMessageEnvelope, StreamTask
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from penstock.engine.job import Job
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+T = TypeVar("T")
+U = TypeVar("U")
 _Spec = TypeVar("_Spec", bound=OperatorSpec)
 
 
@@ -153,6 +155,8 @@ class Application:
         key: Serde[Any] | None,
         value: Serde[Any] | None,
     ) -> ProcessSpec:
+        if isinstance(stores, str):
+            raise ConfigError(f'stores="{stores}" is one text, but process() takes several names: stores=["{stores}"]')
         names = tuple(stores)
         for name in names:
             if name not in self._stores:
@@ -179,6 +183,24 @@ class Application:
 class StreamApplication(Application):
     """An application as a graph of operators (Samza's high-level API)."""
 
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: None = ...,
+        id: str | None = ...,
+    ) -> MessageStream[Any]: ...
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[U],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
     def input(
         self,
         stream: str,
@@ -186,7 +208,7 @@ class StreamApplication(Application):
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> MessageStream:
+    ) -> MessageStream[Any]:
         """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key is decoded
         where an operator looks at it."""
         return MessageStream(self, self._add_input(stream, key, value, id))
@@ -223,9 +245,15 @@ class TaskApplication(Application):
         return replace(graph, operators=(*graph.operators, task))
 
 
-class MessageStream:
+class MessageStream(Generic[T]):
     """The messages an operator emits. Functions get a message's value; its key and timestamp travel along.
 
+    With `envelope=True` a function gets the IncomingMessageEnvelope, which has key, value, timestamp, offset and ssp:
+
+    ```python
+    trips.filter(lambda trip: trip["distance"] > 0)
+    trips.filter(lambda message: message.timestamp >= opening, envelope=True)
+    ```
     Every operator takes `id`: a stable name of your own. Without one it is numbered by kind (`filter-1`), which
     changes when another of its kind is put before it.
     """
@@ -234,7 +262,7 @@ class MessageStream:
         self._app = app
         self._operator = operator
 
-    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream:
+    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
         return MessageStream(self._app, self._app._add(make, kind, op_id))
 
     def _same(self) -> dict[str, Any]:
@@ -245,21 +273,91 @@ class MessageStream:
     def _changed(self) -> dict[str, Any]:
         return {**self._same(), "value_serde": Json()}
 
-    def map(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], U],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
         """Replace each value by the function of it, which must not change the value it is given but return another:
         all operators that read this stream get the same object."""
-        return self._next("map", id, lambda i: MapSpec(id=i, function=function, **self._changed()))
+        return self._next("map", id, lambda i: MapSpec(id=i, function=function, envelope=envelope, **self._changed()))
 
-    def flat_map(self, function: Callable[[Any], Iterable[Any]], *, id: str | None = None) -> MessageStream:  # noqa: A002
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Iterable[U]],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def flat_map(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
         """Replace each value by the values the function returns, none or many. It must not change the value it is
         given."""
-        return self._next("flat_map", id, lambda i: FlatMapSpec(id=i, function=function, **self._changed()))
+        return self._next(
+            "flat_map", id, lambda i: FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
+        )
 
-    def filter(self, function: Callable[[Any], Any], *, id: str | None = None) -> MessageStream:  # noqa: A002
+    @overload
+    def filter(
+        self,
+        function: Callable[[T], Any],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def filter(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    def filter(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[T]:
         """Keep the messages for which the function of the value is true. It must not change the value."""
-        return self._next("filter", id, lambda i: FilterSpec(id=i, function=function, **self._same()))
+        return self._next(
+            "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
+        )
 
-    def merge(self, *others: MessageStream, id: str | None = None) -> MessageStream:  # noqa: A002
+    def merge(self, *others: MessageStream[Any], id: str | None = None) -> MessageStream[Any]:  # noqa: A002
         """All messages of this stream and the others, each stream in its order."""
         if any(other._app is not self._app for other in others):
             raise ConfigError("merge() takes streams of one application")
@@ -268,14 +366,35 @@ class MessageStream:
             raise ConfigError("merge() takes different streams; one of these is given twice")
         return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
 
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[T], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
     def partition_by(
         self,
         function: Callable[[Any], Any],
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
+        envelope: bool = False,
         id: str | None = None,  # noqa: A002
-    ) -> MessageStream:
+    ) -> MessageStream[T]:
         """Give each message a new key, the function of its value, and send it to the task that owns the key.
 
         The function must not change the value. The task is Kafka's murmur2 over the key's bytes; messages with the
@@ -285,7 +404,9 @@ class MessageStream:
         same = self._same()
         same["key_serde"] = (key or String()).for_keys()
         same["value_serde"] = value or same["value_serde"]
-        return self._next("partition_by", id, lambda i: PartitionBySpec(id=i, key_function=function, **same))
+        return self._next(
+            "partition_by", id, lambda i: PartitionBySpec(id=i, key_function=function, envelope=envelope, **same)
+        )
 
     def process(
         self,
@@ -295,7 +416,7 @@ class MessageStream:
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
-    ) -> MessageStream:
+    ) -> MessageStream[Any]:
         """Run a StreamTask on every message. What it emits is the stream that follows.
 
         Args:
@@ -313,7 +434,7 @@ class MessageStream:
         """
         self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
 
-    def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream:  # noqa: A002
+    def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
         """Write each message to an output declared with `app.output(...)`. Returns this stream."""
         if output not in self._app._outputs:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")

@@ -45,6 +45,8 @@ class MapSpec(OperatorSpec):
     """value -> value."""
 
     function: Callable[[Any], Any]
+    envelope: bool = False
+    """Whether the function gets the whole message, not the value alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class FlatMapSpec(OperatorSpec):
     """value -> any number of values."""
 
     function: Callable[[Any], Iterable[Any]]
+    envelope: bool = False
+    """Whether the function gets the whole message, not the value alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,8 @@ class FilterSpec(OperatorSpec):
     """Keeps a message if the function of its value is true."""
 
     function: Callable[[Any], Any]
+    envelope: bool = False
+    """Whether the function gets the whole message, not the value alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class PartitionBySpec(OperatorSpec):
     """Sends each message to the task that owns its new key."""
 
     key_function: Callable[[Any], Any]
+    envelope: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from penstock.api.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,16 @@ class StoreSpec:
     value_serde: Serde[Any]
 
 
-class KeyValueStore(ABC):
+class KeyValueStore(ABC, Generic[K, V]):
     """State of one task: a map ordered by the unsigned bytes of the keys (Samza's KeyValueStore).
+
+    ```python
+    self.totals: ps.KeyValueStore[str, int] = context.store("totals")
+    self.totals["N14228"] = self.totals.get("N14228", 0) + 1
+    if "N14228" in self.totals:
+        for key, value in self.totals.items(prefix="N14"):
+            ...
+    ```
 
     Writes are seen by the reads that follow, belong to the running batch, and are undone when its attempt is
     discarded. Each `get` makes a new object. It may be changed in place, but only `put` writes it: the value at the end
@@ -28,34 +40,61 @@ class KeyValueStore(ABC):
     A store is used by the one thread that calls the task.
     """
 
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
     @abstractmethod
-    def get(self, key: Any) -> Any:
-        """The value, or None if the key is absent."""
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value, or the default if the key is absent."""
 
-    def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
+    def __getitem__(self, key: K) -> V:
+        """The value. Raises KeyError if the key is absent."""
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: K, value: V | None) -> None:
+        """`put`."""
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """`delete`: unlike a dict's, it does nothing if the key is absent."""
+        self.delete(key)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether the key has a value."""
+        return self.get(key) is not None
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, in the order of their bytes."""
+        return (key for key, _ in self.all())
+
+    def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
         """The values of several keys; absent ones map to None."""
         return {key: self.get(key) for key in keys}
 
     @abstractmethod
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: K, value: V | None) -> None:
         """Store the value under the key; None deletes it."""
 
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[K, V | None]) -> None:
         """`put` every entry."""
         for key, value in entries.items():
             self.put(key, value)
 
     @abstractmethod
-    def delete(self, key: Any) -> None:
+    def delete(self, key: K) -> None:
         """Remove the key; nothing happens if it is absent."""
 
-    def delete_all(self, keys: Iterable[Any]) -> None:
+    def delete_all(self, keys: Iterable[K]) -> None:
         """`delete` every key."""
         for key in keys:
             self.delete(key)
 
     @abstractmethod
-    def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
+    def range(self, from_key: K, to_key: K) -> Iterator[tuple[K, V]]:
         """The entries with `from_key` <= key < `to_key`, in the order of the keys.
 
         What is put or deleted while the iterator is open may or may not be seen by it. Of `Tuple` keys, the bounds may
@@ -67,12 +106,23 @@ class KeyValueStore(ABC):
         """
 
     @abstractmethod
-    def all(self) -> Iterator[tuple[Any, Any]]:
+    def all(self) -> Iterator[tuple[K, V]]:
         """Every entry, in the order of the keys' bytes."""
 
     @abstractmethod
-    def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
+    def items(self, *, prefix: Any = None) -> Iterator[tuple[K, V]]:
+        """Every entry, or those whose keys begin with the prefix, in the order of the keys' bytes.
+
+        The prefix of `String` and `Bytes` keys is text or bytes, that of `Tuple` keys a tuple of the first fields. Only
+        what is taken from the iterator is read.
+
+        Raises:
+            SerdeError: keys of the store's serde have no prefixes, or the prefix is none of theirs.
+        """
+
+    @abstractmethod
+    def snapshot(self, from_key: K, to_key: K) -> list[tuple[K, V]]:
         """The entries of the range as they are now, unmoved by later writes."""
 
-    def flush(self) -> None:  # noqa: B027 - nothing to do by default is the contract
+    def flush(self) -> None:
         """Nothing to do: writes become durable with the batch's commit. Here for Samza's interface."""

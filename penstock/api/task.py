@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.api.ssp import SystemStreamPartition
@@ -106,8 +106,17 @@ class TaskContext(ABC):
         """`job.name`."""
 
     @abstractmethod
-    def store(self, name: str) -> KeyValueStore:
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
         """The task's instance of a store that the operator declared. Raises ConfigError for any other name."""
+
+    @property
+    @abstractmethod
+    def config(self) -> Mapping[str, str]:
+        """The keys of the configuration that were given, with their values as text, for example `job.id`.
+
+        Keys that begin with `app.` are the application's own. Keys that were not given are not there, and those of
+        Spark are left out. It cannot be changed.
+        """
 
 
 class StreamTask(ABC):

@@ -206,6 +206,10 @@ class JobConfig:
             flat[key] = match.key.kind.text(value) if match else str(value)
         return flat
 
+    def for_tasks(self) -> dict[str, str]:
+        """What an application's tasks see: `flat` without the keys of Spark, which may hold secrets."""
+        return {key: text for key, text in self.flat().items() if not key.startswith("spark.")}
+
     def origin(self, key: str) -> str:
         """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
         return self.origins.get(key, "default")

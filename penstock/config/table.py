@@ -209,6 +209,10 @@ STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
     "The stream of the backend `changelog-stream`: of this store alone, with one partition for each task.", "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
 
+APPLICATION = Key("app.<key>", Verbatim(), None,
+    "The application's own: its tasks read it as `context.config[\"app.<key>\"]`, and nothing else does.",
+    unset="not there")
+
 SPARK_MASTER = Key("spark.master", Verbatim(), None,
     "The Spark cluster to run on.", "Spark",
     unset="what `spark-submit` or `spark-defaults.conf` says, else `local[*]`")

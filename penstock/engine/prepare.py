@@ -222,6 +222,7 @@ def prepare(
         output_partitions=streams.create_outputs(tasks),
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
+        config=config.for_tasks(),
     )
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:

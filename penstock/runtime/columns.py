@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 from penstock.api.graph import FilterSpec, FlatMapSpec, MapSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde, not_bytes
 from penstock.api.serdes.failures import Part, Place
-from penstock.runtime.context import Position, failure_in
+from penstock.api.task import IncomingMessageEnvelope
+from penstock.runtime.context import Page, Position, failure_in
 
 _SERIALISED = frozenset({bytes, type(None)})
 
@@ -153,6 +154,29 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
         position.elements = None
 
 
+def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEnvelope:
+    """A message as the application sees it. As the NamedTuple's own constructor, without its Python frame."""
+    return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
+
+
+def _given(whole: bool, columns: Columns, position: Position) -> Sequence[Any]:
+    """What an operator's function gets: values, or envelopes."""
+    if not whole:
+        return columns.values
+    if columns.keys is None:
+        raise ValueError("the keys were not decoded")
+    page = position.page
+    return [
+        envelope_of(key, value, page, row)
+        for key, value, row in zip(columns.keys, columns.values, columns.rows, strict=True)
+    ]
+
+
+def needs_keys(op: OperatorSpec) -> bool:
+    """Whether a stateless operator looks at keys."""
+    return isinstance(op, MapSpec | FlatMapSpec | FilterSpec | PartitionBySpec) and op.envelope
+
+
 def is_stateless(op: OperatorSpec) -> bool:
     """Whether the operator only looks at values, so that it may be run over a column."""
     return not isinstance(op, ProcessSpec | SinkSpec)
@@ -175,7 +199,7 @@ def step_of(op: OperatorSpec) -> Step | None:
 
 def _map_step(op: MapSpec) -> Step:
     def step(columns: Columns, position: Position) -> Columns:
-        values = _apply(op.function, columns.values, columns.rows, position, op.id)
+        values = _apply(op.function, _given(op.envelope, columns, position), columns.rows, position, op.id)
         return columns._replace(values=values, value_bytes=None)
 
     return step
@@ -186,7 +210,7 @@ def _flat_map_step(op: FlatMapSpec) -> Step:
         return list(op.function(value))
 
     def step(columns: Columns, position: Position) -> Columns:
-        results = _apply(results_of, columns.values, columns.rows, position, op.id)
+        results = _apply(results_of, _given(op.envelope, columns, position), columns.rows, position, op.id)
         return Columns(
             _repeated(columns.keys, results),
             [value for some in results for value in some],
@@ -206,7 +230,7 @@ def _filter_step(op: FilterSpec) -> Step:
     function = op.function
 
     def step(columns: Columns, position: Position) -> Columns:
-        elements = iter(columns.values)
+        elements = iter(_given(op.envelope, columns, position))
         with _locating(elements, columns.rows, position, op.id):
             kept = [True if function(value) else False for value in elements]  # noqa: SIM210 - bool() is a call more
         return Columns(*(None if column is None else list(compress(column, kept)) for column in columns))  # type: ignore[arg-type]
@@ -216,7 +240,7 @@ def _filter_step(op: FilterSpec) -> Step:
 
 def _partition_by_step(op: PartitionBySpec) -> Step:
     def step(columns: Columns, position: Position) -> Columns:
-        keys = _apply(op.key_function, columns.values, columns.rows, position, op.id)
+        keys = _apply(op.key_function, _given(op.envelope, columns, position), columns.rows, position, op.id)
         return columns._replace(keys=keys, key_bytes=None)
 
     return step

@@ -14,7 +14,7 @@ from penstock.api.graph import InputSpec, OperatorSpec, PartitionBySpec, Process
 from penstock.api.serdes import Bytes, Serde
 from penstock.api.serdes.failures import Place, input_place
 from penstock.api.store import StoreSpec
-from penstock.runtime.columns import Push, Step, Way, is_stateless, one_by_one, step_of
+from penstock.runtime.columns import Push, Step, Way, is_stateless, needs_keys, one_by_one, step_of
 from penstock.runtime.context import Page, Position, SspTable
 from penstock.runtime.operators import (
     Collector,
@@ -49,6 +49,8 @@ class RuntimeSettings:
     dead_letter: bool = False
     store_class: type[TaskStore] | None = None
     """What stores are made of; by default the least that is needed."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What a task sees of the configuration."""
 
 
 class StageInstance:
@@ -169,10 +171,12 @@ class StageInstance:
     ) -> Way:
         """Steps as long as a single stateless operator follows, then whatever takes the messages from there."""
         steps: list[Step] = []
+        steps_need_keys = False
         while len(operators) == 1 and not outlets and is_stateless(operators[0]):
             step = step_of(operators[0])
             if step is not None:
                 steps.append(step)
+                steps_need_keys = steps_need_keys or needs_keys(operators[0])
             operators, outlets = self._following(operators[0])
         if len(outlets) == 1 and not operators:
             channel = outlets[0].channel
@@ -181,20 +185,20 @@ class StageInstance:
         else:
             same_keys = False
             end = one_by_one(_push_to(operators, outlets, nodes))
-        return Way(source, place, key_serde, value_serde, tuple(steps), end, end_needs_keys=not same_keys)
+        return Way(source, place, key_serde, value_serde, tuple(steps), end, steps_need_keys, not same_keys)
 
     def _build_node(self, op: OperatorSpec, nodes: Mapping[str, Push]) -> Push:
         downstream = _push_to(*self._following(op), nodes)
         if isinstance(op, ProcessSpec):
             stores = {name: self.stores[name] for name in op.stores}
-            context = Context(self.settings.job_name, self.task, dict(stores), op.id)
+            context = Context(self.settings.job_name, self.settings.config, self.task, dict(stores), op.id)
             collector = Collector(op.id, downstream, self._output_pushes(op))
             process = ProcessNode(op, context, collector, self.requests, self.position)
             self._processes.append(process)
             return process.push
         if isinstance(op, SinkSpec):
             return sink_node(op, Collector(op.id, None, self._output_pushes(op)), self.requests, self.position)
-        return stateless_node(op, downstream)
+        return stateless_node(op, downstream, self.position)
 
     def _build_input(self, op: InputSpec, nodes: Mapping[str, Push]) -> None:
         ways = [

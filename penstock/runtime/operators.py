@@ -5,7 +5,8 @@ A node wraps only the user's function, not the calls downstream, so that a failu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from penstock.api.graph import (
@@ -20,7 +21,7 @@ from penstock.api.graph import (
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
-from penstock.runtime.columns import Push
+from penstock.runtime.columns import Push, envelope_of
 from penstock.runtime.context import Position, failure_in
 
 
@@ -36,13 +37,13 @@ def fan_out(targets: Sequence[Push]) -> Push:
     return push_all
 
 
-def map_node(op: MapSpec, downstream: Push) -> Push:
+def map_node(op: MapSpec, downstream: Push, position: Position) -> Push:
     """value -> value."""
-    function = op.function
+    function, whole = op.function, op.envelope
 
     def push(key: Any, value: Any) -> None:
         try:
-            result = function(value)
+            result = function(envelope_of(key, value, position.page, position.row) if whole else value)
         except BaseException as error:
             raise failure_in(op.id, error) from error
         downstream(key, result)
@@ -50,13 +51,14 @@ def map_node(op: MapSpec, downstream: Push) -> Push:
     return push
 
 
-def flat_map_node(op: FlatMapSpec, downstream: Push) -> Push:
+def flat_map_node(op: FlatMapSpec, downstream: Push, position: Position) -> Push:
     """value -> values. The results are collected first: a generator's failure is this operator's."""
-    function = op.function
+    function, whole = op.function, op.envelope
 
     def push(key: Any, value: Any) -> None:
         try:
-            results = list(function(value))
+            given = envelope_of(key, value, position.page, position.row) if whole else value
+            results = list(function(given))
         except BaseException as error:
             raise failure_in(op.id, error) from error
         for result in results:
@@ -65,13 +67,14 @@ def flat_map_node(op: FlatMapSpec, downstream: Push) -> Push:
     return push
 
 
-def filter_node(op: FilterSpec, downstream: Push) -> Push:
+def filter_node(op: FilterSpec, downstream: Push, position: Position) -> Push:
     """Keeps or drops."""
-    function = op.function
+    function, whole = op.function, op.envelope
 
     def push(key: Any, value: Any) -> None:
         try:
-            keep = bool(function(value))
+            given = envelope_of(key, value, position.page, position.row) if whole else value
+            keep = bool(function(given))
         except BaseException as error:
             raise failure_in(op.id, error) from error
         if keep:
@@ -80,13 +83,13 @@ def filter_node(op: FilterSpec, downstream: Push) -> Push:
     return push
 
 
-def partition_by_node(op: PartitionBySpec, downstream: Push) -> Push:
+def partition_by_node(op: PartitionBySpec, downstream: Push, position: Position) -> Push:
     """Replaces the key."""
-    function = op.key_function
+    function, whole = op.key_function, op.envelope
 
-    def push(_key: Any, value: Any) -> None:
+    def push(key: Any, value: Any) -> None:
         try:
-            new_key = function(value)
+            new_key = function(envelope_of(key, value, position.page, position.row) if whole else value)
         except BaseException as error:
             raise failure_in(op.id, error) from error
         downstream(new_key, value)
@@ -135,8 +138,16 @@ class Collector(MessageCollector):
 class Context(TaskContext):
     """A task's surroundings."""
 
-    def __init__(self, job_name: str, partition: int, stores: dict[str, KeyValueStore], op_id: str) -> None:
+    def __init__(
+        self,
+        job_name: str,
+        config: Mapping[str, str],
+        partition: int,
+        stores: dict[str, KeyValueStore[Any, Any]],
+        op_id: str,
+    ) -> None:
         self._job_name = job_name
+        self._config = MappingProxyType(dict(config))
         self._partition = partition
         self._stores = stores
         self._op_id = op_id
@@ -153,7 +164,11 @@ class Context(TaskContext):
     def job_name(self) -> str:
         return self._job_name
 
-    def store(self, name: str) -> KeyValueStore:
+    @property
+    def config(self) -> Mapping[str, str]:
+        return self._config
+
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
         if name not in self._stores:
             known = ", ".join(f"`{s}`" for s in self._stores) or "none"
             raise ConfigError(
@@ -209,16 +224,16 @@ def sink_node(op: SinkSpec, collector: Collector, requests: Requests, position: 
     return push
 
 
-def stateless_node(op: OperatorSpec, downstream: Push) -> Push:
+def stateless_node(op: OperatorSpec, downstream: Push, position: Position) -> Push:
     """The node of an operator that needs nothing but its function."""
     match op:
         case MapSpec():
-            return map_node(op, downstream)
+            return map_node(op, downstream, position)
         case FlatMapSpec():
-            return flat_map_node(op, downstream)
+            return flat_map_node(op, downstream, position)
         case FilterSpec():
-            return filter_node(op, downstream)
+            return filter_node(op, downstream, position)
         case PartitionBySpec():
-            return partition_by_node(op, downstream)
+            return partition_by_node(op, downstream, position)
         case _:  # an input, a merge, a send_to: messages go on as they are
             return downstream

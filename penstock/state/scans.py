@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Place
+from penstock.api.serdes.prefix import end_of_prefix
 from penstock.errors import ConfigError
 
 
@@ -21,7 +23,7 @@ def range_bounds(store: Place, serde: Serde[Any], from_key: Any, to_key: Any) ->
             f"{store.name} has no ranges: the bytes of its keys (serde `{serde.name}`) do not sort as the keys do. "
             f"Declare {store.declaration.format(part='key', serde='...')} with {_ordered_instead(serde)}"
         )
-    start, end = (_bound(store, serde, key) for key in (from_key, to_key))
+    start, end = (_bytes(store, serde, serde.bound_to_bytes, key) for key in (from_key, to_key))
     if start > end:
         raise ConfigError(
             f"{store.name}: the range from {from_key!r} to {to_key!r} begins after its end: give the smaller first"
@@ -29,14 +31,24 @@ def range_bounds(store: Place, serde: Serde[Any], from_key: Any, to_key: Any) ->
     return start, end
 
 
-def _bound(store: Place, serde: Serde[Any], key: Any) -> bytes:
+def prefix_bounds(store: Place, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
+    """Where the keys that begin with the prefix begin (inclusive) and end (exclusive; None: with the last key).
+
+    Raises:
+        SerdeError: keys of this serde have no prefixes, or the prefix is none of theirs.
+    """
+    start = _bytes(store, serde, serde.prefix_to_bytes, prefix)
+    return start, end_of_prefix(start)
+
+
+def _bytes(store: Place, serde: Serde[Any], write: Callable[[Any], bytes], key: Any) -> bytes:
     try:
-        bound = serde.bound_to_bytes(key)
+        data = write(key)
     except Exception as error:
         raise store.unwritable("key", serde, key, error) from error
-    if type(bound) is not bytes:
-        raise not_bytes(serde, bound, f"{store.name}, key {key!r}")
-    return bound
+    if type(data) is not bytes:
+        raise not_bytes(serde, data, f"{store.name}, key {key!r}")
+    return data
 
 
 _SAMZA = {"integer": "ps.Integer()", "long": "ps.Long()", "double": "ps.Double()"}

@@ -12,10 +12,10 @@ from penstock.errors import Interrupted, SerdeError
 from penstock.state.cache import ValueCache
 from penstock.state.engine import Engine, EngineFailedError
 from penstock.state.overlay import MISSING, Overlay
-from penstock.state.scans import range_bounds
+from penstock.state.scans import prefix_bounds, range_bounds
 
 
-class TaskStore(KeyValueStore):
+class TaskStore(KeyValueStore[Any, Any]):
     """One task's instance of a store, for as long as the stage instance it belongs to lives.
 
     Each attempt begins with `begin`, which gives it a new overlay. Objects are made at the call of `get` and turned
@@ -56,7 +56,7 @@ class TaskStore(KeyValueStore):
     def check(self) -> None:
         """Called when an attempt's input is processed; a store that watches its use raises here."""
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:
         try:
             key_bytes = self._encode_key(key)
         except Exception as error:
@@ -70,7 +70,7 @@ class TaskStore(KeyValueStore):
             if data is MISSING:
                 data = self._load(key, key_bytes)
         if data is None:
-            return None
+            return default
         try:
             return self._decode(data)
         except Exception as error:
@@ -113,6 +113,11 @@ class TaskStore(KeyValueStore):
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         return self._scan(None, None)
+
+    def items(self, *, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        if prefix is None:
+            return self.all()
+        return self._scan(*prefix_bounds(self._place, self._key_serde, prefix))
 
     def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
         return list(self.range(from_key, to_key))

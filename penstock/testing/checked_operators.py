@@ -36,12 +36,12 @@ def checked_graph(graph: ApplicationGraph, mistakes: list[AssertionError]) -> Ap
 def _checked(op: OperatorSpec, mistakes: list[AssertionError]) -> OperatorSpec:
     match op:
         case MapSpec() | FilterSpec():
-            return replace(op, function=_watching(op.id, op.function, mistakes))
+            return replace(op, function=_watching(op, op.function, mistakes))
         case FlatMapSpec():
             function = op.function
-            return replace(op, function=_watching(op.id, lambda value: list(function(value)), mistakes))
+            return replace(op, function=_watching(op, lambda given: list(function(given)), mistakes))
         case PartitionBySpec():
-            return replace(op, key_function=_watching(op.id, op.key_function, mistakes))
+            return replace(op, key_function=_watching(op, op.key_function, mistakes))
         case SinkSpec():
             return replace(op, function=_watching_sink(op, mistakes))
         case ProcessSpec():
@@ -50,11 +50,16 @@ def _checked(op: OperatorSpec, mistakes: list[AssertionError]) -> OperatorSpec:
             return op
 
 
-def _watching(op_id: str, function: Callable[[Any], Any], mistakes: list[AssertionError]) -> Callable[[Any], Any]:
-    def watched(value: Any) -> Any:
+def _watching(
+    op: MapSpec | FlatMapSpec | FilterSpec | PartitionBySpec,
+    function: Callable[[Any], Any],
+    mistakes: list[AssertionError],
+) -> Callable[[Any], Any]:
+    def watched(given: Any) -> Any:
+        value = given.value if op.envelope else given
         before = _fingerprint(value)
-        result = function(value)
-        _compare(op_id, before, value, mistakes)
+        result = function(given)
+        _compare(op.id, before, value, mistakes)
         return result
 
     return watched

@@ -63,10 +63,10 @@ class CheckedStore(TaskStore):
         if not self._depth and not failed:
             self.check()
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: Any, default: Any = None) -> Any:
         value = super().get(key)
         self._note(self._bound(key), value)
-        return value
+        return default if value is None else value
 
     def put(self, key: Any, value: Any) -> None:
         known = self._handed.get(id(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
+from penstock.config.load import load_config
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
 from penstock.engine.grouping import group_inputs
@@ -64,14 +65,16 @@ class TestRunner:
         partitions: int = 2,
         dead_letter: str | None = None,
         broadcast_inputs: str | Sequence[str] = (),
+        config: Mapping[str, object] | None = None,
     ) -> None:
         """`partitions` is the partition count of every stream, and so the number of tasks.
 
         `dead_letter` and `broadcast_inputs` are what `task.dead.letter.stream` and `task.broadcast.inputs` are in a
-        configuration: `broadcast_inputs="local.rates#[0-1]"`.
+        configuration: `broadcast_inputs="local.rates#[0-1]"`. `config` is what tasks find in `context.config`; the
+        runner itself heeds none of its keys but `job.name`.
 
         Raises:
-            ConfigError: the application, or what is broadcast, is wrong.
+            ConfigError: the application, the configuration, or what is broadcast, is wrong.
         """
         self._mistakes: list[AssertionError] = []
         graph = checked_graph(app.graph(), self._mistakes)
@@ -85,11 +88,13 @@ class TestRunner:
         for stream in (*inputs, *outputs):
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
         grouping = group_inputs(self._ends(), _broadcast(broadcast_inputs))
+        loaded = load_config(overrides=config, default_job_name=graph.name)
         self._settings = RuntimeSettings(
-            job_name=graph.name,
+            job_name=loaded.job.name,
             tasks=grouping.count,
             output_partitions={str(s): partitions for s in outputs},
             dead_letter=dead is not None,
+            config=loaded.for_tasks(),
             store_class=CheckedStore if dead is None else CheckedUndoableStore,
         )
         self._instances = [

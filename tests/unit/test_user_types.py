@@ -22,6 +22,30 @@ app.run(untill="latest")  # error: call-arg
 app.run(until="yesterday")  # error: arg-type
 app.run(from_checkpoint=5)  # error: arg-type
 app.run(5)  # error: arg-type
+
+texts: ps.MessageStream[str] = app.input("local.texts", value=ps.String())
+texts.map(len).filter(lambda length: length > 5).partition_by(lambda length: length % 2, key=ps.Long())
+texts.map(lambda text: text.missing)  # error: attr-defined
+texts.filter(lambda message: message.timestamp > 5, envelope=True).map(str.upper)
+texts.filter(lambda message: message.timestmp > 5, envelope=True)  # error: call-overload
+app.input("local.json").map(lambda value: value["a"]).flat_map(lambda value: [value]).merge(texts)
+
+
+class Count(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts: ps.KeyValueStore[str, int] = context.store("counts")
+        self.limit = int(context.config.get("app.limit", "5"))
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.counts["a"] = self.counts.get("a", 0) + 1
+        self.counts["a"] = self.counts.get("a") + 1  # error: operator
+        self.counts.put("a", "one")  # error: arg-type
+        total: int = sum(value for key, value in self.counts.items(prefix="a") if key in self.counts)
+
+
+texts.process(Count, stores=["counts"])
 """
 
 
