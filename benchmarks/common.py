@@ -165,6 +165,8 @@ def process_kind(process: psutil.Process, session: int) -> str | None:
         # A JVM that starts a command is for a moment two processes with one memory.
         parent = process.parent()
         return None if parent is not None and _is_java(parent) else "jvm"
+    if Path(command[0]).name == "sh":  # around a container, for its exit status
+        return None
     return "containers" if "penstock.container" in command else "spark workers"
 
 

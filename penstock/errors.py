@@ -75,6 +75,7 @@ class FailedMessage:
 
     `stream`, `partition` and `offset` name the input message the failing one was made from.
     `key` is the printable form of the failing message's key, `operator` the operator it failed in.
+    Offset -1: the operator failed before any message, in its constructor or `init`; the partition is its task.
     """
 
     stream: str
@@ -85,11 +86,20 @@ class FailedMessage:
     reason: str
     traceback: str
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """Where it failed, in words."""
+        if self.offset < 0:
+            return (
+                f"the constructor or `init` of operator `{self.operator}` of task {self.partition}, before any message"
+            )
         return (
-            f"{self.reason}\n  in operator `{self.operator}`, at message stream `{self.stream}` partition "
-            f"{self.partition} offset {self.offset} key {self.key}"
+            f"operator `{self.operator}`, at stream `{self.stream}` partition {self.partition} offset {self.offset} "
+            f"key {self.key}"
         )
+
+    def __str__(self) -> str:
+        return f"{self.reason}\n  in {self.place}"
 
 
 class UserCodeError(PenstockError):

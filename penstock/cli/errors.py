@@ -30,6 +30,11 @@ def show_tracebacks(wanted: bool) -> bool:
     return wanted
 
 
+def tracebacks_wanted() -> bool:
+    """Whether `--debug` was given."""
+    return _Tracebacks.wanted
+
+
 class ReportingGroup(TyperGroup):
     """The root command: turns an error of Penstock into a message and an exit status."""
 
@@ -58,11 +63,11 @@ def report(error: PenstockError) -> None:
 def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) -> None:
     """The user's traceback, the message it happened at, and what is left of the job."""
     _print(failed.traceback if failed.traceback.strip() else failed.reason)
-    say(
-        f"error: the application failed at stream `{failed.stream}` partition {failed.partition} offset "
-        f"{failed.offset} key {failed.key}, in operator `{failed.operator}`"
-    )
+    say(f"error: the application failed in {failed.place}")
     state = f"The state is as of checkpoint {last_checkpoint}. " if last_checkpoint else ""
+    if failed.offset < 0:
+        say(f"{state}Correct the application and run it again")
+        return
     say(
         f"{state}Correct the application or the message and run it again, or set `task.dead.letter.stream` to put "
         "such messages aside"

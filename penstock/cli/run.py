@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.application import load_application
-from penstock.cli.errors import report_failed_message, say
+from penstock.cli.errors import report_failed_message, say, tracebacks_wanted
 from penstock.cli.options import Assignments, ConfigFile, Debug
 from penstock.cli.run_view import RunDisplay, RunObserver, open_display
 from penstock.cli.stop_signals import StopSignals
@@ -56,6 +57,8 @@ def run(
     SIGTERM or Ctrl-C ends it after the current batch, with a last commit; a second one ends it at once, and what came
     after the last checkpoint is processed again by the next run.
     """
+    if tracebacks_wanted():
+        logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
     loaded = load_application(application)
     settings = load_config(config, assignments=assignments or (), default_job_name=loaded.app.name)
     with StopSignals() as signals:

@@ -1,4 +1,4 @@
-"""The container process: `python -m penstock.container <name> <executor pid>`, its spec on standard input.
+"""The container process: `python -m penstock.container <name> <incarnation> <executor pid>`, its spec on its input.
 
 It writes one line with its address to standard output, then everything goes to its log file. It never outlives the
 executor it was started by.
@@ -6,10 +6,10 @@ executor it was started by.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.container.auth import SecretCheck
 from penstock.container.container import Container
+from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
@@ -38,12 +39,10 @@ _LAST_REPLIES_SECONDS = 0.3
 def main() -> None:
     """Serve until closed, or until the executor ends."""
     keep_pandas_out()
-    name, parent = sys.argv[1], int(sys.argv[2])
+    name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
     spec = ContainerSpec(**orjson.loads(sys.stdin.buffer.read()))
-    incarnation = secrets.token_hex(8)
     folder = Path(tempfile.mkdtemp(prefix="pstk-"))
-    log_path = Path(spec.log_directory) / f"container-{name}-{incarnation}.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _vanish(folder))
     _ignore(signal.SIGINT, signal.SIGTERM)
     stop = threading.Event()
@@ -62,15 +61,16 @@ def main() -> None:
         parent,
         socket_uri,
         _uri(spec.reached_at or _host(spec), servers[1].port),
-        str(log_path),
+        str(log),
         () if spec.copies_directory is None else tasks_with_copies(Path(spec.copies_directory)),
         spec.executor_id,
     )
     output = os.dup(1)
-    _redirect(log_path)
+    log_to(log)
     os.write(output, orjson.dumps(asdict(address)) + b"\n")
     os.close(output)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s")
+    faulthandler.enable()
+    setup_logging()
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
     # Pages of decoded messages are many objects, and no garbage yet: look through them rarely.
     gc.collect()
@@ -117,14 +117,6 @@ def _host(spec: ContainerSpec) -> str:
 
 def _uri(host: str, port: int) -> str:
     return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
-
-
-def _redirect(log_path: Path) -> None:
-    """From here on, standard output and error, the application's prints among them, go to the log."""
-    descriptor = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
 
 
 def _vanish(folder: Path) -> None:

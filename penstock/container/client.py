@@ -7,14 +7,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
+import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
+from penstock.container.logs import epitaph, exit_status
 from penstock.container.machine import machine_id
 from penstock.container.protocol import (
     Beat,
@@ -33,6 +36,8 @@ from penstock.container.protocol import (
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
+_DEATH_SECONDS = 1.0
+"""How long the end of a process may take to be in its log."""
 _PROBE_SECONDS = 2.0
 # What waits for a host that was cut off ends after this time, not when the call's own deadline has passed, or never.
 _KEEP_ALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
@@ -53,6 +58,7 @@ class ContainerClient:
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
         """Why the container counts as lost, once it does."""
+        self._death: str | None = None
 
     def identity(self, epoch: int) -> Identity:
         """Who a call of this epoch is meant for."""
@@ -135,6 +141,23 @@ class ContainerClient:
 
         threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True).start()
 
+    def death(self) -> str | None:
+        """How its process ended, what it did last, and where its log is; None if it has not ended, as far as this host
+        can tell."""
+        if self._death is None:
+            address, beat = self.address, self.last_beat
+            if address.machine != machine_id():
+                return self.lost and f"{self.lost}. Its log: {address.log_path} on the host of {address.tcp_uri}"
+            log = Path(address.log_path)
+            if exit_status(log, 0.0 if _lives(address.pid) and self.lost is None else _DEATH_SECONDS) is None and (
+                _lives(address.pid)
+            ):
+                return None
+            how, *rest = epitaph(address.pid, log)
+            doing = f" while it processed {beat.processing}" if beat is not None and beat.processing else ""
+            self._death = "; ".join([f"{how}{doing}", *rest, f"its log: {log}"])
+        return self._death
+
     def _call(self, action: str, body: bytes, timeout_s: float) -> Any:
         results = list(self._stream(action, body, timeout_s))
         return results[-1] if results else None
@@ -158,3 +181,10 @@ class ContainerClient:
 
     def _name(self) -> str:
         return f"container {self.address.container} (process {self.address.pid})"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -87,6 +87,13 @@ class RunningAttempt:
             return 0.0
         return now - since
 
+    def processing(self) -> str:
+        """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
+        if self._busy_since is None:
+            return ""
+        instance = self.attempt.instance
+        return f"{instance.position.describe()} in task {instance.task}, stage {instance.stage}"
+
 
 class Container:
     """The state of one container process. Thread-safe: calls come from Flight's threads."""
@@ -271,8 +278,9 @@ class Container:
         with self._lock:
             running = list(self._running.values())
             pending = sum(task.pending_bytes for task in self._tasks.values())
-        stalled = max((attempt.stalled_seconds(now) for attempt in running), default=0.0)
-        return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000), pending)
+        stalled, slowest = max(((a.stalled_seconds(now), a) for a in running), key=lambda s: s[0], default=(0.0, None))
+        doing = "" if slowest is None else slowest.processing()
+        return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000), pending, doing)
 
     def job(self) -> tuple[Topology, RuntimeSettings]:
         """The job of the current epoch."""

@@ -5,25 +5,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import select
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import psutil
 
+from penstock.container.logs import exit_status, last_words, log_path, prune, wrapped
 from penstock.container.machine import ExecutorProcess, ending, own_executor
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
-
-_LAST_LINES = 3
 
 _ALLOCATOR = {
     # Give what a batch needed back after it: few arenas for gRPC's many threads, large buffers mapped and unmapped.
@@ -104,51 +105,69 @@ def _is_alive(address: ContainerAddress) -> bool:
         return False
 
 
-def _spawn(spec: ContainerSpec, name: str, parent: int) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True, slots=True)
+class _Starting:
+    """A container that was started: the shell around it, which writes its exit status to its log."""
+
+    shell: subprocess.Popen[bytes]
+    log: Path
+
+
+def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
     """A child in the executor's process group, so that it ends with the executor's Python daemon as well."""
     environment = dict(os.environ)
     environment = {**_ALLOCATOR, **environment}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "penstock.container", name, str(parent)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        close_fds=True,
-    )
+    incarnation = secrets.token_hex(8)
+    log = log_path(spec.log_directory, name, incarnation)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    prune(log.parent)
+    command = shlex.join([sys.executable, "-m", "penstock.container", name, incarnation, str(parent)])
+    with log.open("ab") as errors:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            ["/bin/sh", "-c", wrapped(command, log)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            close_fds=True,
+        )
     if process.stdin is None:
         raise RetryableError("the container's standard input could not be opened")
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and waiting for its address says how
         process.stdin.write(orjson.dumps(asdict(spec)))
         process.stdin.close()
-    return process
+    return _Starting(process, log)
 
 
-def _await_address(process: subprocess.Popen[bytes], deadline: float) -> ContainerAddress:
-    if process.stdout is None or process.stderr is None:
+def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
+    process = started.shell
+    if process.stdout is None:
         raise RetryableError("the container's standard output could not be opened")
-    with process.stdout, process.stderr:
+    with process.stdout:
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         line = process.stdout.readline() if ready else b""
-        if not line and not ready:
-            process.kill()
-            last_words = _last_words(process.stderr.read())
-            process.wait()
-            raise PenstockTimeoutError(
-                f"the container process {process.pid} on {socket.gethostname()} did not come up within "
-                f"job.container.start.timeout.ms{last_words}"
-            )
-        words = process.stderr.read()  # from the address on, the container writes to its log
-        if not line:
-            raise RetryableError(
-                f"the container process {process.pid} on {socket.gethostname()} {ending(process.wait())} while it "
-                f"started{_last_words(words)}"
-            )
-        sys.stderr.buffer.write(words)
-    return _address(orjson.loads(line))
+    if line:
+        return _address(orjson.loads(line))
+    where = f"the container process {process.pid} on {socket.gethostname()}"
+    if not ready:
+        _kill(process)
+        raise PenstockTimeoutError(
+            f"{where} did not come up within job.container.start.timeout.ms{_last_words(started.log)}"
+        )
+    process.wait()
+    status = exit_status(started.log, 0.0)
+    how = "ended" if status is None else ending(status)
+    raise RetryableError(f"{where} {how} while it started{_last_words(started.log)}")
 
 
-def _last_words(written: bytes) -> str:
-    lines = [line.strip() for line in written.decode(errors="replace").splitlines() if line.strip()]
-    return f". Its last words: {' | '.join(lines[-_LAST_LINES:])}" if lines else "; it wrote nothing"
+def _kill(shell: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(shell.pid).children():
+            child.kill()
+    shell.wait()
+
+
+def _last_words(log: Path) -> str:
+    words = last_words(log)
+    return f". Its last words: {' | '.join(words)}. Its log: {log}" if words else "; it wrote nothing"

@@ -148,14 +148,15 @@ class FinishCall:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `pending_bytes`
-    what was written to its stores since the last commit."""
+    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
+    message that is, `pending_bytes` what was written to its stores since the last commit."""
 
     container: str
     incarnation: str
     resident_bytes: int
     stalled_ms: int
     pending_bytes: int
+    processing: str = ""
 
 
 def dump(call: Any) -> bytes:

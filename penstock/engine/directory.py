@@ -264,10 +264,10 @@ class ContainerDirectory:
         """Whether a container was lost since the last `ensure`."""
         return self._lost.is_set()
 
-    def loss(self) -> str:
+    def loss(self, otherwise: str = "a container was lost") -> str:
         """Which container was lost, and why."""
-        lost = [f"container {c.address.container}: {c.lost}" for c in self._clients.values() if c.lost]
-        return "; ".join(lost) or "a container was lost"
+        found = ((c.address.container, c.death() or c.lost) for c in self._clients.values())
+        return "; ".join(f"container {name}: {why}" for name, why in found if why) or otherwise
 
     def _lose(self, client: ContainerClient) -> None:
         if self._stopping.is_set():

@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from penstock.container.machine import ending
 from penstock.errors import PenstockError
 
+logger = logging.getLogger(__name__)
 _DEAF = 'trap "" INT TERM; exec "$0" "$@"'
 """A JVM that is started with a signal ignored goes on ignoring it."""
 _POLL_SECONDS = 0.02
@@ -100,6 +101,8 @@ def _launch(conf: Mapping[str, str], connection: Path) -> SparkJvm:
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
     if not _has_log4j(environment):
         ours = f"-D{_LOG4J}={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        if logger.isEnabledFor(logging.DEBUG):
+            ours += " -Dpenstock.stack=full"
         # In front: whatever the user adds comes later, and the last one counts.
         environment["SPARK_SUBMIT_OPTS"] = f"{ours} {environment.get('SPARK_SUBMIT_OPTS', '')}".strip()
     process = subprocess.Popen(  # noqa: S603 - Spark's own script

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -41,6 +41,7 @@ from penstock.runtime.attempt import Report
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 
 logger = logging.getLogger(__name__)
+E = TypeVar("E", bound=Exception)
 _QUIET_SECONDS = 60
 _REPORT_SECONDS = 10.0
 _RETRY_SECONDS = 0.5
@@ -197,6 +198,7 @@ class RunLoop:
         cause it is no failure."""
         if cause is not None:
             self._check_spark(cause)
+            cause = self._explained(cause)
             logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
         self._board.update(phase="restoring")
         failure = cause
@@ -434,7 +436,7 @@ class RunLoop:
 
     def _begin_commit(self, boundary: Boundary) -> None:
         if self._keeper.lease.lost is not None:
-            raise FencedError(f"another driver took this job over: {self._keeper.lease.lost}. This run stops")
+            raise FencedError(f"{self._keeper.lease.lost}. This run stops")
         self._commit_requested = False
         self._committed_at, self._committed_batch = time.monotonic(), boundary.batch
         self._commits.begin(self._claim, boundary)
@@ -464,10 +466,7 @@ class RunLoop:
         deadline = time.monotonic() + 3 * lease_s + 10
         while not lease.may_start_batch():
             if lease.lost is not None:
-                raise FencedError(
-                    f"another driver took this job over: {lease.lost}. This run stops; what it did since its last "
-                    "checkpoint does not count"
-                )
+                raise FencedError(f"{lease.lost}. This run stops; what it did since its last checkpoint does not count")
             if time.monotonic() > deadline:
                 raise PenstockTimeoutError(
                     f"the lease of the job could not be renewed for {3 * lease_s + 10:.0f} s (job.lease.ms is "
@@ -486,15 +485,26 @@ class RunLoop:
 
     def _count_failure(self, error: Exception) -> None:
         self._check_spark(error)
+        error = self._explained(error)
         self._failures += 1
         limit = self._job.config.job.retry_max
-        logger.warning("failure %d of %d since the last checkpoint: %s", self._failures, limit, _brief(error))
-        if self._failures > limit:
-            raise PenstockError(
-                f"{self._failures} failures since the last checkpoint, job.retry.max is {limit}. The last one: "
-                f"{_brief(error)}. The state is as of checkpoint {self._board.last_checkpoint}; start the job again "
-                "once the cause is gone"
-            ) from error
+        if self._failures <= limit:
+            text = "failure %d since the last checkpoint, at most %d are retried: %s"
+            logger.warning(text, self._failures, limit, _brief(error))
+            return
+        times = "A failure" if limit == 0 else f"{self._failures} failures"
+        raise PenstockError(
+            f"{times} since the last checkpoint, job.retry.max is {limit}. The last one: {_brief(error)}. The state is "
+            f"as of checkpoint {self._board.last_checkpoint}; start the job again once the cause is gone"
+        ) from error
+
+    def _explained(self, error: E) -> E | ContainerLostError:
+        """For a container that died, how it did, in place of what a call to it met."""
+        if not isinstance(error, ContainerLostError):
+            return error
+        explained = ContainerLostError(self._directory.loss(otherwise=str(error)))
+        explained.__cause__ = error
+        return explained
 
     def _report(
         self,
@@ -532,6 +542,8 @@ class RunLoop:
 
 def _brief(error: BaseException) -> str:
     """The first lines of an error; of Spark's, the ones that say something."""
+    if isinstance(error, PenstockError):
+        return str(error)
     lines = [line for line in str(error).splitlines() if line.strip()]
     telling = [line.strip() for line in lines if "Error: " in line or "Exception: " in line]
     return "; ".join((telling or lines)[-2:]) or type(error).__name__

@@ -137,7 +137,7 @@ class Lease:
     renewed_at: float
     clock: Clock
     lost: str | None = None
-    """Once the lease is lost, who has it now (or why it is gone). It is never written again."""
+    """Once the lease is lost, who has it now or why it is missing, as a sentence. It is never written again."""
     released: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -191,13 +191,13 @@ class Lease:
         try:
             found, self_tag = self.store.get_with_tag(self.key)
         except NotFoundError:
-            self.lost = f"nobody: `{self.key}` was deleted"
+            self.lost = f"the folder of this job, or the lease in it, was deleted while it ran: `{self.key}` is missing"
             return False
         except RetryableError as error:
             raise failure or error from error
         current = LeaseState.decode(found, self.key)
         if current.token != state.token:
-            self.lost = str(current.holder)
+            self.lost = f"another driver took this job over: {current.holder}"
             return False
         self.tag = self_tag
         if found != data and failure is not None:

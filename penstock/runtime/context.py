@@ -122,6 +122,14 @@ class Position:
         left = 0 if elements is None else elements.__length_hint__()  # type: ignore[attr-defined]
         return (id(self.page), self.row, id(elements), left)
 
+    def describe(self) -> str:
+        """The message in words. May be called from any thread."""
+        page, row = self.page, self.row
+        if not 0 <= row < len(page.offsets):
+            return "no message yet"
+        ssp = page.ssp(row)
+        return f"about offset {page.offsets[row]} of stream `{ssp.system_stream}` partition {ssp.partition}"
+
 
 class SspTable(dict[int, SystemStreamPartition]):
     """Origin codes to SSPs, each made once."""

@@ -34,8 +34,8 @@ def failed_attempt(
 def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: BaseException) -> Report:
     """The report of such an attempt."""
     if isinstance(error, OperatorFailedError):
-        where = SystemStreamPartition("none", "none", task)
-        failed: FailedMessage | None = error.describe(where, -1, None)
+        # Without a message: the operator's constructor or `init` failed.
+        failed: FailedMessage | None = error.describe(SystemStreamPartition("none", "none", task), -1, None)
         return Report(stage, task, token, read, failed=failed)
     if isinstance(error, EngineFailedError):
         return Report(stage, task, token, read, error=engine_error(error, task))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +91,39 @@ def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerPr
         job.start_run(1, 2)
     with pytest.raises(ContainerLostError):
         job.attempt(run, 0)
+
+
+def test_a_killed_container_is_reported_with_its_signal_its_last_words_and_its_log(
+    container: ContainerProcess, job: Job
+) -> None:
+    lost: list[ContainerClient] = []
+    container.client.listen(lost.append)
+    job.run_batch(1, messages(10))
+    assert container.client.death() is None
+    container.kill()
+    wait_until(lambda: lost, "the loss is noticed", 5)
+    death = container.client.death()
+    assert death is not None
+    assert f"process {container.address.pid} was killed by SIGKILL (9: probably out of memory" in death
+    assert f"incarnation {container.address.incarnation}" in death, "its last words"
+    assert container.address.log_path in death
+
+
+def test_a_container_that_crashes_says_where_and_what_it_processed(container: ContainerProcess, job: Job) -> None:
+    lost: list[ContainerClient] = []
+    container.client.listen(lost.append)
+    run = job.start(1, [*messages(10), {"key": "k", "n": 1, "wait": "gate"}])
+    with ThreadPoolExecutor(1) as pool:
+        attempting = pool.submit(job.attempt, run, 0)
+        wait_until(lambda: container.client.last_beat and container.client.last_beat.processing, "a beat that tells")
+        os.kill(container.address.pid, signal.SIGSEGV)
+        with pytest.raises(ContainerLostError):
+            attempting.result(DEADLINE_S)
+    wait_until(lambda: lost, "the loss is noticed", 5)
+    death = container.client.death()
+    assert death is not None
+    assert "was killed by SIGSEGV (11) while it processed" in death
+    assert "Fatal Python error: Segmentation fault" in container.log
 
 
 def test_a_container_killed_inside_an_exchange_is_a_lost_container(container: ContainerProcess, job: Job) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -77,7 +78,7 @@ class ContainerProcess:
         name = f"c{next(_names)}"
         self.process = _spawn(spec, name, parent or os.getpid())
         self.address: ContainerAddress = _await_address(self.process, time.monotonic() + DEADLINE_S)
-        assert (self.address.container, self.address.pid) == (name, self.process.pid)
+        assert self.address.container == name
         self.client = ContainerClient(self.address, SECRET)
 
     @property
@@ -87,12 +88,13 @@ class ContainerProcess:
 
     def ended(self, timeout_s: float = DEADLINE_S) -> int:
         """Wait for its end; the exit status."""
-        return self.process.wait(timeout_s)
+        return self.process.shell.wait(timeout_s)
 
     def kill(self) -> None:
         """End it, if it still lives."""
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
+        with suppress(ProcessLookupError):
+            os.kill(self.address.pid, signal.SIGKILL)
+        self.process.shell.wait(DEADLINE_S)
 
 
 @dataclass

@@ -292,7 +292,7 @@ while lease.lost is None and time.monotonic() < deadline:
     time.sleep(0.005)
 keeper.stop(60)
 lease.release()
-print("lost to", lease.lost, lease.may_start_batch(), flush=True)
+print("lost:", lease.lost, lease.may_start_batch(), flush=True)
 """
 
 
@@ -312,7 +312,7 @@ def test_a_stopped_holder_that_wakes_does_not_overwrite_its_successor(tmp_path: 
         taken = store.get(PATHS.lease)
         os.kill(holder.pid, signal.SIGCONT)
         out, _ = holder.communicate(timeout=TIMEOUT_S)
-        assert out.startswith("lost to run `successor`")
+        assert out.startswith("lost: another driver took this job over: run `successor`")
         assert out.endswith("False\n")
         assert store.get(PATHS.lease) == taken
         assert lease.renew()

@@ -157,6 +157,8 @@ def test_init_that_raises() -> None:
         TestRunner(app).input("m.in", [1]).run()
     assert caught.value.failed.operator == "bad"
     assert "penstock/" not in caught.value.failed.traceback
+    assert "in the constructor or `init` of operator `bad`, task 0, before any message" in str(caught.value)
+    assert "none" not in str(caught.value)
 
 
 def test_a_failure_after_emit_is_the_next_operators_whatever_the_task_catches() -> None:
