@@ -90,9 +90,7 @@ class FailedMessage:
     def place(self) -> str:
         """Where it failed, in words."""
         if self.offset < 0:
-            return (
-                f"the constructor or `init` of operator `{self.operator}` of task {self.partition}, before any message"
-            )
+            return f"the constructor or `init` of operator `{self.operator}`, task {self.partition}, before any message"
         return (
             f"operator `{self.operator}`, at stream `{self.stream}` partition {self.partition} offset {self.offset} "
             f"key {self.key}"
