@@ -45,6 +45,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.async_commit
 	$(BIN)/python -m benchmarks.commit
 	$(BIN)/python -m benchmarks.restore
+	$(BIN)/python -m benchmarks.start
+	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

@@ -1,0 +1,172 @@
+"""Starts that are watched from outside: each function starts a command and says when what was there, in seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import penstock as ps
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import NotFoundError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.system.local import LocalSystem
+
+INPUT, OUTPUT, JOB = "events", "counts", "start"
+_POLL_SECONDS = 0.02
+_DEADLINE_SECONDS = 300.0
+_SESSION = """
+import pathlib, sys
+from pyspark.sql import SparkSession
+
+threads, work = sys.argv[1], pathlib.Path(sys.argv[2])
+builder = SparkSession.builder.master(f"local[{threads}]")
+for key, value in {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.local.dir": str(work / "spark"),
+    "spark.sql.shuffle.partitions": threads,
+    "spark.sql.streaming.stateStore.providerClass":
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+(work / "session").touch()
+"""
+_TASK = """
+spark.sparkContext.parallelize([1], 1).map(lambda x: x + 1).collect()
+(work / "task").touch()
+spark.stop()
+"""
+_QUERY = """
+events = spark.readStream.schema("key string, amount double").json(str(work / "events"))
+writer = events.groupBy("key").count().writeStream.format("noop").outputMode("update")
+writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+
+
+class Count(ps.StreamTask):
+    """Counts the messages of each key."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store("counts")
+
+    def process(
+        self,
+        envelope: ps.IncomingMessageEnvelope,
+        collector: ps.MessageCollector,
+        coordinator: ps.TaskCoordinator,
+    ) -> None:
+        count = (self.counts.get(envelope.key) or 0) + 1
+        self.counts.put(envelope.key, count)
+        collector.emit(key=envelope.key, value=count)
+
+
+def application() -> ps.StreamApplication:
+    """A count for each key, sent on."""
+    app = ps.StreamApplication(JOB)
+    app.store("counts", key=ps.String(), value=ps.Json())
+    events = app.input(f"local.{INPUT}", value=ps.Json())
+    counts = events.partition_by(lambda event: event["key"], key=ps.String()).process(Count, stores=["counts"])
+    counts.send_to(app.output(f"local.{OUTPUT}", key=ps.String(), value=ps.Json()))
+    return app
+
+
+def bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A session, and a task in a Python worker."""
+    work = Path(parameters["work"])
+    command = [sys.executable, "-c", _SESSION + _TASK, str(parameters["threads"]), str(work)]
+    return {"moments": _watch(command, {"session": (work / "session").exists, "a task": (work / "task").exists})}
+
+
+def query(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A streaming query."""
+    work = Path(parameters["work"])
+    (work / "events").mkdir()
+    lines = b"\n".join(_events(parameters["messages"]))
+    (work / "events" / "0.json").write_bytes(lines)
+    command = [sys.executable, "-c", _SESSION + _QUERY, str(parameters["threads"]), str(work)]
+    committed = (work / "checkpoint" / "commits" / "0").exists
+    return {"moments": _watch(command, {"session": (work / "session").exists, "first commit": committed})}
+
+
+def penstock(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """`penstock run`."""
+    work, partitions = Path(parameters["work"]), parameters["threads"]
+    system = LocalSystem("local", str(work / "streams"))
+    admin = system.admin()
+    admin.create_stream(INPUT, partitions)
+    writer, events = system.writer(None), _events(parameters["messages"])
+    for partition in range(partitions):
+        ssp = ps.SystemStreamPartition("local", INPUT, partition)
+        writer.append(ssp, [(0, None, event) for event in events[partition::partitions]])
+    writer.close()
+    config = {
+        "job.root": work / "jobs",
+        "job.logged.store.base.dir": work / "state",
+        "systems.local.path": work / "streams",
+        "task.commit.ms": 1,
+        "spark.master": f"local[{partitions}]",
+        "spark.local.dir": work / "spark",
+    }
+    command = [sys.executable, "-m", "penstock.cli", "run", "benchmarks.side_start:application", "--until", "latest"]
+    command += [word for key, value in config.items() for word in ("-c", f"{key}={value}")]
+    objects = open_store((work / "jobs").as_uri())
+    log = CheckpointLog(objects, JobPaths(JOB, "1"))
+
+    def batches() -> int:
+        """The last batch in the log; -1 before the start checkpoint."""
+        latest = log.read("report").latest
+        return -1 if latest is None else latest.batch
+
+    def written() -> bool:
+        try:
+            return any(ends.upcoming for ends in admin.offsets(OUTPUT).values())
+        except NotFoundError:
+            return False
+
+    moments = _watch(
+        command,
+        {
+            "claim": lambda: bool(log.read("report").claims),
+            "containers ready": lambda: batches() >= 0,
+            "first batch": written,
+            "first commit": lambda: batches() >= 1,
+        },
+    )
+    admin.close()
+    objects.close()
+    return {"moments": moments}
+
+
+def _events(number: int) -> list[bytes]:
+    return [orjson.dumps({"key": f"key-{n % 100}", "amount": n / 4}) for n in range(number)]
+
+
+def _watch(command: list[str], conditions: Mapping[str, Callable[[], bool]]) -> dict[str, float]:
+    """Run the command to its end; when each condition was seen to hold, which they come to in this order."""
+    environment = dict(os.environ, SPARK_LOCAL_IP="127.0.0.1")
+    began = time.monotonic()
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    moments: dict[str, float] = {}
+    waiting = dict(conditions)
+    while True:
+        ended = process.poll() is not None
+        while waiting and next(iter(waiting.values()))():
+            moments[next(iter(waiting))] = round(time.monotonic() - began, 3)
+            waiting.pop(next(iter(waiting)))
+        if ended or time.monotonic() - began > _DEADLINE_SECONDS:
+            break
+        time.sleep(_POLL_SECONDS)
+    if process.wait(30) != 0 or waiting:
+        raise RuntimeError(f"{command[:4]} ended with {process.returncode} and without: {', '.join(waiting) or '-'}")
+    return moments
