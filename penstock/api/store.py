@@ -97,7 +97,8 @@ class KeyValueStore(ABC, Generic[K, V]):
     def range(self, from_key: K, to_key: K) -> Iterator[tuple[K, V]]:
         """The entries with `from_key` <= key < `to_key`, in the order of the keys.
 
-        What is put or deleted while the iterator is open may or may not be seen by it. Of `Tuple` keys, the bounds may
+        The iterator shows the entries as they are now, whatever is put or deleted while it is open, and costs what is
+        taken from it: `next(store.range(...), None)` is the first entry. Of `Tuple` keys, the bounds may
         be the first fields only: ("N1",) comes before every key that begins with it.
 
         Raises:

@@ -112,13 +112,14 @@ class TaskInstance:
     def _apply(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             for store, overlay in attempt.instance.overlays.items():
-                if overlay.changes:
-                    self._engines[store].apply(overlay.changes)
+                changes = overlay.take()
+                if changes:
+                    self._engines[store].apply(changes)
                     if store in self._pending:
-                        self._pending[store].update(overlay.changes)
+                        self._pending[store].update(changes)
                     else:
-                        self._pending[store] = overlay.changes
-                    self.pending_bytes += changes_bytes(overlay.changes)
+                        self._pending[store] = changes
+                    self.pending_bytes += changes_bytes(changes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
                 self._close(old)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +67,44 @@ class Engine(ABC):
         """Release it. No call follows."""
 
 
+class _MemoryScan(Iterator[tuple[bytes, bytes]]):
+    """A scan of a sorted map, some entries at a time; all that is left at once before the map changes."""
+
+    def __init__(self, entries: SortedDict, lock: threading.Lock, start: bytes | None, end: bytes | None) -> None:
+        self._map = entries
+        self._lock = lock
+        self._next, self._inclusive, self._end = start, True, end
+        self._size = 4
+        self._found: deque[tuple[bytes, bytes]] = deque()
+        self._complete = False
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if not self._found:
+            with self._lock:
+                self.take(self._size)
+            self._size = min(2 * self._size, 512)
+            if not self._found:
+                raise StopIteration
+        return self._found.popleft()
+
+    def take(self, most: int | None = None) -> None:
+        """Copy what is left, at most so many entries. Under the lock."""
+        if not self._complete:
+            keys = list(islice(self._map.irange(self._next, self._end, inclusive=(self._inclusive, False)), most))
+            self._found.extend((key, self._map[key]) for key in keys)
+            self._complete = most is None or len(keys) < most
+            if keys:
+                self._next, self._inclusive = keys[-1], False
+
+
 class MemoryEngine(Engine):
     """A sorted map in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
         """With a path: what a copy in that folder holds, if there is one. Raises CorruptError."""
         self._map: SortedDict = SortedDict()
+        self._scans: weakref.WeakSet[_MemoryScan] = weakref.WeakSet()
+        self._lock = threading.Lock()
         if path is not None and (path / _ENTRIES).exists():
             self._map.update(_read_entries(path / _ENTRIES))
 
@@ -77,15 +113,21 @@ class MemoryEngine(Engine):
         return value
 
     def apply(self, changes: Changes) -> None:
-        for key, value in changes.items():
-            if value is None:
-                self._map.pop(key, None)
-            else:
-                self._map[key] = value
+        with self._lock:
+            for scan in self._scans:
+                scan.take()
+            self._scans.clear()
+            for key, value in changes.items():
+                if value is None:
+                    self._map.pop(key, None)
+                else:
+                    self._map[key] = value
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        keys = list(self._map.irange(start, end, inclusive=(True, False)))
-        return iter([(key, self._map[key]) for key in keys])
+        scan = _MemoryScan(self._map, self._lock, start, end)
+        with self._lock:
+            self._scans.add(scan)
+        return scan
 
     def copy_to(self, directory: Path) -> None:
         """Write everything: the cost grows with the state."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from sortedcontainers import SortedSet
 
 from penstock.state.engine import Engine
+from penstock.state.gaps import Gaps
+from penstock.state.records import Changes
+
+_FIRST, _MOST = 4, 512
+"""Changed keys that a scan looks up at once: few at first, because many callers want only the first entry."""
+_MANY = 16
+"""So many deleted keys in a row are remembered as a gap."""
 
 
 class _Missing:
@@ -16,57 +25,183 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
+Entry = tuple[bytes, bytes]
+Change = tuple[bytes, bytes | None]
+
+
+class _Kept:
+    """What keys had when a scan began, of those that were written since (MISSING: no change yet)."""
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | _Missing | None] = {}
+
+
+class _Watched(dict[bytes, bytes | None]):
+    """An overlay's changes once it was scanned: it hears of every write."""
+
+    __slots__ = ("_overlay",)
+
+    def __init__(self, changes: Changes, overlay: Overlay) -> None:
+        super().__init__(changes)
+        self._overlay = weakref.ref(overlay)
+
+    def __setitem__(self, key: bytes, value: bytes | None) -> None:
+        overlay = self._overlay()
+        if overlay is not None:
+            overlay.before_write(key, gone=value is None)
+        super().__setitem__(key, value)
 
 
 class Overlay:
-    """Net changes to one store, read through by get and scan. Never touches the engine."""
+    """Net changes to one store, read through by get and scan. Never touches the engine.
 
-    def __init__(self, engine: Engine) -> None:
+    A scan is lazy: it costs what it yields and, once, the deleted keys it passes; it shows everything as it was when
+    it began. Until the first one, a write costs a dict's write and no more.
+    """
+
+    def __init__(
+        self, engine: Engine, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
+    ) -> None:
+        """`gaps` are those of what readers of this overlay see. The lock is held around all uses of the changes' order,
+        for overlays that several threads scan."""
         self._engine = engine
+        self._gaps = Gaps() if gaps is None else gaps
+        self._lock = nullcontext() if lock is None else lock
         self.changes: dict[bytes, bytes | None] = {}
         """Written by the store directly: key to new value, None to delete. Entries are only ever added or replaced,
-        except by `unwrite`."""
+        except by `unwrite`. The first scan replaces the dict by one that watches."""
         self._order: SortedSet | None = None
-        """The changed keys in order, as of the last scan."""
+        """The changed keys in order, once there was a scan. A key that was unwritten may still be there."""
+        self._unordered: list[bytes] = []
+        """Keys added since the last scan."""
+        self._scans: weakref.WeakSet[_Kept] = weakref.WeakSet()
+
+    def before_write(self, key: bytes, *, gone: bool) -> None:
+        """A key is about to be written, or unwritten, in an overlay that was scanned."""
+        old = self.changes.get(key, MISSING)
+        if old is MISSING:
+            self._unordered.append(key)
+        if self._scans:
+            for kept in self._scans:
+                kept.values.setdefault(key, old)
+        self._gaps.version += 1
+        if not gone:
+            self._gaps.put(key)
 
     def unwrite(self, key: bytes) -> None:
         """Forget that the key was ever written, if it was."""
+        if self._order is not None and key in self.changes:
+            self.before_write(key, gone=False)
         self.changes.pop(key, None)
-        self._order = None
+
+    def update(self, changes: Changes) -> None:
+        """Make all these changes."""
+        self._gaps.version += 1
+        if self._order is not None:
+            for key, value in changes.items():
+                self.before_write(key, gone=value is None)
+        elif self._gaps:
+            for key, value in changes.items():
+                if value is not None:
+                    self._gaps.put(key)
+        self.changes.update(changes)
+
+    def take(self) -> dict[bytes, bytes | None]:
+        """The changes, which nobody writes to any more: their batch has ended."""
+        self._gaps.version += 1  # a scan that is still open looks at each entry by itself
+        return self.changes if type(self.changes) is dict else dict(self.changes)
 
     def get(self, key: bytes) -> bytes | None:
         """The value, the changes included."""
         value = self.changes.get(key, MISSING)
         return self._engine.get(key) if isinstance(value, _Missing) else value
 
-    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
         """The entries with start <= key < end, the changes included, in order; unmoved by later writes."""
+        with self._lock:
+            begin = self._gaps.end_of(start or b"") or start
+            if begin is not None and end is not None and begin >= end:
+                return iter(())
+            stored = self._engine.scan(begin, end)
+            if not self.changes:
+                return stored
+            order = self._ordered()
+            if next(order.irange(begin, end, inclusive=(True, False)), None) is None:
+                return stored
+            kept = _Kept()
+            self._scans.add(kept)
+            return self._merged(begin, end, stored, kept, self._gaps.version)
+
+    def _ordered(self) -> SortedSet:
         if self._order is None:
-            self._order = SortedSet()
-        # A dict keeps its keys in the order they were added, so the new ones are at its end.
-        self._order.update(islice(reversed(self.changes), len(self.changes) - len(self._order)))
-        keys = list(self._order.irange(start, end, inclusive=(True, False)))
-        return merge_changes(self._engine.scan(start, end), [(key, self.changes[key]) for key in keys])
+            self.changes = _Watched(self.changes, self)
+            self._order = SortedSet(self.changes)
+        elif self._unordered:
+            self._order.update(self._unordered)
+        self._unordered = []
+        return self._order
 
+    def _changed(self, start: bytes | None, end: bytes | None, kept: _Kept) -> Iterator[Change]:
+        """The changes in order, as they were when the scan began."""
+        old, size, include = kept.values, _FIRST, True
+        while True:
+            with self._lock:
+                keys = list(islice(self._order.irange(start, end, inclusive=(include, False)), size))  # type: ignore[union-attr]
+                changes = [(key, old[key] if key in old else self.changes.get(key, MISSING)) for key in keys]
+            for key, value in changes:
+                if not isinstance(value, _Missing):
+                    yield key, value
+            if len(keys) < size:
+                return
+            start, include, size = keys[-1], False, min(2 * size, _MOST)
 
-def merge_changes(
-    stored: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, bytes | None]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """Both in order; a changed entry replaces the stored one of its key."""
-    position = 0
-    for key, value in stored:
-        while position < len(changed) and changed[position][0] < key:
-            new_key, new_value = changed[position]
-            position += 1
-            if new_value is not None:
-                yield new_key, new_value
-        if position < len(changed) and changed[position][0] == key:
-            new_value = changed[position][1]
-            position += 1
-            if new_value is not None:
-                yield key, new_value
-        else:
-            yield key, value
-    for new_key, new_value in changed[position:]:
-        if new_value is not None:
-            yield new_key, new_value
+    def _merged(
+        self, start: bytes | None, end: bytes | None, stored: Iterator[Entry], kept: _Kept, version: int
+    ) -> Iterator[Entry]:
+        """Both in order; a changed entry replaces the stored one of its key. Deleted keys are passed once, and then
+        remembered as a gap."""
+        changed = self._changed(start, end, kept)
+        change, entry = next(changed, None), next(stored, None)
+        last: bytes | None = None
+        """The last key with a value."""
+        deleted = 0
+        """Deleted keys since then."""
+        while change is not None:
+            key, value = change
+            if entry is not None and entry[0] < key:
+                if deleted >= _MANY:
+                    self._learn(start, last, entry[0], version)
+                yield entry
+                last, deleted = entry[0], 0
+                entry = next(stored, None)
+                continue
+            if value is not None:
+                if deleted >= _MANY:
+                    self._learn(start, last, key, version)
+                yield key, value
+                last, deleted = key, 0
+            else:
+                deleted += 1
+                behind = self._gaps.end_of(key) if self._gaps.version == version else None
+                if behind is not None:
+                    changed, stored = self._changed(behind, end, kept), self._engine.scan(behind, end)
+                    change, entry = next(changed, None), next(stored, None)
+                    deleted = max(deleted, _MANY)
+                    continue
+            if entry is not None and entry[0] == key:
+                entry = next(stored, None)
+            change = next(changed, None)
+        if deleted >= _MANY:
+            self._learn(start, last, key + b"\0" if entry is None else entry[0], version)
+        if entry is not None:
+            yield entry
+            yield from stored
+
+    def _learn(self, start: bytes | None, last: bytes | None, end: bytes, version: int) -> None:
+        """From the start of a scan, or behind the last key it found, until the end there is nothing, unless something
+        was written since the scan began."""
+        with self._lock:
+            if self._gaps.version == version:
+                self._gaps.add(start or b"" if last is None else last + b"\0", end)

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from penstock.state.engine import Engine
+from penstock.state.gaps import Gaps
 from penstock.state.overlay import Overlay
 from penstock.state.records import Changes, changes_bytes
 
@@ -32,10 +33,12 @@ class WriteBehindEngine(Engine):
         self._engine = engine
         self._writer = writer
         self._gather_bytes = gather_bytes
-        self._above = Overlay(engine)
-        """What is gathered, or being written: it goes only once all of it can be read below."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Of the overlay's changes and their order: an attempt that is of no use any more may still be scanning."""
+        self._gaps = Gaps()
+        """Of all that readers see, so they outlive what is gathered."""
+        self._above = Overlay(engine, self._gaps, self._lock)
+        """What is gathered, or being written: it goes only once all of it can be read below."""
         self._written: Future[None] | None = None
         self._applied = self._applied_bytes = 0
         """Entries given to `apply` so far, and their bytes: an entry's size on average."""
@@ -50,7 +53,7 @@ class WriteBehindEngine(Engine):
         """
         self._await_write()
         with self._lock:
-            self._above.changes.update(changes)
+            self._above.update(changes)
         self._applied += len(changes)
         self._applied_bytes += changes_bytes(changes)
         if self._bytes_above() > self._gather_bytes:
@@ -67,7 +70,7 @@ class WriteBehindEngine(Engine):
         while part := dict(islice(items, _AT_ONCE)):
             self._engine.apply(part)
             time.sleep(0)
-        self._above = Overlay(self._engine)
+        self._above = Overlay(self._engine, self._gaps, self._lock)
 
     def _await_write(self) -> None:
         if self._written is not None:
@@ -81,8 +84,7 @@ class WriteBehindEngine(Engine):
             self._await_write()
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._lock:
-            return self._above.scan(start, end)
+        return self._above.scan(start, end)
 
     def copy_to(self, directory: Path) -> None:
         self.settle()
