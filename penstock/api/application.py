@@ -129,7 +129,11 @@ class Application:
             op_id = f"{kind}-{self._counters[kind]}"
         _check_name("operator id", op_id)
         if op_id in self._operators:
-            raise ConfigError(f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique")
+            numbered = re.fullmatch(rf"{kind}-[0-9]+", op_id)
+            advice = ". Operators without an id are numbered: give the other one an id as well" if numbered else ""
+            raise ConfigError(
+                f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
+            )
         spec = make(op_id)
         self._operators[op_id] = spec
         return spec

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pickle import loads as unpickle
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from penstock.api.shipped import read_shipped
 from penstock.container.auth import SecretCheck
 from penstock.container.container import Container, JobPackage, RunningAttempt
 from penstock.container.protocol import (
@@ -128,7 +128,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         """Restores on a thread of its own, so that progress can be streamed meanwhile."""
         size = int.from_bytes(body[:4], "big")
         call = load(OpenCall, body[4 : 4 + size])
-        package: JobPackage = unpickle(body[4 + size :])  # noqa: S301 - only whoever has the secret comes this far
+        package: JobPackage = read_shipped(body[4 + size :])  # only whoever has the secret comes this far
         progress: SimpleQueue[int] = SimpleQueue()
         failure: list[BaseException] = []
         notes: list[str] = []

@@ -279,9 +279,24 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             )
         raise IncompatibleError(
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
-            f"`{now}` now. {_old_numbers(store, before, now)}Set it back, or give the job a new `job.id` to start "
-            "without state"
+            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or give the job a "
+            "new `job.id` to start without state"
         )
+
+
+def _renamed(before: str, now: str) -> str:
+    """What to write where the store is the same and its operators have other ids: those without one are numbered."""
+    (old, *serdes), (new, *others) = before.split(" "), now.split(" ")
+    olds, news = old.split(","), new.split(",")
+    if serdes != others or len(olds) != len(news):
+        return ""
+    moved = [(was, is_now) for was, is_now in zip(olds, news, strict=True) if was != is_now]
+    ids = " and ".join(f'.process(..., id="{was}") to the one that is `{is_now}` now' for was, is_now in moved)
+    return (
+        "Operators without an id are numbered in order: one that is put before another changes its id. If these are "
+        f"the operators that wrote the store, give them their ids back: {ids}; and give each one before them a new id. "
+        "Otherwise: "
+    )
 
 
 def _old_numbers(store: str, before: str, now: str) -> str:

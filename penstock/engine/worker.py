@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from penstock.api.shipped import read_shipped
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.runtime.instance import RuntimeSettings
@@ -46,7 +46,7 @@ class PackedPackage:
         """The package."""
         if self.digest not in _packages:
             _packages.clear()
-            _packages[self.digest] = pickle.loads(self.data)  # noqa: S301 - it came with the task, from the driver
+            _packages[self.digest] = read_shipped(self.data)
         return _packages[self.digest]
 
 

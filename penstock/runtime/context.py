@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage, Interrupted
 from penstock.runtime.packet import split_origin
@@ -61,7 +62,8 @@ def _reason(error: BaseException) -> str:
     """The error's type and text; its type alone if it cannot say more."""
     name = type(error).__name__
     try:
-        return f"{name}: {error}"
+        advice = missing_code(error)
+        return f"{name}: {error}" + ("" if advice is None else f". {advice}")
     except BaseException as failure:
         if isinstance(failure, Interrupted):
             raise

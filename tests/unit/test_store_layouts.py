@@ -51,3 +51,34 @@ def test_keys_in_the_old_form_are_refused_with_what_reads_them(
     with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
         check(f"process-1 {old} json", now, now)
     assert "Samza" not in str(caught.value)
+
+
+def test_an_operator_put_before_a_stateful_one_without_an_id() -> None:
+    """The advice was to begin without state; the id that the operator had is what is needed."""
+    app = ps.StreamApplication("a")
+    app.store("s")
+    stream = app.input("local.in").process(Count)
+    stream.process(Count, stores=["s"])
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": "process-1 string json"})
+    with pytest.raises(ps.IncompatibleError) as caught:
+        check_layout(record, store_layout(app.graph()), 0)
+    assert 'give them their ids back: .process(..., id="process-1") to the one that is `process-2` now' in str(
+        caught.value
+    )
+
+    app = ps.StreamApplication("a")
+    app.store("s")
+    stream = app.input("local.in").process(Count)
+    with pytest.raises(ps.ConfigError, match=r"`process-1` is used twice.*give the other one an id as well"):
+        stream.process(Count, stores=["s"], id="process-1")
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("local.in").process(Count, id="before").process(Count, stores=["s"], id="process-1")
+    check_layout(record, store_layout(app.graph()), 0)
+
+
+def test_another_operator_and_another_serde_get_no_such_advice() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": "process-7 bytes json"})
+    with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
+        check_layout(record, layout(ps.Long(), ps.Long()), 0)
+    assert "ids back" not in str(caught.value)

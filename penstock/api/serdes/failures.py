@@ -9,6 +9,7 @@ from penstock.api.serdes.base import Bytes, Serde, String
 from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.tuples import Tuple
+from penstock.api.shipped import missing_code
 from penstock.errors import SerdeError
 
 Part: TypeAlias = Literal["key", "value"]
@@ -63,6 +64,7 @@ class Place:
             if better is not None and better != name and self.declaration:
                 advice += f"; for this {part}, declare {self.declaration.format(part=part, serde=better)}"
         _trim(error)
+        advice = missing_code(error) or advice
         return SerdeError(f"{self.name}: {_subject(part, obj, key)} {problem}. {advice}")
 
     def unreadable(
@@ -76,6 +78,8 @@ class Place:
                 f". Declare the serde they were written with, as {self.declaration.format(part=part, serde=better)}"
             )
         _trim(error)
+        missing = missing_code(error)
+        advice = advice if missing is None else f". {missing}"
         return SerdeError(
             f"{self.name}: {_subject(part, data, key)} cannot be read by {declared(serde)}: {_text(error)}{advice}"
         )
