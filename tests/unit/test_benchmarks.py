@@ -19,6 +19,9 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.keyed_fold import Outcome, Side, arguments, chosen_sides, cpu_per_row, rate, ratios
+from benchmarks.scans import growth as scan_growth
+from benchmarks.scans import medians
+from benchmarks.side_scans import rocksdb, store
 from benchmarks.soak import growth
 from benchmarks.workload import STREAM, Workload, compare, write_inputs
 from penstock.system.local import LocalSystem
@@ -197,3 +200,21 @@ class TestSoak:
     def test_too_few_samples_show_nothing(self):
         with pytest.raises(ValueError, match="at least 3"):
             growth(self.samples(1, 2))
+
+
+class TestScans:
+    @pytest.mark.parametrize("side", [store, rocksdb])
+    def test_both_sides_find_the_same_entries(self, side, tmp_path):
+        found = side({"messages": 50, "waiting": 10, "limit_s": 30, "work": str(tmp_path)})
+        assert set(found) == {"queue_us", "entry_us", "first_us"}
+        assert all(value > 0 for value in found.values())
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_queue_that_takes_too_long_has_no_figure(self, tmp_path):
+        found = rocksdb({"messages": 50, "waiting": 10, "limit_s": 0, "work": str(tmp_path)})
+        assert found["queue_us"] is None
+        assert medians({"queue_us": [1.0, None], "entry_us": [3.0, 1.0, 2.0]}) == {"queue_us": None, "entry_us": 2.0}
+
+    def test_growth_is_that_from_the_smallest_batch(self):
+        assert scan_growth({1000: 50.0, 10_000: 40.0, 100_000: 75.0}) == 1.5
+        assert scan_growth({1000: 50.0, 100_000: None}) is None

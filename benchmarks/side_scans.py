@@ -1,0 +1,144 @@
+"""The sides of the scans benchmark: a store as a task uses it, and RocksDB without anything above it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import rocksdict
+
+import penstock as ps
+from penstock.api.store import StoreSpec
+from penstock.state.engine import RocksDbEngine
+from penstock.state.store import TaskStore
+from penstock.state.write_behind import WriteBehindEngine
+
+_VALUE = {"flight": "UA1545", "miles": 1400}
+_CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20
+_LAST = 1000
+"""Messages at the end of a batch that are timed."""
+
+
+def store(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A store in a batch, as the container opens it."""
+    folder = Path(parameters["work"]) / "store"
+    engine = RocksDbEngine(folder, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
+    with ThreadPoolExecutor(1) as writer:
+        behind = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
+        task_store = TaskStore(StoreSpec("s", ps.String(), ps.Json()), behind, 100_000)
+
+        def end() -> None:
+            """The batch ends, and all of it is in RocksDB."""
+            behind.apply(overlay.take())
+            behind.settle()
+
+        overlay = task_store.begin()
+        for n in range(parameters["waiting"]):
+            task_store.put(_key(n), _VALUE)
+        end()
+        overlay = task_store.begin()
+        queue_us = _queue(parameters, task_store.put, lambda: next(task_store.range("q", "r"), None), task_store.delete)
+        end()
+        overlay = task_store.begin()
+        for n in range(0, parameters["messages"], 2):
+            task_store.put(f"s{n:09}", _VALUE)
+        end()
+        overlay = task_store.begin()
+        for n in range(1, parameters["messages"], 2):
+            task_store.put(f"s{n:09}", _VALUE)
+        result = {
+            "queue_us": queue_us,
+            "entry_us": _entry_us(lambda: task_store.range("s", "t"), parameters["messages"]),
+            "first_us": _first_us(lambda: task_store.range("s", "t")),
+        }
+        behind.close()
+    shutil.rmtree(folder)
+    return result
+
+
+def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same with RocksDB's own iterator, every write going to RocksDB at once, without a write-ahead log."""
+    folder = Path(parameters["work"]) / "rocksdb"
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_BUFFER_BYTES)
+    database: Any = rocksdict.Rdict(str(folder), options)
+    without_log = rocksdict.WriteOptions()
+    setattr(without_log, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
+
+    def put(key: str, value: Any) -> None:
+        database.put(key.encode(), orjson.dumps(value), write_opt=without_log)
+
+    def delete(key: str) -> None:
+        database.delete(key.encode(), write_opt=without_log)
+
+    def scan(start: bytes, end: bytes) -> Iterator[tuple[str, Any]]:
+        bounds = rocksdict.ReadOptions()
+        bounds.set_iterate_upper_bound(end)
+        for key, value in database.items(from_key=start, read_opt=bounds):
+            yield key.decode(), orjson.loads(value)
+
+    for n in range(parameters["waiting"]):
+        put(_key(n), _VALUE)
+    queue_us = _queue(parameters, put, lambda: next(scan(b"q", b"r"), None), delete)
+    for n in range(parameters["messages"]):
+        put(f"s{n:09}", _VALUE)
+    result = {
+        "queue_us": queue_us,
+        "entry_us": _entry_us(lambda: scan(b"s", b"t"), parameters["messages"]),
+        "first_us": _first_us(lambda: scan(b"s", b"t")),
+    }
+    database.close()
+    shutil.rmtree(folder)
+    return result
+
+
+def _key(n: int) -> str:
+    return f"q{n:09}"
+
+
+def _queue(
+    parameters: dict[str, Any],
+    put: Callable[[str, Any], None],
+    first: Callable[[], tuple[str, Any] | None],
+    delete: Callable[[str], None],
+) -> float | None:
+    """Microseconds a message of the last ones of a batch that puts at the end of a queue and takes its first entry;
+    None if that takes longer than it may."""
+    messages, waiting = parameters["messages"], parameters["waiting"]
+    deadline = time.monotonic() + parameters["limit_s"]
+    began = time.perf_counter()
+    timed: int = min(_LAST, messages)
+    for n in range(messages):
+        if n == messages - timed:
+            began = time.perf_counter()
+        put(_key(waiting + n), _VALUE)
+        found = first()
+        if found is None or found[0] != _key(n):
+            raise AssertionError(f"message {n} found {found}")
+        delete(found[0])
+        if time.monotonic() > deadline:
+            return None
+    return (time.perf_counter() - began) / timed * 1e6
+
+
+def _entry_us(scan: Callable[[], Iterator[Any]], entries: int) -> float:
+    """Microseconds an entry of a scan over all of them."""
+    began = time.perf_counter()
+    found = sum(1 for _ in scan())
+    if found != entries:
+        raise AssertionError(f"a scan found {found} of {entries} entries")
+    return (time.perf_counter() - began) / entries * 1e6
+
+
+def _first_us(scan: Callable[[], Iterator[Any]]) -> float:
+    """Microseconds for the first entry of a scan, the scans before it forgotten."""
+    began = time.perf_counter()
+    for _ in range(_LAST):
+        next(scan())
+    return (time.perf_counter() - began) / _LAST * 1e6
