@@ -114,7 +114,7 @@ class StateJob:
         self._create_resources()
         runtime = RuntimeSettings(app.name, 1, {})
         package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
-        self._storage = ContainerStorage(package, "benchmark", _EPOCH)
+        self._storage = ContainerStorage(package, "benchmark", _EPOCH, 1)
         call = OpenCall(Identity("benchmark", _EPOCH), 0, str(self._last_id), {}, [], [_TASK])
         self._task = self._storage.restore(call, threading.Event(), lambda _: None)[_TASK]
 

@@ -28,7 +28,7 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.attempt import Attempt, DiscardedAttemptError, new_token
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
-from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
 from penstock.runtime.topology import Topology
 from penstock.system.base import System
 
@@ -134,7 +134,7 @@ class Container:
             with self._lock:
                 if call.identity.epoch != self._epoch:
                     raise ContainerLostError(f"epoch {call.identity.epoch} was overtaken by {self._epoch}")
-            storage = ContainerStorage(package, self.container, call.identity.epoch)
+            storage = ContainerStorage(package, self.container, call.identity.epoch, len(call.tasks))
             storage.check_root()
             tasks = storage.restore(call, cancelled, report)
             with self._lock:
@@ -241,12 +241,18 @@ class Container:
     # End and commit.
 
     def end(self, call: EndCall) -> None:
-        """Apply the batch in every task of this container, exactly these attempts. Idempotent."""
+        """Apply the batch in every task of this container, exactly these attempts. Idempotent.
+
+        Raises RetryableError while stores are being copied: nothing was applied yet.
+        """
         with self._lock:
             self._check(call.identity)
             tasks = dict(self._tasks)
         if {str(task) for task in tasks} != call.tokens.keys():
             raise ContainerLostError(f"End names tasks {sorted(call.tokens)}, this container has {sorted(tasks)}")
+        deadline = time.monotonic() + HOLD_SECONDS
+        for instance in tasks.values():
+            instance.await_copies(max(0.0, deadline - time.monotonic()))
         for task, instance in tasks.items():
             instance.end(call.batch, {int(stage): token for stage, token in call.tokens[str(task)].items()})
 

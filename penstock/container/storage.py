@@ -21,6 +21,7 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBackupManager
+from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engine import Engine, RocksDbEngine
 from penstock.state.restore import Restored, Tried, restore_order, restore_store
@@ -41,7 +42,8 @@ _B = TypeVar("_B")
 class ContainerStorage:
     """Stores and commits of one container in one epoch."""
 
-    def __init__(self, package: JobPackage, container: str, epoch: int) -> None:
+    def __init__(self, package: JobPackage, container: str, epoch: int, tasks: int) -> None:
+        """`tasks`: how many of the job's tasks it will hold."""
         self._package = package
         self._epoch = epoch
         config = package.config
@@ -54,11 +56,11 @@ class ContainerStorage:
         self._tasks: dict[int, TaskInstance] = {}
         self._failed: list[str] = []
         self._stopping = threading.Event()
-        tasks = package.settings.tasks
         self._restorers = self._pool("restore", tasks, config.container.restore_thread_pool_size)
         self._committers = self._pool("commit", tasks, config.container.commit_thread_pool_size)
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{epoch}")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
+        self._pools = BackendPools.for_tasks(tasks, str(epoch))
 
     def _pool(self, name: str, tasks: int, least: int) -> ThreadPoolExecutor:
         size = min(max(2 * tasks, least), _MAX_POOL)
@@ -87,6 +89,7 @@ class ContainerStorage:
 
         try:
             _each(self._restorers, one, call.tasks, on_error=cancelled.set)
+            self._restorers.shutdown()
         except BaseException:
             self.stop()
             for instance in self._tasks.values():
@@ -209,6 +212,7 @@ class ContainerStorage:
             self._epoch,
             self._package.config,
             self._package.systems,
+            self._pools,
             self._stopping,
         )
 
@@ -265,6 +269,7 @@ class ContainerStorage:
             pool.shutdown(wait=True, cancel_futures=True)
         for commit in self._commits.values():
             commit.close()
+        self._pools.close()
 
     def close(self) -> None:
         """Remove the working copies; they are never read again."""

@@ -178,11 +178,31 @@ class ContainerDirectory:
         self._all(lambda c: c.start_run(StartRun(c.identity(epoch), batch, run), _CALL_SECONDS))
 
     def end(self, epoch: int, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
-        """Apply the batch everywhere. Raises ContainerLostError if one refuses or does not answer."""
+        """Apply the batch everywhere; where stores are being copied for a commit, once that is done.
+
+        Raises:
+            ContainerLostError: a container refuses, does not answer, or is lost.
+            PenstockTimeoutError: the copies were not made within `task.commit.timeout.ms`.
+        """
+        timeout_ms = self._config.task.commit_timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
 
         def one(client: ContainerClient) -> None:
             own = {str(t): {str(s): token for s, token in tokens.get(t, {}).items()} for t in self._tasks_of(client)}
-            client.end(EndCall(client.identity(epoch), batch, own), _CALL_SECONDS)
+            call = EndCall(client.identity(epoch), batch, own)
+            while True:
+                try:
+                    return client.end(call, _CALL_SECONDS)  # it waits a while there
+                except ContainerLostError:
+                    raise
+                except RetryableError as error:
+                    if self.any_lost:
+                        raise ContainerLostError(self.loss()) from error
+                    if time.monotonic() >= deadline:
+                        raise PenstockTimeoutError(
+                            f"batch {batch} could not end within task.commit.timeout.ms={timeout_ms}: {error}"
+                        ) from error
+                    logger.info("batch %d waits for its end: %s", batch, error)
 
         self._all(one)
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from penstock.errors import ContainerLostError, Interrupted
+from penstock.errors import ContainerLostError, Interrupted, RetryableError
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
@@ -14,8 +14,8 @@ from penstock.state.engine import Engine
 from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)
-_HOLD_SECONDS = 50
-"""How long an End waits for a copy to be made; less than the driver waits for the End."""
+HOLD_SECONDS = 10.0
+"""How long an End waits for a copy to be made before the driver is told to ask again."""
 
 
 class TaskInstance:
@@ -80,10 +80,11 @@ class TaskInstance:
     def end(self, batch: int, tokens: Mapping[int, str]) -> None:
         """Apply exactly these attempts (stage -> token) and drop all others. Idempotent.
 
-        Raises ContainerLostError if it cannot apply exactly these; then nothing was applied.
+        Raises:
+            RetryableError: its stores are still being copied.
+            ContainerLostError: it cannot apply exactly these. In both cases nothing was applied.
         """
-        if not self._free.wait(_HOLD_SECONDS):
-            raise ContainerLostError(f"the stores of task {self.task} were not copied within {_HOLD_SECONDS} s")
+        self.await_copies(HOLD_SECONDS)
         with self._lock:
             self._check()
             if batch == self.last_ended and dict(tokens) == self._ended_tokens:
@@ -108,6 +109,11 @@ class TaskInstance:
             dropped, self._finished = self._finished, {}
         for attempt in dropped.values():
             self.discard_attempt(attempt)
+
+    def await_copies(self, timeout_s: float) -> None:
+        """Wait until `release`. Raises RetryableError if that takes longer."""
+        if not self._free.wait(timeout_s):
+            raise RetryableError(f"the stores of task {self.task} are still being copied for a commit")
 
     def _apply(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:

@@ -15,6 +15,7 @@ from penstock.errors import RetryableError
 from penstock.state.backends.blob.diff import diff
 from penstock.state.backends.blob.files import FileHashes, LocalFile, part_ranges
 from penstock.state.backends.blob.index import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.pools import process_pools
 
 NAMES = st.sampled_from(["CURRENT", "000001.sst", "000002.sst", "sub/x", "sub/CURRENT"])
 CONTENTS = st.sampled_from([b"", b"1", b"2", b"10", b"20", b"30"])
@@ -93,7 +94,7 @@ def test_files_are_hashed_whole_and_in_parts(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x").write_bytes(b"abcdefghij")
     (tmp_path / "empty").write_bytes(b"")
-    files = FileHashes(4).list(tmp_path, threading.Event(), "it")
+    files = FileHashes(4).list(tmp_path, process_pools().transfers, threading.Event(), "it")
     assert files == [
         LocalFile("empty", 0, sha(b""), ()),
         LocalFile("sub/x", 10, sha(b"abcdefghij"), (sha(b"abc"), sha(b"def"), sha(b"ghij"))),
@@ -123,7 +124,7 @@ def test_an_sst_that_stays_is_hashed_once(tmp_path: Path, monkeypatch: pytest.Mo
     hashes = FileHashes()
     for directory, expected in ((first, ["1.sst", "CURRENT"]), (second, ["2.sst", "CURRENT"]), (third, ["1.sst"])):
         hashed.clear()
-        files = hashes.list(directory, threading.Event(), "it")
+        files = hashes.list(directory, process_pools().transfers, threading.Event(), "it")
         assert sorted(hashed) == expected
         assert {file.path: file.sha256 for file in files} == {p.name: sha(p.read_bytes()) for p in directory.iterdir()}
 
@@ -133,4 +134,4 @@ def test_hashing_can_be_cancelled(tmp_path: Path) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(RetryableError, match="it was cancelled"):
-        FileHashes().list(tmp_path, cancelled, "it")
+        FileHashes().list(tmp_path, process_pools().transfers, cancelled, "it")

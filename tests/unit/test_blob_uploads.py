@@ -19,6 +19,7 @@ from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.blob.names import is_index
 from penstock.state.backends.blob.transfer import ByteBudget, in_parallel
+from penstock.state.backends.pools import process_pools
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content
@@ -239,8 +240,9 @@ def test_after_a_failure_no_other_job_begins_and_what_was_done_is_known() -> Non
         return number
 
     done: list[int] = []
+    jobs = [lambda n=n: job(n) for n in range(1000)]
     with pytest.raises(RetryableError, match="no"):
-        done.extend(in_parallel([lambda n=n: job(n) for n in range(1000)], threading.Event(), "it"))
+        done.extend(in_parallel(jobs, process_pools().transfers, threading.Event(), "it"))
     assert sorted({*done, 0}) == sorted(begun)
     assert len(begun) < 1000
 

@@ -15,15 +15,18 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
 from penstock.errors import RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.state.backends.pools import BackendPools, process_pools
 from penstock.state.engine import Engine
 from penstock.state.records import Changes
 from penstock.system.base import System
@@ -45,6 +48,8 @@ class BackendContext:
     """The epoch every object it writes carries in its name, so that two epochs never write one key."""
     config: JobConfig
     systems: Mapping[str, System] = field(default_factory=dict)
+    pools: BackendPools = field(default_factory=process_pools, compare=False)
+    """The threads for its background work and its transfers. A backend starts no threads itself."""
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set once the task is leaving the epoch: an upload should look at it now and then, and stop."""
 
@@ -84,6 +89,11 @@ class StoreCopy:
             last = self._users == 0
         if last:
             self._remove()
+
+
+def release_if_cancelled(work: Future[Any], copy: StoreCopy) -> None:
+    """Release a copy if the work that would release it never begins."""
+    work.add_done_callback(lambda future: copy.release() if future.cancelled() else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
 from penstock.errors import RetryableError
-from penstock.state.backends.base import StoreCopy
+from penstock.state.backends.base import StoreCopy, release_if_cancelled
+from penstock.state.backends.pools import settle
 from penstock.state.records import Changes
 
 T = TypeVar("T")
@@ -22,41 +24,40 @@ SMALL_BASE_SECONDS = 1.0
 
 
 class BaseBackup(Generic[T]):
-    """The base of one store. Used by one thread; the work runs on a thread of its own.
+    """The base of one store. Used by one thread; the work runs on the maintenance pool.
 
     `work(copy, cancelled)` backs up the copy and returns what follows continue from; it should look at `cancelled` now
     and then and raise RetryableError when it is set.
     """
 
-    def __init__(self, work: Callable[[StoreCopy, threading.Event], T], name: str) -> None:
+    def __init__(self, work: Callable[[StoreCopy, threading.Event], T], maintenance: Executor) -> None:
         self._work = work
-        self._name = name
-        self._thread: threading.Thread | None = None
+        self._maintenance = maintenance
+        self._made: Future[T] | None = None
         self._cancelled = threading.Event()
-        self._result: list[T] = []
-        self._error: BaseException | None = None
         self._since: dict[bytes, bytes | None] = {}
 
     @property
     def needs_copy(self) -> bool:
         """Whether it has not begun: it needs a copy to begin with."""
-        return self._thread is None
+        return self._made is None
 
     def begin(self, copy: StoreCopy) -> None:
         """Start to back up the copy. What the store held before its boundary is in it, what comes later is not."""
 
-        copy.acquire()
-
-        def run() -> None:
+        def run() -> T:
             try:
-                self._result.append(self._work(copy, self._cancelled))
-            except BaseException as error:
-                self._error = error
+                return self._work(copy, self._cancelled)
             finally:
                 copy.release()
 
-        self._thread = threading.Thread(target=run, name=f"base-{self._name}", daemon=True)
-        self._thread.start()
+        copy.acquire()
+        try:
+            self._made = self._maintenance.submit(run)
+        except RuntimeError as error:
+            copy.release()
+            raise RetryableError("a base is not begun: the container leaves the epoch") from error
+        release_if_cancelled(self._made, copy)
 
     def add(self, changes: Changes) -> None:
         """Changes made after the boundary."""
@@ -64,29 +65,31 @@ class BaseBackup(Generic[T]):
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the work has ended or the time is over."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        if self._made is not None:
+            settle(self._made, timeout_s)
 
     def poll(self) -> tuple[T, Changes] | None:
         """Once complete: what `work` returned, and what changed since the boundary; None before.
 
         Raises what the work raised; a RetryableError only once, and the base then begins anew with the next copy.
         """
-        if self._thread is None or self._thread.is_alive():
+        if self._made is None or not self._made.done():
             return None
-        if self._error is not None:
-            error = self._error
+        if self._made.cancelled():
+            raise RetryableError("a base was cancelled: the container leaves the epoch")
+        error = self._made.exception()
+        if error is not None:
             if isinstance(error, RetryableError):
-                self._thread, self._error = None, None
+                self._made = None
                 self._since.clear()
             raise error
-        return self._result[0], self._since
+        return self._made.result(), self._since
 
     def cancel(self) -> None:
         """Stop and join the work."""
         self._cancelled.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._made is not None and not self._made.cancel():
+            settle(self._made)
 
 
 class Bases(Generic[T]):

@@ -69,7 +69,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             if marker is not None:
                 self._markers[store] = marker
             else:
-                base = BaseBackup(partial(self._write_base, store), f"{store}-{self._context.task}")
+                base = BaseBackup(partial(self._write_base, store), self._context.pools.maintenance)
                 self._bases.need(store, base)
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:

@@ -69,4 +69,4 @@ class BlobBackup(TaskBackupManager):
         def work(copy: StoreCopy, cancelled: threading.Event) -> None:
             self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)
 
-        return BaseBackup(work, f"blob-{name}-{self._context.task}")
+        return BaseBackup(work, self._context.pools.maintenance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,7 @@ class FileHashes:
         self._max_part_bytes = max_part_bytes
         self._seen: dict[_Identity, LocalFile] = {}
 
-    def list(self, directory: Path, cancelled: threading.Event, what: str) -> list[LocalFile]:
+    def list(self, directory: Path, transfers: Executor, cancelled: threading.Event, what: str) -> list[LocalFile]:
         """Every file below the directory, by path. Raises RetryableError, saying `what`, once it is cancelled."""
         files: dict[_Identity, LocalFile] = {}
         new: list[_Identity] = []
@@ -63,7 +64,7 @@ class FileHashes:
                 else:
                     new.append(identity)
         jobs = [partial(self._hash, directory, identity) for identity in new]
-        files |= in_parallel(jobs, cancelled, what)
+        files |= in_parallel(jobs, transfers, cancelled, what)
         # RocksDB writes an `.sst` once and never again gives its name to another one as long as the database is open,
         # which is longer than these hashes live; a copy is a hard link, with the inode and the time of the original.
         # So a file that equals the last copy's in all of them is that file. The inode tells it from a file that was

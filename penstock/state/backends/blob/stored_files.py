@@ -49,7 +49,9 @@ class StoredFiles:
         Raises RetryableError once it is cancelled.
         """
         what = f"the upload of {self._names}"
-        local = [file for file in self._hashes.list(directory, cancelled, what) if file.path not in leave_out]
+        transfers = self._context.pools.transfers
+        found = self._hashes.list(directory, transfers, cancelled, what)
+        local = [file for file in found if file.path not in leave_out]
         difference = diff(local, last)
         missing: dict[str, partial[tuple[str, str]]] = {}
         for file in difference.added.values():
@@ -58,7 +60,7 @@ class StoredFiles:
                 if sha256 not in self._put:
                     name = file_name(self._context.epoch, checkpoint_id, sha256)
                     missing[sha256] = partial(self._put_part, directory / file.path, offset, size, name, sha256)
-        for sha256, name in in_parallel(list(missing.values()), cancelled, what):
+        for sha256, name in in_parallel(missing.values(), transfers, cancelled, what):
             self._put[sha256] = name
         added = {path: self._indexed(file) for path, file in difference.added.items()}
         logger.debug(
@@ -106,7 +108,7 @@ def fetch_files(
         local.parent.mkdir(parents=True, exist_ok=True)
         local.write_bytes(b"")  # the parts are written into it in any order
         jobs += [partial(_fetch, context, names, blob, size, local, budget) for blob, size in file.parts()]
-    for size in in_parallel(jobs, progress.cancelled, f"the restore of {names}"):
+    for size in in_parallel(jobs, context.pools.transfers, progress.cancelled, f"the restore of {names}"):
         progress.report(size)
 
 

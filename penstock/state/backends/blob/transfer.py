@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
+from itertools import islice
+from queue import SimpleQueue
 from typing import TypeVar
 
 from penstock.errors import RetryableError
 
 T = TypeVar("T")
 
-_THREADS = 8
+_AT_ONCE = 8
+"""How many of one transfer run at once."""
 
 
 class ByteBudget:
@@ -38,34 +41,50 @@ class ByteBudget:
                 self._changed.notify_all()
 
 
-def in_parallel(jobs: Sequence[Callable[[], T]], cancelled: threading.Event, what: str) -> Iterator[T]:
-    """Run the jobs on a few threads; yields, in the caller's thread, what they return, as it comes.
+def in_parallel(
+    jobs: Iterable[Callable[[], T]], transfers: Executor, cancelled: threading.Event, what: str
+) -> Iterator[T]:
+    """Run the jobs on the pool, a few at a time, so that others have their turn; yields, in the caller's thread, what
+    they return, as it comes.
 
     After a failure no other job begins; what the running ones return still comes, and then the failure is raised.
     Once it is cancelled that failure is a RetryableError that says `what` was.
     """
-    if not jobs:
-        return
-
     stopping = threading.Event()
-    pool = ThreadPoolExecutor(min(_THREADS, len(jobs)), thread_name_prefix="blob")
+    left = iter(jobs)
+    ended: SimpleQueue[Future[T]] = SimpleQueue()
+    running = 0
+    failure: BaseException | None = None
     try:
-        futures = [pool.submit(_run, job, cancelled, stopping, what) for job in jobs]
-        failure: BaseException | None = None
-        for future in as_completed(futures):
+        while True:
+            for job in islice(left, 0 if failure is not None else _AT_ONCE - running):
+                _begin(transfers, job, cancelled, stopping, what).add_done_callback(ended.put)
+                running += 1
+            if not running:
+                break
+            future = ended.get()
+            running -= 1
             if future.cancelled():
-                continue
-            error = future.exception()
-            if error is None:
+                failure = failure or RetryableError(f"{what} was cancelled: the pool of its transfers was closed")
+            elif (error := future.exception()) is None:
                 yield future.result()
             elif failure is None and not isinstance(error, CancelledError):
                 failure = error
-                for other in futures:
-                    other.cancel()
     finally:
-        pool.shutdown(cancel_futures=True)
+        stopping.set()
+        for _ in range(running):
+            ended.get()
     if failure is not None:
         raise failure
+
+
+def _begin(
+    transfers: Executor, job: Callable[[], T], cancelled: threading.Event, stopping: threading.Event, what: str
+) -> Future[T]:
+    try:
+        return transfers.submit(_run, job, cancelled, stopping, what)
+    except RuntimeError as error:
+        raise RetryableError(f"{what} was cancelled: the pool of its transfers was closed") from error
 
 
 def _run(job: Callable[[], T], cancelled: threading.Event, stopping: threading.Event, what: str) -> T:

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
@@ -37,7 +36,6 @@ class ChangelogFilesBackup(TaskBackupManager):
     def __init__(self, context: BackendContext, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
         self._deltas = context.config.state.changelog_enabled
-        self._maintenance = ThreadPoolExecutor(1, thread_name_prefix=f"maintenance-{context.task}")
         self._closing = threading.Event()
         self._keepers = {store: SnapshotKeeper(context, store, budget, limits) for store in context.stores}
         self._markers: dict[str, ChangelogMarker] = {}
@@ -58,7 +56,7 @@ class ChangelogFilesBackup(TaskBackupManager):
                 self._keepers[store].resume(ChangelogMarker(), None)
             elif store not in markers or not self._resume(store, ChangelogMarker.deserialize(markers[store])):
                 work = partial(self._make_base, store, checkpoint_id)
-                self._bases.need(store, BaseBackup(work, f"{store}-{self._context.task}"))
+                self._bases.need(store, BaseBackup(work, self._context.pools.maintenance))
 
     def _resume(self, store: str, marker: ChangelogMarker) -> bool:
         """Continue from a marker. False if the version cannot be rebuilt from what is there: another backend may have
@@ -142,7 +140,8 @@ class ChangelogFilesBackup(TaskBackupManager):
     def close(self) -> None:
         self._closing.set()
         self._bases.cancel()
-        self._maintenance.shutdown(wait=True, cancel_futures=True)
+        for keeper in self._keepers.values():
+            keeper.close()
 
     def finish(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -180,7 +179,7 @@ class ChangelogFilesBackup(TaskBackupManager):
     ) -> None:
         if self._deltas and marker.epoch == self._context.epoch:
             version = (marker.version, marker.epoch)
-            self._keepers[store].begin(self._maintenance, checkpoint_id, version, copy, self._closing)
+            self._keepers[store].begin(checkpoint_id, version, copy, self._closing)
 
     def _make_base(
         self, store: str, checkpoint_id: CheckpointId, copy: StoreCopy, cancelled: threading.Event

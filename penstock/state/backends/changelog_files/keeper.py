@@ -6,20 +6,22 @@ import logging
 import random
 import threading
 import time
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import StateSettings
 from penstock.errors import PenstockError, RetryableError
-from penstock.state.backends.base import BackendContext, StoreCopy
+from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.blob.index import DirIndex
 from penstock.state.backends.blob.names import BlobNames
 from penstock.state.backends.blob.stored_files import StoredFiles
 from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.pools import InTurn, settle
 
 logger = logging.getLogger(__name__)
 SMALL_FILE_BYTES = 32 << 10
@@ -62,7 +64,8 @@ class Pace:
 
 
 class SnapshotKeeper:
-    """Makes the snapshots of one store: one at a time. Used by the commit's thread; `make` runs on any one thread."""
+    """Makes the snapshots of one store: one at a time. Used by the commit's thread; `make` runs
+    on any one thread."""
 
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
@@ -73,6 +76,7 @@ class SnapshotKeeper:
         self._small_file_bytes = limits.small_file_bytes
         self._last = DirIndex()
         """The shared files of the newest snapshot that is whole."""
+        self._maintenance = InTurn(context.pools.maintenance)
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
@@ -99,7 +103,6 @@ class SnapshotKeeper:
 
     def begin(
         self,
-        maintenance: Executor,
         checkpoint_id: CheckpointId,
         version: Version,
         copy: StoreCopy,
@@ -109,8 +112,8 @@ class SnapshotKeeper:
         its turn: until then a restore replays more deltas."""
         self.pace.restart()
         copy.acquire()
-        future = maintenance.submit(self._make_or_tell, checkpoint_id, version, copy, cancelled)
-        future.add_done_callback(lambda _: copy.release())  # also of one that was cancelled before it began
+        future = self._maintenance.submit(partial(self._make_or_tell, checkpoint_id, version, copy, cancelled))
+        release_if_cancelled(future, copy)
         self._running = [*(future for future in self._running if not future.done()), future]
 
     def make(self, checkpoint_id: CheckpointId, version: Version, directory: Path, cancelled: threading.Event) -> None:
@@ -139,9 +142,10 @@ class SnapshotKeeper:
     def _make_or_tell(
         self, checkpoint_id: CheckpointId, version: Version, copy: StoreCopy, cancelled: threading.Event
     ) -> None:
-        began = time.monotonic()
+        began, made = time.monotonic(), False
         try:
             self.make(checkpoint_id, version, copy.directory, cancelled)
+            made = True
         except Exception as error:
             if isinstance(error, RetryableError) and cancelled.is_set():
                 return
@@ -150,7 +154,9 @@ class SnapshotKeeper:
                 "no snapshot was made of version %d of store `%s` of task %d; the next one comes in its turn: %s",
                 *(version[0], self._store, self._context.task, error),
             )
-        else:
+        finally:
+            copy.release()
+        if made:
             logger.info(
                 "snapshot of version %d of store `%s` of task %d made in %.1f s",
                 *(version[0], self._store, self._context.task, time.monotonic() - began),
@@ -158,4 +164,11 @@ class SnapshotKeeper:
 
     def finish(self, timeout_s: float) -> bool:
         """Wait for what is being made. False if it takes longer."""
-        return not wait(self._running, timeout_s).not_done
+        deadline = time.monotonic() + timeout_s
+        return all(settle(future, max(0.0, deadline - time.monotonic())) for future in self._running)
+
+    def close(self) -> None:
+        """Wait for what is being made, which was cancelled; what has not begun never does."""
+        for future in self._running:
+            if not future.cancel():
+                settle(future)

@@ -1,0 +1,105 @@
+"""The threads of a container's backends: one pool for work in the background, one for transfers, whatever the number of
+tasks and stores.
+
+No thread of a pool waits for work of the same pool: commits and restores, which have pools of their own, wait for both;
+what runs in the background waits for transfers; a transfer waits for nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_LEAST_MAINTENANCE, _MOST_MAINTENANCE = 2, 8
+_TRANSFERS_PER_TASK, _MOST_TRANSFERS = 8, 32
+
+
+@dataclass(frozen=True, slots=True)
+class BackendPools:
+    """What a backend runs its background work and its transfers on. Whoever made them shuts them down."""
+
+    maintenance: Executor
+    """For bases, snapshots, compaction: long work beside the commits. It may wait for transfers."""
+    transfers: Executor
+    """For single reads, writes and hashes of objects and files. What runs here waits for no other work."""
+
+    @classmethod
+    def for_tasks(cls, tasks: int, name: str = "backend") -> BackendPools:
+        """Pools of a size for so many tasks, at most 8 and 32 threads, which begin when they are first needed."""
+        maintenance = min(max(_LEAST_MAINTENANCE, tasks), _MOST_MAINTENANCE)
+        transfers = min(_TRANSFERS_PER_TASK * max(1, tasks), _MOST_TRANSFERS)
+        return cls(
+            ThreadPoolExecutor(maintenance, thread_name_prefix=f"maintenance-{name}"),
+            ThreadPoolExecutor(transfers, thread_name_prefix=f"transfer-{name}"),
+        )
+
+    def close(self) -> None:
+        """Wait for what runs; what has not begun is cancelled."""
+        self.maintenance.shutdown(wait=True, cancel_futures=True)
+        self.transfers.shutdown(wait=True, cancel_futures=True)
+
+
+@cache
+def process_pools() -> BackendPools:
+    """The pools of a process that reads or imports state and is no container. They end with the process."""
+    return BackendPools.for_tasks(1, "process")
+
+
+class InTurn:
+    """Runs what it is given one after another, on a pool that it shares. No thread waits for its turn."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Future[Any], Callable[[], None]]] = deque()
+        self._busy = False
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """As `Executor.submit`. If the pool was shut down, the future is cancelled."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            finally:
+                self._next()
+
+        with self._lock:
+            self._waiting.append((future, run))
+            idle, self._busy = not self._busy, True
+        if idle:
+            self._next()
+        return future
+
+    def _next(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._busy = False
+                return
+            future, run = self._waiting.popleft()
+        try:
+            self._pool.submit(run)
+        except RuntimeError:  # the pool was shut down: nothing that waits will begin
+            future.cancel()
+            self._next()
+
+
+def settle(future: Future[Any], timeout_s: float | None = None) -> bool:
+    """Wait until it has ended, however it did. False if that takes longer."""
+    try:
+        future.exception(timeout_s)
+    except TimeoutError:
+        return False
+    except CancelledError:
+        pass
+    return True

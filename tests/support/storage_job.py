@@ -1,0 +1,239 @@
+"""Containers' storage in one process, driven as a driver does it: log, coordinator of commits, admins of all
+backends, and the containers' own code below their server. No Spark, no Flight, and batches are given as net changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import penstock as ps
+from penstock.api.graph import ApplicationGraph
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.config.load import load_config
+from penstock.container.container import JobPackage
+from penstock.container.protocol import Identity, OpenCall
+from penstock.container.storage import ContainerStorage
+from penstock.engine.commit import Boundary, CommitCoordinator, Completed
+from penstock.engine.directory import ContainerDirectory, Markers
+from penstock.errors import ContainerLostError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.attempt import new_token
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import plan_topology
+from penstock.state.admins import BackendAdmins
+from penstock.state.reader import markers_of
+from penstock.state.records import Changes
+from penstock.system.base import System
+
+STAGE = 1
+DEADLINE_S = 60.0
+PATHS = JobPaths("life", "1")
+
+
+class Nothing(ps.StreamTask):
+    """Only its stores are used."""
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        raise AssertionError("no message comes")
+
+
+def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
+    """An application with these stores."""
+    app = ps.StreamApplication("life")
+    for store in stores:
+        app.store(store, key=ps.Bytes(), value=ps.Bytes())
+    source = app.input("local.events", value=ps.Json())
+    source.partition_by(str).process(Nothing, stores=list(stores), id="use").send_to(app.output("local.results"))
+    return app.graph()
+
+
+@dataclass
+class Home:
+    """A container: its storage, and the tasks that are open in it."""
+
+    storage: ContainerStorage
+    tasks: dict[int, TaskInstance]
+
+
+@dataclass
+class Fleet:
+    """What a commit's coordinator asks of the containers. Calls go straight to them."""
+
+    homes: dict[str, Home] = field(default_factory=dict)
+    at: Callable[[str], None] = lambda _: None
+    """Called at the steps of a commit: what it raises is raised there."""
+    lost: str | None = None
+
+    @property
+    def any_lost(self) -> bool:
+        """Whether a container is lost."""
+        return self.lost is not None
+
+    def loss(self) -> str:
+        """Why."""
+        return self.lost or ""
+
+    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
+        """The synchronous part of a commit."""
+        for home in self.homes.values():
+            home.storage.snapshot(CheckpointId.parse(checkpoint_id), last=last)
+
+    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
+        """The part in the background. What may pass is tried again, as the driver does it."""
+        self.at("upload")
+        found: dict[str, dict[str, dict[str, str]]] = {}
+        for home in self.homes.values():
+            while True:
+                try:
+                    found |= home.storage.upload(CheckpointId.parse(checkpoint_id))
+                    break
+                except ContainerLostError:
+                    raise
+                except RetryableError:
+                    if abandoned.wait(0.001):
+                        raise
+        self.at("record")
+        return found
+
+    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
+        """The checkpoint is in the log."""
+        self.at("clean-up")
+        for home in self.homes.values():
+            home.storage.clean_up(CheckpointId.parse(checkpoint_id), cast("dict[str, Any]", markers))
+
+
+class StorageJob:
+    """A job in one epoch after the other."""
+
+    def __init__(
+        self,
+        folder: Path,
+        objects: ObjectStore,
+        systems: Mapping[str, System],
+        *,
+        tasks: int,
+        stores: tuple[str, ...],
+        config: Mapping[str, object],
+    ) -> None:
+        """`config` may be changed before each `open`."""
+        self.folder = folder
+        self.objects = objects
+        self.systems = dict(systems)
+        self.tasks = tasks
+        self.stores = stores
+        self.overrides = dict(config)
+        self.topology = plan_topology(graph_with(stores))
+        self.fleet = Fleet()
+        self.notes: list[str] = []
+        """What the last restore told."""
+        self._batch = 0
+
+    def settings(self) -> Any:
+        """The configuration, as it is now."""
+        given = {
+            "job.name": PATHS.name,
+            "job.id": PATHS.job_id,
+            "job.root": "memory://life",
+            "job.logged.store.base.dir": str(self.folder / "local"),
+            **self.overrides,
+        }
+        return load_config(overrides=given, environ={})
+
+    def start(self) -> CheckpointLog:
+        """Another driver: a log of its own."""
+        return CheckpointLog(self.objects, PATHS)
+
+    def open(
+        self,
+        log: CheckpointLog,
+        claim: Claim,
+        record: CheckpointRecord | None,
+        homes: Mapping[str, tuple[int, ...]],
+        *,
+        empty: bool = False,
+    ) -> CommitCoordinator:
+        """Enter the claim's epoch from a checkpoint, with the tasks in these containers; as `RunLoop._open_epoch`."""
+        config = self.settings()
+        layout = dict.fromkeys(self.stores, "use bytes bytes")
+        admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, "uid")
+        admins.prepare(claim.epoch)
+        markers = {} if record is None else {task: markers_of(config, record, task) for task in range(self.tasks)}
+        self.notes = []
+        self._batch = 0 if record is None else record.batch
+        self.fleet = Fleet()
+        runtime = RuntimeSettings(PATHS.name, self.tasks, {"local.results": self.tasks})
+        package = JobPackage(self.topology, runtime, config, "uid", "probe", self.systems)
+        for name, tasks in homes.items():
+            storage = ContainerStorage(package, name, claim.epoch, len(tasks))
+            storage._objects = self.objects
+            call = OpenCall(
+                Identity(name, claim.epoch),
+                self._batch,
+                None if record is None else str(record.id),
+                None if record is None else {str(t): {} if empty else cast("Any", markers[t]) for t in tasks},
+                [] if empty or record is None else list(record.stores),
+                list(tasks),
+            )
+            try:
+                opened = storage.restore(call, threading.Event(), lambda _: None)
+            except BaseException:
+                self.leave()
+                raise
+            self.notes += storage.failed_restores
+            self.fleet.homes[name] = Home(storage, opened)
+        settings = config.task
+        commits = CommitCoordinator(
+            log, cast("ContainerDirectory", self.fleet), layout, self.tasks, settings, admins, lambda: None
+        )
+        commits.last = record
+        return commits
+
+    def leave(self) -> None:
+        """Leave the epoch, as a container does."""
+        homes, self.fleet.homes = self.fleet.homes, {}
+        for home in homes.values():
+            home.storage.stop()
+            for task in home.tasks.values():
+                task.close()
+            home.storage.close()
+
+    def run_batch(self, changes: Mapping[tuple[str, int], Changes]) -> None:
+        """A batch with these net changes (store, task), and its End."""
+        self._batch += 1
+        for home in self.fleet.homes.values():
+            for number, task in home.tasks.items():
+                token = new_token()
+                attempt = task.start_attempt(STAGE, token)
+                for store in self.stores:
+                    attempt.instance.overlays[store].changes.update(changes.get((store, number), {}))
+                task.finish_attempt(attempt)
+                task.end(self._batch, {STAGE: token})
+
+    def content(self) -> dict[tuple[str, int], dict[bytes, bytes]]:
+        """What the open stores hold."""
+        return {
+            (store, number): dict(task.engine(store).scan(None, None))
+            for home in self.fleet.homes.values()
+            for number, task in home.tasks.items()
+            for store in self.stores
+        }
+
+    def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> Completed:
+        """A whole commit. Raises what fails."""
+        commits.begin(claim, self.boundary(last=last))
+        done = commits.wait(DEADLINE_S, threading.Event())
+        assert done is not None
+        return done
+
+    def boundary(self, *, last: bool = False) -> Boundary:
+        """Everything up to now."""
+        return Boundary({}, self._batch, 1, ended="stopped" if last else None)
