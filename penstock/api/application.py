@@ -213,8 +213,8 @@ class StreamApplication(Application):
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key is decoded
-        where an operator looks at it."""
+        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key that a
+        `partition_by` right after it replaces is not decoded."""
         return MessageStream(self, self._add_input(stream, key, value, id))
 
 
@@ -230,8 +230,8 @@ class TaskApplication(Application):
         self._task = task
 
     def input(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key is decoded
-        where an operator looks at it."""
+        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key that a
+        `partition_by` right after it replaces is not decoded."""
         self._add_input(stream, key, value, None)
 
     def graph(self) -> ApplicationGraph:
