@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,6 +20,7 @@ HOME = Path(".penstock")
 """Where `penstock` looks by itself, so that its commands find the demo's job without being told where it is."""
 APP = "examples/flights/app.py:app"
 FLIGHTS = 336_776
+DEADLINE_S = 240
 RUN = [sys.executable, "-m", "penstock.cli", "run", APP, "--until", "latest"]
 
 
@@ -76,28 +79,52 @@ def run(command: list[str], stdin: subprocess.Popen[bytes] | None = None) -> Non
 
 
 def crash(kills: int, seed: int) -> None:
-    """Run the job in small batches; kill its driver or one of its containers, again and again, then let it finish."""
+    """Run the job in small batches; kill its driver or one of its containers, again and again, then let it finish.
+
+    Each kill waits until the job has committed a batch since the one before, so there is state to lose.
+    """
     print(f"seed {seed}: {kills} kills of the driver or a container", flush=True)
     chance = random.Random(seed)
     command = [*RUN, "-c", "job.batch.max.messages=1500", "-c", "task.commit.ms=500", "-c", "job.lease.ms=3000"]
     driver = start(command)
     kinds = (["driver", "container"] * kills)[:kills]
     chance.shuffle(kinds)
-    for number, kind in enumerate(kinds):
-        wait_until_running(driver)
-        time.sleep(chance.uniform(0.2, 3.0))
+    batch = 0
+    for number, kind in enumerate(kinds, 1):
+        checkpoint = await_commit(driver, batch)
+        time.sleep(chance.uniform(0.0, 1.0))  # into some part of a batch or commit
         found = [driver.pid] if kind == "driver" else containers(driver.pid)
-        victim = chance.choice(found or [driver.pid])
-        print(f"kill {number + 1}: kill -9 {victim} ({kind if found else 'driver'})", flush=True)
-        try:
-            os.kill(victim, signal.SIGKILL)
-        except ProcessLookupError:
-            print("it had just ended", flush=True)
-        if driver.poll() is not None or victim == driver.pid:
+        if driver.poll() is not None or not found:
+            sys.exit(f"the job ended after {number - 1} of {kills} kills")
+        victim = chance.choice(found)
+        os.kill(victim, signal.SIGKILL)
+        batch = checkpoint["batch"]
+        place = f"after checkpoint {checkpoint['id']}, batch {batch}"
+        print(f"kill {number}: kill -9 {victim} ({kind}) {place}", flush=True)
+        if victim == driver.pid:
             driver.wait()
             driver = start(command)
     if driver.wait():
         sys.exit(driver.returncode)
+
+
+def await_commit(driver: subprocess.Popen[bytes], batch: int) -> dict[str, Any]:
+    """Wait for a checkpoint of a later batch, and for the containers of the driver; returns the checkpoint."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline and driver.poll() is None:
+        found = last_commit()
+        if found is not None and found["batch"] > batch and containers(driver.pid):
+            return found
+        time.sleep(0.1)
+    sys.exit(f"the job ended, or committed nothing after batch {batch} for {DEADLINE_S} s: nothing to kill")
+
+
+def last_commit() -> dict[str, Any] | None:
+    """The last checkpoint that a commit made; None before the first."""
+    command = [sys.executable, "-m", "penstock.cli", "checkpoint", "list", "flights", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    records = json.loads(done.stdout) if done.returncode == 0 else []
+    return next((record for record in reversed(records) if record["kind"] == "commit"), None)
 
 
 def start(command: list[str]) -> subprocess.Popen[bytes]:
@@ -117,13 +144,6 @@ def containers(driver: int) -> list[int]:
         if "penstock.container" in command and command[-1] in executors:
             found.append(process.pid)
     return found
-
-
-def wait_until_running(driver: subprocess.Popen[bytes]) -> None:
-    """Until the job has containers, or has ended."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and driver.poll() is None and not containers(driver.pid):
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":
