@@ -58,6 +58,12 @@ class Application:
         self._stores: dict[str, StoreSpec] = {}
         self._outputs: dict[SystemStream, OutputSpec] = {}
 
+    def __repr__(self) -> str:
+        inputs = [str(op.stream) for op in self._operators.values() if isinstance(op, InputSpec)]
+        parts = {"inputs": inputs, "stores": self._stores, "outputs": map(str, self._outputs)}
+        told = "; ".join(f"{kind} {', '.join(names)}" for kind, found in parts.items() if (names := list(found)))
+        return f"<{type(self).__name__} {self.name}: {told or 'empty'}>"
+
     def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
         """Declare a store. Default serdes: String keys, Json values. Every task gets an instance of its own.
 
@@ -265,6 +271,9 @@ class MessageStream(Generic[T]):
     def __init__(self, app: Application, operator: OperatorSpec) -> None:
         self._app = app
         self._operator = operator
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} from `{self._operator.id}` of application {self._app.name}>"
 
     def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
         return MessageStream(self._app, self._app._add(make, kind, op_id))

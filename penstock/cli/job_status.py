@@ -17,6 +17,7 @@ from penstock.cli.lease_watch import LeaseFacts, Running, watch_lease
 from penstock.cli.startpoint_facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.config import table
 from penstock.config.model import JobConfig
+from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
 from penstock.startpoint.decide import sort_out, taken_uuids
@@ -66,6 +67,8 @@ class JobStatus:
     name: str
     id: str
     root: str
+    logs: str
+    """Where its containers log, on each host."""
     status: Running
     reason: str
     holder: LeaseHolder | None
@@ -106,6 +109,7 @@ def assemble(
         name=job.paths.name,
         id=job.paths.job_id,
         root=job.config.job.root,
+        logs=str(log_directory(job.config, job.paths)),
         status=lease.running,
         reason=lease.reason,
         holder=lease.holder,

@@ -13,6 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from penstock.engine.run_view import size_text as size_text
+
 _WIDE = 200
 """Columns where there is no terminal to ask, so that a pipe gets whole values."""
 
@@ -72,16 +74,6 @@ def utc_text(epoch_ms: int) -> str:
     except OverflowError:
         return f"{epoch_ms} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def size_text(count: int) -> str:
-    """Bytes for people, in powers of 1024 as the configuration has them."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"
 
 
 def _camel(name: str) -> str:

@@ -81,7 +81,7 @@ def run(
 def _run_to_end(job: Job, signals: StopSignals) -> None:
     began = time.monotonic()
     display = open_display()
-    display.say(f"job {job.name} started, run {job.run_id}")
+    display.say(f"job {job.name} started, run {job.run_id}; what its tasks print is in {job.log_directory}")
     try:
         stops = _await(job, display, signals)
     except UserCodeError as error:

@@ -5,80 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from penstock.cli.output import size_text, stderr_console
+from penstock.cli.output import stderr_console
+from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
-if TYPE_CHECKING:
-    from penstock.engine.job import Job
-
-_LOG_EVERY_S = 5.0
+__all__ = ["LogDisplay", "RunDisplay", "RunObserver", "TerminalDisplay", "open_display"]
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-
-
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """A job at one moment. `total` is None while it is unknown, and for ever in a run without an end."""
-
-    phase: str
-    done: int
-    total: int | None
-    rate: float | None
-    batch: int | None
-    checkpoint: str | None
-    restored_bytes: int
-
-    @property
-    def phase_text(self) -> str:
-        """The phase, and how far a restore is."""
-        return f"{self.phase} ({size_text(self.restored_bytes)})" if self.phase == "restoring" else self.phase
-
-    @property
-    def messages_text(self) -> str:
-        """Messages done, of how many."""
-        return f"{self.done:,} messages" if self.total is None else f"{self.done:,} of {self.total:,} messages"
-
-    @property
-    def details(self) -> tuple[str, str, str]:
-        """Rate, batch and checkpoint; empty where there is none yet."""
-        return (
-            "" if self.rate is None else f"{self.rate:,.0f}/s",
-            "" if self.batch is None else f"batch {self.batch}",
-            "" if self.checkpoint is None else f"checkpoint {self.checkpoint}",
-        )
-
-    def __str__(self) -> str:
-        return ", ".join(text for text in (self.phase_text, self.messages_text, *self.details) if text)
-
-
-class RunObserver:
-    """Looks at a job from its handle. Used by one thread."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._total: int | None = None
-
-    def look(self) -> RunView:
-        """The job now."""
-        phase, remaining, progress = self._job.phase, self._job.remaining_messages, self._job.progress
-        read = 0 if progress is None else progress.total_input_rows
-        if remaining is not None:
-            # The two may be of neighbouring batches, and a rewind reads again: both only make the sum too large.
-            self._total = min(read + remaining, read + remaining if self._total is None else self._total)
-        done = read if self._total is None or remaining is None else self._total - remaining
-        return RunView(
-            phase=phase,
-            done=max(done, 0),
-            total=self._total,
-            rate=None if progress is None else progress.processed_rows_per_second,
-            batch=None if progress is None else progress.batch_id,
-            checkpoint=self._job.last_checkpoint,
-            restored_bytes=self._job.restored_bytes,
-        )
 
 
 class RunDisplay(Protocol):
@@ -145,17 +81,11 @@ class LogDisplay:
         handler.setFormatter(_utc_formatter())
         self._remove_handler = _log_to(handler)
         self._logger = logging.getLogger("penstock.run")
-        self._clock = clock
-        self._shown: RunView | None = None
-        self._shown_at = clock()
+        self._log = ViewLog(self._logger, clock)
 
     def show(self, view: RunView) -> None:
         """Log the view if it is time to."""
-        new_phase = self._shown is None or view.phase != self._shown.phase
-        due = self._clock() - self._shown_at >= _LOG_EVERY_S and view != self._shown
-        if new_phase or due:
-            self._shown, self._shown_at = view, self._clock()
-            self._logger.info("%s", view)
+        self._log.show(view)
 
     def say(self, text: str) -> None:
         """Log the sentence."""
@@ -176,6 +106,7 @@ def _log_to(handler: logging.Handler) -> Callable[[], None]:
     """Send what Penstock logs to the handler; returns what undoes it."""
     logger = logging.getLogger("penstock")
     before, propagated = logger.level, logger.propagate
+    handler.addFilter(lambda record: record.name != PROGRESS_LOGGER)  # the display says the same
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False

@@ -48,6 +48,7 @@ def _show(facts: JobStatus) -> None:
         ("run id", facts.run_id),
         ("epoch", facts.epoch),
         ("job root", facts.root),
+        ("container logs", facts.logs),
         ("checkpoints", facts.checkpoints),
     ]
     if last is not None:

@@ -109,6 +109,8 @@ class Container:
         self._running: dict[tuple[int, int], RunningAttempt] = {}
         self._batch = (-1, -1)
         """(batch, run) whose attempts may come."""
+        self._processed = 0
+        """Messages that its attempts have processed that are finished."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
 
@@ -173,6 +175,7 @@ class Container:
         with self._lock:
             self._check(call.identity)
             self._batch = (call.batch, call.run)
+            self._processed = 0
             tasks = list(self._tasks.values())
             running, self._running = self._running, {}
         for (_, task), attempt in running.items():
@@ -216,6 +219,7 @@ class Container:
                 task = self._tasks.get(instance.task)
                 if task is None or self._running.pop((instance.stage, instance.task), None) is not running:
                     raise DiscardedAttemptError("the attempt was cancelled")
+                self._processed += attempt.processed
             running.cancelled = True  # it belongs to the task from here on
             task.finish_attempt(attempt)
         return rest
@@ -283,10 +287,14 @@ class Container:
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
+            batch, processed = self._batch[0], self._processed
             pending = sum(task.pending_bytes for task in self._tasks.values())
         stalled, slowest = max(((a.stalled_seconds(now), a) for a in running), key=lambda s: s[0], default=(0.0, None))
         doing = "" if slowest is None else slowest.processing()
-        return Beat(self.container, self.incarnation, resident_bytes, int(stalled * 1000), pending, doing)
+        processed += sum(attempt.attempt.processed for attempt in running)
+        return Beat(
+            self.container, self.incarnation, resident_bytes, int(stalled * 1000), pending, doing, batch, processed
+        )
 
     def job(self) -> tuple[Topology, RuntimeSettings]:
         """The job of the current epoch."""

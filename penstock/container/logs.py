@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.config.model import JobConfig
 from penstock.container.machine import ending
+from penstock.metadata.paths import JobPaths
 
 FILE_BYTES = 10 << 20
 """A log is cut when it has this size: the part before goes to `<log>.1`, which is replaced then."""
@@ -27,6 +29,11 @@ _SIGNALLED = 128
 _TAIL_BYTES = 8 << 10
 _LAST_LINES = 4
 _LINE_CHARACTERS = 300
+
+
+def log_directory(config: JobConfig, paths: JobPaths) -> Path:
+    """Where the job's containers log on a host."""
+    return Path(config.job.logged_store_base_dir) / "logs" / paths.root
 
 
 def log_path(directory: str, name: str, incarnation: str) -> Path:

@@ -149,7 +149,8 @@ class FinishCall:
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
-    message that is, `pending_bytes` what was written to its stores since the last commit."""
+    message that is, `pending_bytes` what was written to its stores since the last commit, `processed` how many
+    messages of `batch` it has processed."""
 
     container: str
     incarnation: str
@@ -157,6 +158,8 @@ class Beat:
     stalled_ms: int
     pending_bytes: int
     processing: str = ""
+    batch: int = -1
+    processed: int = 0
 
 
 def dump(call: Any) -> bytes:

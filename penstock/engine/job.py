@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.engine.progress import JobProgress, ProgressBoard
+from penstock.engine.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.engine.run_loop import StopRequest
 from penstock.engine.stop_signals import Ending
 
@@ -30,16 +30,24 @@ class Job:
     returns; a program that never asks whether its job has ended is ended itself once the job has.
     """
 
-    def __init__(self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest) -> None:
+    def __init__(
+        self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest, log_directory: str = ""
+    ) -> None:
         self.name = name
         """`<job.name>-<job.id>`."""
         self.run_id = run_id
+        self.log_directory = log_directory
+        """Where containers log, on each host: what the tasks print and log is in `container-*.log`."""
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self.ending = Ending()
         """For the launcher: the job's end, and whether the program looks for it."""
+
+    def __repr__(self) -> str:
+        batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
+        return f"<Job {self.name}: {self._board.phase}{batch}, checkpoint {self.last_checkpoint}, run {self.run_id}>"
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +131,12 @@ class Job:
     def progress(self) -> JobProgress | None:
         """The last batch that ended, typed."""
         return self._board.last
+
+    @property
+    def running_batch(self) -> BatchProgress | None:
+        """The batch that runs, with how far it is; None between batches."""
+        running = self._board.running
+        return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
 
     @property
     def last_checkpoint(self) -> str | None:

@@ -17,6 +17,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.tenure import Tenure
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.container.logs import log_directory
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
 from penstock.engine.directory import ContainerDirectory
@@ -25,6 +26,7 @@ from penstock.engine.job import Job
 from penstock.engine.prepare import JobStreams, PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
+from penstock.engine.run_view import log_progress
 from penstock.engine.session import check_session, create_context, idle_limit
 from penstock.engine.stop_signals import former_handlers, stop_on_signals
 from penstock.errors import ConfigError, PenstockError
@@ -121,12 +123,13 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
         secret=job.secret,
         host=_container_host(context),
-        log_directory=str(Path(job.config.job.logged_store_base_dir) / "logs" / job.paths.root),
+        log_directory=str(log_directory(job.config, job.paths)),
         copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.host_affinity_enabled else None,
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     loop = RunLoop(context, job, log, keeper, directory, board, stop)
-    handle = Job(job.paths.root, job.claim.run_id, board, stop)
+    board.processed = directory.processed_messages
+    handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
 
     def body() -> None:
         with undo:
@@ -142,6 +145,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
                 directory.close(loop.epoch)
 
     handle.start(body, loop.cancel)
+    log_progress(handle)
     return handle
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -52,10 +52,32 @@ class JobProgress:
     commit_ms: Mapping[str, int] = field(default_factory=dict)
     """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
 
+    @property
+    def lag(self) -> int:
+        """Messages that the inputs held and the batch did not read. Of a partition that several tasks read, those that
+        the slowest one has not read."""
+        return sum(
+            max(0, source.latest_offset[partition] - end)
+            for source in self.sources
+            for partition, end in source.end_offset.items()
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
         fields: dict[str, Any] = _camel(asdict(self))
         return fields
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """The batch that runs: how many messages it reads, and how many its containers have processed."""
+
+    batch: int
+    messages: int
+    processed: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of {self.messages:,} messages, {self.processed:,} processed"
 
 
 @dataclass(slots=True)
@@ -68,6 +90,10 @@ class ProgressBoard:
     phase: str = "starting"
     remaining: int | None = None
     """Messages left to read until the job ends by itself; None if it does not."""
+    running: tuple[int, int] | None = None
+    """The batch that runs, and its messages."""
+    processed: Callable[[int], int] = lambda _: 0
+    """How many messages of a batch containers have processed in stages with state, as of their last beats."""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def update(self, **values: Any) -> None:

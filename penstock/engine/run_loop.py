@@ -326,7 +326,11 @@ class RunLoop:
         watch = Stopwatch()
         batch = self._batch + 1
         batch_time_ms = max(self._batch_time_ms, time.time_ns() // 1_000_000)
-        outcome = self._run_until_good(batch, planned)
+        self._board.update(running=(batch, planned.messages))
+        try:
+            outcome = self._run_until_good(batch, planned)
+        finally:
+            self._board.update(running=None)
         if outcome is None:
             return True
         watch.lap("addBatch")

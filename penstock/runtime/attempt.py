@@ -161,6 +161,11 @@ class Attempt:
         """Whether user code failed here or before, or a store did: its writes must not be applied."""
         return self._failure is not None or self._error is not None or self._sources.failed
 
+    @property
+    def processed(self) -> int:
+        """Messages so far. May be read by any thread."""
+        return self._messages
+
     # Stage 1 and later.
 
     def accept(self, packet: Packet) -> Iterator[Packet]:

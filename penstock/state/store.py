@@ -41,6 +41,9 @@ class TaskStore(KeyValueStore[Any, Any]):
         """What the engine raised, once it has: nothing that was processed since then may count, whether or not the
         application caught it."""
 
+    def __repr__(self) -> str:
+        return f"<store {self.name}: {self._key_serde.name} keys, {self._value_serde.name} values>"
+
     def begin(self) -> Overlay:
         """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
 

@@ -1,0 +1,149 @@
+"""What there is to see of a running job, and logging it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.engine.job import Job
+    from penstock.engine.progress import BatchProgress
+
+PROGRESS_LOGGER = "penstock.progress"
+_LOG_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.5
+_SHOW_AFTER_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A job at one moment. `total` is None while it is unknown, and for ever in a run without an end."""
+
+    phase: str
+    done: int
+    total: int | None
+    rate: float | None
+    batch: int | None
+    checkpoint: str | None
+    restored_bytes: int
+    lag: int | None = None
+    """Messages that the inputs hold and no batch has read, in a run without an end."""
+    running: BatchProgress | None = None
+    """The batch that runs, once it has run for a while."""
+
+    @property
+    def phase_text(self) -> str:
+        """The phase, and how far a restore is."""
+        return f"{self.phase} ({size_text(self.restored_bytes)})" if self.phase == "restoring" else self.phase
+
+    @property
+    def messages_text(self) -> str:
+        """Messages done, of how many, or how many are left."""
+        if self.total is not None:
+            return f"{self.done:,} of {self.total:,} messages"
+        return f"{self.done:,} messages" + (f" ({self.lag:,} behind)" if self.lag else "")
+
+    @property
+    def batch_text(self) -> str:
+        """The batch that runs and how far it is, or the last one that ended; empty before the first."""
+        if self.running is not None:
+            return str(self.running)
+        return "" if self.batch is None else f"batch {self.batch}"
+
+    @property
+    def details(self) -> tuple[str, str, str]:
+        """Rate, batch and checkpoint; empty where there is none yet."""
+        return (
+            "" if self.rate is None else f"{self.rate:,.0f}/s",
+            self.batch_text,
+            "" if self.checkpoint is None else f"checkpoint {self.checkpoint}",
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(text for text in (self.phase_text, self.messages_text, *self.details) if text)
+
+
+class RunObserver:
+    """Looks at a job from its handle. Used by one thread."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._total: int | None = None
+        self._running: tuple[int, float] = (-1, 0.0)
+        """The batch that ran at the last look, and since when."""
+
+    def look(self) -> RunView:
+        """The job now."""
+        phase, remaining, progress = self._job.phase, self._job.remaining_messages, self._job.progress
+        read = 0 if progress is None else progress.total_input_rows
+        if remaining is not None:
+            # The two may be of neighbouring batches, and a rewind reads again: both only make the sum too large.
+            self._total = min(read + remaining, read + remaining if self._total is None else self._total)
+        done = read if self._total is None or remaining is None else self._total - remaining
+        return RunView(
+            phase=phase,
+            done=max(done, 0),
+            total=self._total,
+            rate=None if progress is None else progress.processed_rows_per_second,
+            batch=None if progress is None else progress.batch_id,
+            checkpoint=self._job.last_checkpoint,
+            restored_bytes=self._job.restored_bytes,
+            lag=None if remaining is not None or progress is None else progress.lag,
+            running=self._long_running(),
+        )
+
+    def _long_running(self) -> BatchProgress | None:
+        running = self._job.running_batch
+        if running is None:
+            return None
+        if running.batch != self._running[0]:
+            self._running = (running.batch, time.monotonic())
+        return running if time.monotonic() - self._running[1] >= _SHOW_AFTER_S else None
+
+
+class ViewLog:
+    """Logs a job at INFO: when its phase changes, and every few seconds while there is something new to say."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._shown: RunView | None = None
+        self._shown_at = clock()
+
+    def show(self, view: RunView) -> None:
+        """Log the view if it is time to."""
+        new_phase = self._shown is None or view.phase != self._shown.phase
+        due = self._clock() - self._shown_at >= _LOG_EVERY_S and view != self._shown
+        if new_phase or due:
+            self._shown, self._shown_at = view, self._clock()
+            self._log.info("%s", view)
+
+
+def log_progress(job: Job) -> None:
+    """Log the job from a thread until it has ended."""
+    log = logging.getLogger(PROGRESS_LOGGER)
+    log.info("job %s started, run %s; what its tasks print is in %s", job.name, job.run_id, job.log_directory)
+
+    def run() -> None:
+        observer, views = RunObserver(job), ViewLog(log)
+        while True:
+            ended = job.ending.done.wait(_LOOK_EVERY_S)
+            views.show(observer.look())
+            if ended:
+                return
+
+    threading.Thread(target=run, name=f"progress-{job.name}", daemon=True).start()
+
+
+def size_text(count: int) -> str:
+    """Bytes for people, in powers of 1024 as the configuration has them."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
