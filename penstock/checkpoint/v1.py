@@ -25,6 +25,11 @@ class CheckpointV1:
 
     offsets: Mapping[SystemStreamPartition, str | None]
 
+    @property
+    def version(self) -> int:
+        """1."""
+        return VERSION
+
     def encode(self) -> str:
         """The JSON Samza writes; inner fields in Samza's order, the outer map in ascending order."""
         document = {

@@ -29,6 +29,16 @@ class CheckpointV2:
     input_offsets: Mapping[SystemStreamPartition, str]
     markers: Mapping[str, Mapping[str, str]]
 
+    @property
+    def version(self) -> int:
+        """2."""
+        return VERSION
+
+    @property
+    def offsets(self) -> Mapping[SystemStreamPartition, str]:
+        """The last processed offsets of inputs."""
+        return self.input_offsets
+
     def encode(self) -> str:
         """The JSON Samza's `CheckpointV2Serde` writes, its maps in ascending order.
 

@@ -15,6 +15,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.value import Checkpoint
 from penstock.errors import ConfigError, IncompatibleError
 
 KNOWN = (v2.VERSION, v1.VERSION)
@@ -40,6 +41,20 @@ class TaskCheckpoint:
 
     offsets: Mapping[SystemStreamPartition, str]
     markers: Markers
+
+
+def decode_checkpoint(version: int, text: str | bytes) -> Checkpoint:
+    """One task's checkpoint of a version.
+
+    Raises:
+        CorruptError: the text is no checkpoint of that version.
+        ConfigError: there is no such version.
+    """
+    if version == v1.VERSION:
+        return CheckpointV1.decode(text)
+    if version == v2.VERSION:
+        return CheckpointV2.decode(text)
+    raise ConfigError(f"there is no checkpoint version {version}; known: {', '.join(map(str, KNOWN))}")
 
 
 def build_versions(
@@ -154,17 +169,18 @@ def read_task(
     value = record.tasks.get(task, {}).get(str(version))
     if value is None:
         return TaskCheckpoint({}, {})
-    if version == v2.VERSION:
-        return TaskCheckpoint(dict(CheckpointV2.decode(value).input_offsets), markers(record, task))
+    checkpoint = decode_checkpoint(version, value)
     offsets, found = {}, {}
-    for ssp, offset in CheckpointV1.decode(value).offsets.items():
+    for ssp, offset in checkpoint.offsets.items():
         if offset is None:
             continue
-        if ssp in changelogs:
+        if checkpoint.version == v1.VERSION and ssp in changelogs:
             position = ChangelogOffset.parse(offset)
             found[changelogs[ssp]] = ChangelogStreamMarker(ssp, position.offset).serialize()
         else:
             offsets[ssp] = offset
+    if checkpoint.version == v2.VERSION:
+        return TaskCheckpoint(offsets, markers(record, task))
     return TaskCheckpoint(offsets, {changelog_marker.BACKEND: found} if found else {})
 
 

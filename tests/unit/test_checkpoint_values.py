@@ -21,6 +21,8 @@ from penstock.checkpoint.record import (
 )
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.value import Checkpoint
+from penstock.checkpoint.versions import decode_checkpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.metadata.paths import JobPaths, versioned_name
 
@@ -40,13 +42,14 @@ V2 = CheckpointV2(
     {SSP("kafka", "orders", 0): "42", SSP("local", "my.dotted.stream", 11): "7"},
     {
         "changelog-files": {"counts": '{"version":3,"epoch":2}'},
-        "org.apache.samza.storage.kafka.KafkaChangelogStateBackendFactory": {
+        "org.apache.samza.storage.KafkaChangelogStateBackendFactory": {
             "counts": '{"version":1,"changelog-ssp":{"system":"kafka","stream":"orders-changelog","partition":3},'
             '"changelog-offset":"1017"}',
             "windows": "marker é",
         },
     },
 )
+CHECKPOINTS: list[Checkpoint] = [V1, V2]
 CLAIM = Claim(epoch=3, run_id="run-é", writer="00ff")
 RECORD = CheckpointRecord(
     id=ID,
@@ -249,3 +252,13 @@ def test_any_text_is_a_metadata_key(key: str) -> None:
 def test_job_names_that_could_meet_another_jobs_keys(name: str, job_id: str) -> None:
     with pytest.raises(ConfigError):
         JobPaths(name, job_id)
+
+
+def test_both_versions_are_checkpoints() -> None:
+    """SEP-28's common type: whoever has one need not know its version to read it."""
+    assert [checkpoint.version for checkpoint in CHECKPOINTS] == [1, 2]
+    for checkpoint in CHECKPOINTS:
+        assert decode_checkpoint(checkpoint.version, checkpoint.encode()) == checkpoint
+        assert checkpoint.offsets[SSP("kafka", "orders", 0)] == "42"
+    with pytest.raises(ConfigError, match="no checkpoint version 3"):
+        decode_checkpoint(3, "{}")
