@@ -14,7 +14,7 @@ class Utilisation(ps.StreamTask):
     def process(
         self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
-        total = self.totals.get(envelope.key) or {"flights": 0, "miles": 0}
+        total = self.totals.get(envelope.key, {"flights": 0, "miles": 0})
         total["flights"] += 1
         total["miles"] += envelope.value["distance"]
         self.totals.put(envelope.key, total)
