@@ -1,0 +1,38 @@
+"""What a user finds before any code: the license, the package's metadata, and what is missing."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_package_says_whose_it_is_and_under_which_license() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["license"] == "Apache-2.0"
+    assert project["authors"] == [{"name": "The Penstock authors"}]
+    assert "Typing :: Typed" in project["classifiers"]
+    (name,) = project["license-files"]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_first_screen_of_the_readme_says_what_is_missing() -> None:
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:24]
+    assert any("What is missing" in line for line in screen)
+    assert any("Kafka" in line for line in screen)
+
+
+def test_what_the_readme_links_to_exists() -> None:
+    for line in (ROOT / "README.md").read_text(encoding="utf-8").split("](")[1:]:
+        target = line.split(")")[0].split("#")[0]
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+def test_what_the_package_needs_beside_its_code_is_packed() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    packed = tool["setuptools"]["package-data"]["penstock"]
+    others = {p.relative_to(ROOT / "penstock").as_posix() for p in (ROOT / "penstock").rglob("*") if p.is_file()}
+    assert {name for name in others if not name.endswith((".py", ".pyc"))} == set(packed)
