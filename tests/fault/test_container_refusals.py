@@ -26,8 +26,8 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from tests.support.container_app import messages
-from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job
+from tests.support.container_app import RAISES, messages, oracle
+from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
 
 
 @pytest.fixture
@@ -124,3 +124,24 @@ def test_the_application_fails_in_a_container(container: ContainerProcess, job: 
     assert "penstock/runtime" not in report.failed.traceback
     job.run_batch(1, messages(10), run=2)
     assert (job.folder / "close-0").exists()
+
+
+def test_nothing_that_the_application_raises_ends_a_container(container: ContainerProcess, job: Job) -> None:
+    good = [{"key": "a", "n": 1}, {"key": "a", "n": 2}]
+    for number, what in enumerate(RAISES, 1):
+        run = job.start(1, [*good, {"key": "a", "n": 4, "raise": what}], run=number)
+        reports = [job.attempt(run, task)[1] for task in range(job.tasks)]
+        assert all(report.error is None for report in reports)
+        failed = next(report.failed for report in reports if report.failed is not None)
+        assert (failed.stream, failed.partition, failed.key) == ("local.events", 0, "a")
+        assert failed.reason.startswith(RAISES[what].__name__)
+    job.run_batch(1, messages(10), run=9)
+
+
+def test_whatever_the_application_raises_may_be_a_dead_letter(container: ContainerProcess, tmp_path: Path) -> None:
+    job = Job(tmp_path, [container], dead_letter="local.dead")
+    job.open()
+    good = [{"key": "a", "n": 1}, {"key": "a", "n": 2}]
+    bad = [{"key": "a", "n": 4, "raise": what} for what in RAISES]
+    assert job.run_batch(1, [good[0], *bad, good[1]]).dead_letters == len(RAISES)
+    assert stored(job, job.commit()) == oracle(good)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +13,22 @@ import penstock as ps
 from penstock.api.graph import ApplicationGraph
 
 Message = dict[str, Any]
+
+
+class MuteError(BaseException):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+RAISES: dict[str, type[BaseException]] = {
+    "exit": SystemExit,
+    "interrupt": KeyboardInterrupt,
+    "cancel": asyncio.CancelledError,
+    "mute": MuteError,
+}
+"""What messages may ask for; anything else is the text of a ValueError."""
 
 
 def key_of(message: Message) -> str:
@@ -39,7 +56,7 @@ class Totals(ps.StreamTask):
         while (name := message.get("wait")) and not (self._folder / name).exists():
             time.sleep(0.005)  # this is the user's code that is slow, or never returns
         if text := message.get("raise"):
-            raise ValueError(text)
+            raise RAISES.get(text, ValueError)(text)
         total = (self._careful if message.get("careful") else self._totals.get)(envelope.key)
         total = total or {"sum": 0, "messages": 0}
         total["sum"] += message["n"]
