@@ -103,6 +103,8 @@ class TaskInstance:
                 self._apply(applied)
             except BaseException as error:
                 self._broken = f"applying batch {batch} failed: {type(error).__name__}: {error}"
+                if isinstance(error, Interrupted):
+                    raise
                 raise ContainerLostError(f"task {self.task} must be restored: {self._broken}") from error
             self.last_ended = batch
             self._ended_tokens = dict(tokens)

@@ -239,7 +239,7 @@ def test_a_copy_that_cannot_be_made_is_an_error_of_the_upload_and_lets_end_go_on
     job = opened(tmp_path, container, **AFFINITY, **{"stores.backup.factories": FIRST})
     job.faults.plan(Fault("copy", "copy.begin", "fail"))
     job.snapshot(1)
-    with pytest.raises(PenstockError, match=r"store `totals` of task [01] could not be copied: injected: `copy`"):
+    with pytest.raises(ContainerLostError, match=r"store `totals` of task [01] could not be copied: injected: `copy`"):
         job.upload(1)
     job.run_batch(2, B)
 
