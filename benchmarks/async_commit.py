@@ -57,7 +57,7 @@ def measure(mode: str, workload: Workload, inputs: Inputs, options: argparse.Nam
         "work": str(work),
         "workload": asdict(workload),
         "threads": options.threads,
-        "partition_batch": workload.batch_events // options.threads,
+        "batch_messages": workload.batch_events,
         "streams": str(inputs.streams),
         "commit_ms": options.commit_ms,
         "latency_ms": options.latency_ms,

@@ -1,8 +1,8 @@
 """What a small batch consists of.
 
 Batches of 480 messages in 8 partitions go through 1, 2 and 3 exchanges with a store behind each, into no output and
-into two outputs of 8 partitions each (an exchange more, and 16 synced appends). There are no commits. Every job runs in a
-process of its own; what counts is the median over `--batches` batches after a warm-up. Beside each job stand
+into two outputs of 8 partitions each (an exchange more, and 16 synced appends). There are no commits. Every job runs in
+a process of its own; what counts is the median over `--batches` batches after a warm-up. Beside each job stand
 
 * `Spark alone`: a Spark job with as many shuffles, whose tasks are Python functions that pass nothing on;
 * `appends`: what the sink tasks write in a batch, from one process in the time of one append after the other, and all

@@ -161,7 +161,7 @@ def measure(side: Side, workload: Workload, inputs: Inputs, work: Path, threads:
         "workload": asdict(workload),
         "threads": threads,
         "partitions": partitions,
-        "partition_batch": workload.batch_events // partitions,
+        "batch_messages": workload.batch_events,
         "streams": str(inputs.streams),
         "operator": side.kind,
         "form": side.form,

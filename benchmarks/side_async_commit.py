@@ -26,7 +26,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     commits.watch()
     config = {
         **side_penstock.configuration(
-            Path(parameters["streams"]), Path(parameters["work"]), parameters["partition_batch"], parameters["threads"]
+            Path(parameters["streams"]), Path(parameters["work"]), parameters["batch_messages"], parameters["threads"]
         ),
         "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
         "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way

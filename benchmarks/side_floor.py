@@ -84,7 +84,8 @@ def batches(parameters: dict[str, Any]) -> dict[str, Any]:
     config = {
         "job.root": str(work / "jobs"),
         "job.logged.store.base.dir": str(work / "state"),
-        "job.batch.max.messages": messages // PARTITIONS,
+        "job.batch.max.messages": messages,
+        "job.batch.target.ms": 0,
         "systems.local.path": str(work / "streams"),
         "task.commit.ms": 0,
         **_spark(work, parameters["threads"]),

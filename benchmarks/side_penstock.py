@@ -46,12 +46,13 @@ def application() -> ps.StreamApplication:
     return app
 
 
-def configuration(streams: Path, work: Path, partition_batch: int, threads: int) -> dict[str, Any]:
+def configuration(streams: Path, work: Path, batch_messages: int, threads: int) -> dict[str, Any]:
     """A commit after every batch, none skipped because the one before is not complete; all folders inside `work`."""
     return {
         "job.root": str(work / "jobs"),
         "job.logged.store.base.dir": str(work / "state"),
-        "job.batch.max.messages": partition_batch,
+        "job.batch.max.messages": batch_messages,
+        "job.batch.target.ms": 0,
         "systems.local.path": str(streams),
         "task.commit.ms": 1,
         "task.commit.max.delay.ms": 0,
@@ -64,7 +65,7 @@ def configuration(streams: Path, work: Path, partition_batch: int, threads: int)
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over the published stream; one entry per batch."""
     config = configuration(
-        Path(parameters["streams"]), Path(parameters["work"]), parameters["partition_batch"], parameters["threads"]
+        Path(parameters["streams"]), Path(parameters["work"]), parameters["batch_messages"], parameters["threads"]
     )
     job = application().run(config, until="latest")
     return {"batches": follow(job)}
@@ -83,7 +84,7 @@ def floor(parameters: dict[str, Any]) -> dict[str, Any]:
         ssp = ps.SystemStreamPartition("local", STREAM, partition)
         writer.append(ssp, [(0, None, value) for value in values[partition::partitions]])
     writer.close()
-    config = configuration(streams, work, messages // partitions, parameters["threads"])
+    config = configuration(streams, work, messages, parameters["threads"])
     job = application().run(config, until="latest")
     return {"batches": follow(job)}
 

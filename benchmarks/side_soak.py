@@ -69,7 +69,8 @@ def configuration(work: Path, batch_messages: int) -> dict[str, Any]:
     return {
         "job.root": str(work / "jobs"),
         "job.logged.store.base.dir": str(work / "state"),
-        "job.batch.max.messages": batch_messages // PARTITIONS,
+        "job.batch.max.messages": batch_messages,
+        "job.batch.target.ms": 0,
         "job.batch.interval.ms": 20,
         "systems.local.path": str(work / "streams"),
         "task.commit.ms": 1,

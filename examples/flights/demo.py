@@ -41,7 +41,7 @@ def main() -> None:
         crash(arguments.kills, arguments.seed if arguments.seed is not None else random.randrange(1 << 30))
     else:
         backup = ["-c", f"stores.backup.factories={backends(home, arguments.backup)}"]
-        run([*RUN, "-c", "job.batch.max.messages=5000", "-c", "task.commit.ms=2000", *backup])
+        run([*RUN, "-c", "job.batch.max.messages=40000", "-c", "task.commit.ms=2000", *backup])
     run([sys.executable, "-m", "examples.flights.verify"])
 
 
@@ -85,7 +85,7 @@ def crash(kills: int, seed: int) -> None:
     """
     print(f"seed {seed}: {kills} kills of the driver or a container", flush=True)
     chance = random.Random(seed)
-    command = [*RUN, "-c", "job.batch.max.messages=1500", "-c", "task.commit.ms=500", "-c", "job.lease.ms=3000"]
+    command = [*RUN, "-c", "job.batch.max.messages=12000", "-c", "task.commit.ms=500", "-c", "job.lease.ms=3000"]
     driver = start(command)
     kinds = (["driver", "container"] * kills)[:kills]
     chance.shuffle(kinds)

@@ -157,6 +157,8 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         root=get(table.JOB_ROOT),
         logged_store_base_dir=get(table.LOGGED_STORE_BASE_DIR),
         batch_max_messages=get(table.BATCH_MAX_MESSAGES),
+        batch_max_bytes=get(table.BATCH_MAX_BYTES),
+        batch_target_ms=get(table.BATCH_TARGET_MS),
         batch_interval_ms=get(table.BATCH_INTERVAL_MS),
         lease_ms=get(table.LEASE_MS),
         intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),

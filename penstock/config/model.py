@@ -56,6 +56,8 @@ class JobSettings:
     root: str
     logged_store_base_dir: Path
     batch_max_messages: int
+    batch_max_bytes: int
+    batch_target_ms: int
     batch_interval_ms: int
     lease_ms: int
     intermediate_stream_partitions: int | None

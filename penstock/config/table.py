@@ -97,8 +97,13 @@ JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
     "Where checkpoints, metadata and the backed-up state of jobs are kept; every executor must reach it.")
 LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
     "The folder, on each executor's host, for the working copies of stores.", "Samza")
-BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "50000",
-    "How many messages of one partition a batch takes at most.")
+BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "200000",
+    "How many messages a batch reads at most, of all partitions together; of each that has new ones, one at least.")
+BATCH_MAX_BYTES = Key("job.batch.max.bytes", Bytes(1), "268435456",
+    "How many bytes of keys and values a batch reads at most, estimated by the size of the messages read before.")
+BATCH_TARGET_MS = Key("job.batch.target.ms", Millis(0), "10000",
+    "How long a batch should take: batches begin small, and read as many messages as that allows, up to "
+    "`job.batch.max.messages`. 0 for batches that always read as many as they may.")
 BATCH_INTERVAL_MS = Key("job.batch.interval.ms", Millis(1), "100",
     "How long an idle job waits before it looks for new messages again.")
 LEASE_MS = Key("job.lease.ms", Millis(1), "10000",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.edit import NextOffsets
+from penstock.engine.pace import Pace, fair_shares
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
 
@@ -71,14 +73,32 @@ def resumed_positions(
 
 
 def plan_ranges(
-    positions: Positions, ends: Ends, limit: int, until: Mapping[SystemStreamPartition, int] | None
+    positions: Positions, ends: Ends, pace: Pace, until: Mapping[SystemStreamPartition, int] | None
 ) -> dict[TaskSsp, OffsetRange]:
-    """The next batch: `[next, min(upcoming, next + limit))` of every task in every partition that has something new.
+    """The next batch: from the next offset of every task in every partition that has something new.
+
+    All ranges together have at most the messages and, by what is known of their sizes, the bytes of the pace; but each
+    has one message at least. They share them fairly: a partition with a backlog takes nothing from one without.
 
     Raises:
         NotFoundError: a partition no longer has its next offset; nothing is ever skipped.
     """
+    new = {at: stop - start for at, start, stop in _new_messages(positions, ends, until)}
+    by_messages = fair_shares(pace.messages, list(new.values()))
+    sizes = [pace.size_of(at.task, at.ssp.system_stream) for at in new]
+    wanted_bytes = [math.ceil(max(1, n) * size) for n, size in zip(by_messages, sizes, strict=True)]
+    by_bytes = fair_shares(pace.bytes, wanted_bytes)
     ranges: dict[TaskSsp, OffsetRange] = {}
+    for at, n, size, wanted, share in zip(new, by_messages, sizes, wanted_bytes, by_bytes, strict=True):
+        messages = n if share == wanted else int(share / size)
+        ranges[at] = OffsetRange(at.ssp, positions[at], positions[at] + max(1, messages))
+    return ranges
+
+
+def _new_messages(
+    positions: Positions, ends: Ends, until: Mapping[SystemStreamPartition, int] | None
+) -> Iterator[tuple[TaskSsp, int, int]]:
+    """The next offset and the end of what can be read, where that is anything."""
     for at, start in positions.items():
         ssp, end = at.ssp, ends[at.ssp]
         if start < end.oldest:
@@ -93,8 +113,7 @@ def plan_ranges(
             )
         stop = end.upcoming if until is None else min(end.upcoming, until[ssp])
         if stop > start:
-            ranges[at] = OffsetRange(ssp, start, min(stop, start + limit))
-    return ranges
+            yield at, start, stop
 
 
 def advance(positions: Positions, ranges: Mapping[TaskSsp, OffsetRange]) -> dict[TaskSsp, int]:
@@ -113,6 +132,16 @@ class BatchRanges:
     def messages(self) -> int:
         """How many messages it reads; one of a broadcast partition counts once for each task."""
         return sum(len(offsets) for offsets in self.ranges.values())
+
+    def sizes(self, input_bytes: Mapping[tuple[int, int], int]) -> dict[tuple[int, SystemStream], tuple[int, int]]:
+        """(messages, bytes) of every task and input, from the bytes that were read by (task, number of the input)."""
+        found: dict[tuple[int, SystemStream], tuple[int, int]] = {}
+        for task, own in self.by_task.items():
+            for index, offsets in own:
+                key = (task, offsets.ssp.system_stream)
+                before = found[key][0] if key in found else 0
+                found[key] = (before + len(offsets), input_bytes.get((task, index), 0))
+        return found
 
     @classmethod
     def group(cls, ranges: Mapping[TaskSsp, OffsetRange], inputs: tuple[SystemStream, ...]) -> BatchRanges:

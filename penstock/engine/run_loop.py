@@ -24,6 +24,7 @@ from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.offsets import BatchRanges, Positions, TaskSsp, advance, plan_ranges, to_positions
+from penstock.engine.pace import BatchBounds, Pace
 from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
@@ -87,6 +88,11 @@ class RunLoop:
         self._claim: Claim = job.claim
         self._positions: dict[TaskSsp, int] = dict(job.start.positions)
         self._until = job.until
+        settings = job.config.job
+        self._bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
+        self._pace = Pace.first(self._bounds)
+        self._run_began = 0.0
+        """When the current run of the current batch began; on the monotonic clock."""
         restored = job.start.restore_from
         self._batch = restored.batch if restored else 0
         self._batch_time_ms = restored.batch_time_ms if restored else 0
@@ -311,7 +317,7 @@ class RunLoop:
         if not self._await_lease():
             return True
         ends = self._job.ends()
-        ranges = plan_ranges(self._positions, ends, self._job.config.job.batch_max_messages, self._until)
+        ranges = plan_ranges(self._positions, ends, self._pace, self._until)
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if not ranges:
             if self._until is not None:
@@ -336,6 +342,9 @@ class RunLoop:
         watch.lap("addBatch")
         self._directory.end(self._claim.epoch, batch, outcome.tokens)
         watch.lap("end")
+        took_ms = (time.monotonic() - self._run_began) * 1000
+        sizes = planned.sizes(outcome.input_bytes)
+        self._pace = self._pace.after(self._bounds, took_ms, planned.messages, sizes)
         before = self._positions
         self._positions = advance(before, planned.ranges)
         self._batch, self._batch_time_ms, self._run = batch, batch_time_ms, 0
@@ -351,6 +360,7 @@ class RunLoop:
             if self._stop.immediate.is_set():
                 return None
             self._run += 1
+            self._run_began = time.monotonic()
             self._directory.start_run(self._claim.epoch, batch, self._run)
             lanes = self._directory.lanes()
             try:

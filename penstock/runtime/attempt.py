@@ -58,6 +58,8 @@ class Report:
     whose engine failed."""
     upstream_failed: bool = False
     """A source failed, so this attempt did nothing."""
+    input_bytes: dict[int, int] = field(default_factory=dict)
+    """Number of an input -> bytes of keys and values that were read of it (stage 0)."""
 
     def packet(self) -> Packet:
         """The report as a packet to the driver."""
@@ -69,6 +71,7 @@ class Report:
         """Read a report packet's payload."""
         fields: dict[str, Any] = orjson.loads(payload)
         fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
+        fields["input_bytes"] = {int(index): size for index, size in fields["input_bytes"].items()}
         if fields["failed"] is not None:
             fields["failed"] = FailedMessage(**fields["failed"])
         if fields["error"] is not None:
@@ -151,6 +154,7 @@ class Attempt:
         self._failure: FailedMessage | None = None
         self._error: tuple[str, str] | None = None
         self._messages = 0
+        self._input_bytes: dict[int, int] = {}
         self._at_once = _AT_ONCE
         self._dead_letters = 0
         self._dead_letter_mode = instance.settings.dead_letter
@@ -184,6 +188,8 @@ class Attempt:
         """Process messages of an input's partition; yields packets that are ready to be sent on."""
         if not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
+            size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+            self._input_bytes[input_index] = self._input_bytes.get(input_index, 0) + size
             origins = [origin_code(input_index, partition)] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
             yield from self._run(self.instance.input_ways[input_index], keys, values, page)
@@ -205,6 +211,7 @@ class Attempt:
             token=self.token,
             read=self._sources.tokens(),
             messages=self._messages,
+            input_bytes=self._input_bytes,
             dead_letters=self._dead_letters,
             commit=instance.requests.commit_requested,
             shutdown=instance.requests.shutdown_requested,

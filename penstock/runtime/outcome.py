@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ContainerLostError, FailedMessage
@@ -23,6 +23,8 @@ class Succeeded:
     dead_letters: int
     commit: bool
     shutdown: bool
+    input_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(task, number of an input) -> bytes of keys and values that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,12 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
     return Succeeded(
         tokens=tokens,
         messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
+        input_bytes={
+            (task, index): size
+            for (stage, task), r in by_place.items()
+            if stage == 0
+            for index, size in r.input_bytes.items()
+        },
         messages_out=sum(written.values()),
         written=written,
         dead_letters=sum(r.dead_letters for r in by_place.values()),

@@ -17,6 +17,7 @@ from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
 from penstock.engine.grouping import group_inputs
 from penstock.engine.offsets import BatchRanges, TaskSsp, advance, plan_ranges
+from penstock.engine.pace import Pace
 from penstock.errors import ConfigError, PenstockError, UserCodeError
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings
@@ -130,7 +131,7 @@ class TestRunner:
         return self
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
-        """Process what is there, in batches of at most `batch_messages` per partition.
+        """Process what is there, in batches of at most `batch_messages`, but at least one of each partition.
 
         Raises:
             UserCodeError: the application raised or a message did not decode; the batch was not applied.
@@ -212,7 +213,7 @@ class TestRunner:
         }
 
     def _plan(self, limit: int | None) -> BatchRanges:
-        ranges = plan_ranges(self._positions, self._ends(), sys.maxsize if limit is None else limit, None)
+        ranges = plan_ranges(self._positions, self._ends(), Pace(limit or sys.maxsize, sys.maxsize), None)
         return BatchRanges.group(ranges, tuple(op.stream for op in self._graph.inputs))
 
     def _end(self, outcome: Succeeded, planned: BatchRanges) -> None:

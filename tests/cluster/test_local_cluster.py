@@ -73,7 +73,7 @@ def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Pa
     """Two containers on each executor, one Spark task at a time. While the first two stand in user code, having read
     everything, the map output of one executor is removed: the other two cannot fetch it, and Spark runs a part of the
     stage before again, under new tokens."""
-    home = Home(tmp_path, partitions=4, job_batch_max_messages=300)
+    home = Home(tmp_path, partitions=4, job_batch_max_messages=1200)
     gate = tmp_path / "gate"
     home.publish(400, seed=1)
     for key in range(40):
@@ -102,7 +102,7 @@ def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(tmp_path: Pa
 
 def test_an_executor_dies_while_a_stage_is_half_done(tmp_path: Path) -> None:
     """Its map output is gone with its container, while the other executor's container stands in user code."""
-    home = Home(tmp_path, job_batch_max_messages=400)
+    home = Home(tmp_path, job_batch_max_messages=800)
     for number in range(3):
         home.publish(300, seed=number)
         gate = str(tmp_path / f"gate-{number}")

@@ -26,7 +26,7 @@ from penstock.system.local import LocalSystem
 pytestmark = pytest.mark.spark
 
 DEADLINE_S = 180.0
-CONFIG = {"spark.master": "local[2]", "job.batch.max.messages": 40, "task.commit.ms": 600_000}
+CONFIG = {"spark.master": "local[2]", "job.batch.max.messages": 80, "task.commit.ms": 600_000}
 APPLICATION = f"""
 import sys, time
 import penstock as ps

@@ -34,7 +34,7 @@ SIGKILLED = -9
 MAX_STARTS = 40
 CONFIG = {
     "task.commit.ms": 1,  # after every batch
-    "job.batch.max.messages": 40,
+    "job.batch.max.messages": 80,
     "task.checkpoint.retained": "100",
     "job.lease.ms": 1500,
     "job.retry.max": 20,

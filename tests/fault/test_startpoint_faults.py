@@ -26,7 +26,7 @@ from tests.support.startpoint_driver import POINTS
 pytestmark = pytest.mark.spark
 
 SIGKILLED = -9
-CONFIG = {"task.commit.ms": 1, "job.batch.max.messages": 40, "job.lease.ms": 1500, **executor_env()}
+CONFIG = {"task.commit.ms": 1, "job.batch.max.messages": 80, "job.lease.ms": 1500, **executor_env()}
 ZERO, ONE = (SystemStreamPartition("local", "events", partition) for partition in range(2))
 SEEN = 20
 """Messages of each partition that the first run reads."""

@@ -18,7 +18,7 @@ CONFIG = {
     "stores.rocksdb.write.buffer.bytes": 65536,
     "stores.totals.object.cache.size": 1,
     "task.dead.letter.stream": "local.dead",
-    "job.batch.max.messages": KEYS,
+    "job.batch.max.messages": 2 * KEYS,
 }
 
 

@@ -200,7 +200,7 @@ def test_a_user_error_names_its_message_and_the_fixed_code_goes_on(spark: SparkS
     offset = home.append(1, [{"key": "k7", "n": 77, "do": "raise"}])
     home.publish(100, seed=11)
     with pytest.raises(ps.UserCodeError) as caught:
-        finish(start(home, spark, task_commit_ms=1, job_batch_max_messages=40))
+        finish(start(home, spark, task_commit_ms=1, job_batch_max_messages=80))
     failed = caught.value.failed
     assert (failed.stream, failed.partition, failed.offset) == ("local.events", 1, offset)
     assert "k7" in failed.key

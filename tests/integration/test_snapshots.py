@@ -91,7 +91,7 @@ def test_a_broken_snapshot_is_told_and_older_deltas_are_used(
 def test_snapshots_are_made_while_the_job_runs_and_old_deltas_go(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path, state_snapshot_interval_commits=2, task_commit_ms=1, task_checkpoint_retained=1)
     home.publish(2400)
-    job = run(home, spark, job_batch_max_messages=50)
+    job = run(home, spark, job_batch_max_messages=100)
     assert job.progress is not None
     assert job.progress.batch_id >= 20
     home.verify_ended()

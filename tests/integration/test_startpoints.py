@@ -45,7 +45,7 @@ class TimedHome(Home):
 
     def __init__(self, folder: Path, **config: object) -> None:
         super().__init__(folder, **config)
-        self.config |= {"job.batch.max.messages": 20, "task.commit.ms": 1, "task.checkpoint.retained": "100"}
+        self.config |= {"job.batch.max.messages": 40, "task.commit.ms": 1, "task.checkpoint.retained": "100"}
 
     def append_raw(self, partition: int, values: Sequence[bytes], *, stream: str = "events") -> int:
         """Append values, each a minute later than the one before."""

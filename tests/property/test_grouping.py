@@ -18,6 +18,7 @@ from penstock.engine.offsets import (
     to_next_offsets,
     to_positions,
 )
+from penstock.engine.pace import Pace
 from penstock.engine.progress import source_progress
 from penstock.errors import ConfigError
 from penstock.system.base import OffsetRange, PartitionOffsets
@@ -79,18 +80,18 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
     unread = {at: list(range(start, ends[at.ssp].upcoming)) for at, start in positions.items()}
     limit = data.draw(st.integers(1, 4))
     until = None if data.draw(st.booleans()) else {ssp: end.upcoming for ssp, end in ends.items()}
-    while ranges := plan_ranges(positions, ends, limit, until):
+    while ranges := plan_ranges(positions, ends, Pace(limit, 1000), until):
         planned = BatchRanges.group(ranges, inputs)
         took = 0
         for task, found in planned.by_task.items():
             for index, offsets in found:
                 assert inputs[index] == offsets.ssp.system_stream
-                assert 0 < len(offsets) <= limit
+                assert len(offsets) > 0
                 wanted = unread[TaskSsp(task, offsets.ssp)]
                 assert wanted[: len(offsets)] == list(range(offsets.start, offsets.end))
                 del wanted[: len(offsets)]
                 took += len(offsets)
-        assert planned.messages == took
+        assert planned.messages == took <= max(limit, len(ranges))
         after = advance(positions, ranges)
         progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()})
         assert sum(source.num_input_rows for source in progress) == took
@@ -127,5 +128,5 @@ def test_a_task_goes_on_where_it_stood_and_begins_anew_where_it_did_not_read(
 
 def test_ranges_of_a_partition_differ_by_task() -> None:
     ssp = SSP("local", "a", 0)
-    found = plan_ranges({TaskSsp(0, ssp): 2, TaskSsp(1, ssp): 5}, {ssp: PartitionOffsets(0, 6)}, 3, None)
+    found = plan_ranges({TaskSsp(0, ssp): 2, TaskSsp(1, ssp): 5}, {ssp: PartitionOffsets(0, 6)}, Pace(4, 9), None)
     assert found == {TaskSsp(0, ssp): OffsetRange(ssp, 2, 5), TaskSsp(1, ssp): OffsetRange(ssp, 5, 6)}

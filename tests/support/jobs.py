@@ -63,7 +63,8 @@ class Home:
             "job.logged.store.base.dir": str(folder / "state"),
             "systems.local.path": str(folder / "streams"),
             "job.batch.interval.ms": 20,
-            "job.batch.max.messages": 100,
+            "job.batch.max.messages": 200,
+            "job.batch.target.ms": 0,
             "task.commit.ms": 300,
             **{key.replace("_", "."): value for key, value in config.items()},
         }

@@ -24,7 +24,8 @@ def test_defaults() -> None:
     job, container, task = config.job, config.container, config.task
     assert (job.name, job.id, job.root) == ("flights", "1", "file:///srv/penstock/jobs")
     assert job.logged_store_base_dir == Path("/srv/penstock/state")
-    assert (job.batch_max_messages, job.batch_interval_ms, job.lease_ms, job.retry_max) == (50_000, 100, 10_000, 5)
+    assert (job.batch_max_messages, job.batch_interval_ms, job.lease_ms, job.retry_max) == (200_000, 100, 10_000, 5)
+    assert (job.batch_max_bytes, job.batch_target_ms) == (256 << 20, 10_000)
     assert job.intermediate_stream_partitions is None
     assert (container.start_timeout_ms, container.lost_ms) == (60_000, 10_000)
     assert (container.commit_thread_pool_size, container.restore_timeout_ms) == (2, 30 * 60_000)
