@@ -48,6 +48,7 @@ def list_checkpoints(
         ("id", "kind", "ended", "retained", "batch", "batch time", "epoch", "run", "versions", "stores"),
         [_row(line) for line in listed],
         right="batch epoch",
+        first_to_go="versions, stores, epoch, run, batch time, ended",
     )
     _print_problems([line.problem for line in listed if line.problem is not None])
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.engine.run_view import size_text as size_text
 
+_LONGEST_ID = 40
+_LEAST_TEXT = 12
+"""To how many columns a text is broken at the most."""
+_GAP = 3
 _WIDE = 200
 """Columns where there is no terminal to ask, so that a pipe gets whole values."""
 
@@ -30,21 +36,69 @@ def stderr_console() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
-def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: str = "") -> None:
-    """A table; the columns named in `right` (separated by blanks) hold numbers. None is shown as `-`."""
+def print_table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: str = "", first_to_go: str = ""
+) -> None:
+    """A table, or that there is nothing to list. None is shown as `-`.
+
+    Args:
+        title: a line above the table.
+        columns, rows: what it holds.
+        right: the columns that hold numbers, separated by blanks.
+        first_to_go: the columns that are left out, in this order, where the table is wider than the terminal;
+            separated by commas. Ids, numbers and times are never broken; longer texts are.
+    """
+    console = stdout_console()
+    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    if title:
+        console.print(Text(title, style="italic"), soft_wrap=True)
+    if not texts:
+        console.print("none")
+        return
+    names = list(columns)
+    shown = fitting(names, texts, console.width, [name.strip() for name in first_to_go.split(",") if name])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     numbers = set(right.split())
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    stdout_console().print(table)
+    for place in shown:
+        whole = not _may_break(row[place] for row in texts)
+        justify: Literal["left", "right"] = "right" if names[place] in numbers else "left"
+        table.add_column(names[place], justify=justify, overflow="fold", no_wrap=whole)
+    for row in texts:
+        table.add_row(*(row[place] for place in shown))
+    least = sum(_least_width(names[place], [row[place] for row in texts]) + _GAP for place in shown)
+    console.width = max(console.width, least)  # of what does not fit, the terminal wraps the lines, and nothing is cut
+    console.print(table)
+    if len(shown) < len(names):
+        left_out = ", ".join(name for place, name in enumerate(names) if place not in shown)
+        console.print(f"(a wider terminal, or --json, shows: {left_out})", soft_wrap=True)
+
+
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]) -> list[int]:
+    """The numbers of the columns that fit into the width; those of `first_to_go` are left out first, in this order."""
+    shown = list(range(len(columns)))
+    for name in first_to_go:
+        widths = (max(cell_len(text) for text in (columns[place], *(row[place] for row in rows))) for place in shown)
+        if sum(widths) + _GAP * len(shown) <= width:
+            break
+        shown.remove(columns.index(name))
+    return shown
+
+
+def _may_break(cells: Iterable[str]) -> bool:
+    """Whether a column holds texts: an id, a number or a time is short and has no blanks."""
+    return any(" " in cell or len(cell) > _LONGEST_ID for cell in cells)
+
+
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    if _may_break(cells):
+        return max(cell_len(name), _LEAST_TEXT)
+    return max(cell_len(text) for text in (name, *cells))
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Names and values, one a line."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column()
+    grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts:
         grid.add_row(name, "-" if value is None else str(value))

@@ -138,6 +138,7 @@ def show_requests(facts: tuple[RequestFacts, ...]) -> None:
             for each in facts
         ],
         right="partition",
+        first_to_go="made, expires, means now, state",
     )
     for each in facts:
         if each.problem is not None:

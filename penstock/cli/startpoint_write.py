@@ -123,6 +123,7 @@ def _show(facts: AskedFacts) -> None:
             (each.stream, each.partition, each.task, each.text, each.resolves_to, utc_text(each.expires_ms))
             for each in facts.requests
         ],
+        first_to_go="expires, means now",
         right="partition",
     )
     if facts.changes:

@@ -122,7 +122,7 @@ def _show(facts: StateFacts, *, by_task: bool) -> None:
 
     columns = ("checkpoint", "batch", "store", "backend", "task" if by_task else "tasks", "version")
     rows = [row for held in facts.versions for row in (_task_rows(held) if by_task else [_row(held)])]
-    print_table(f"State of {facts.job}", columns, rows, right="batch task tasks")
+    print_table(f"State of {facts.job}", columns, rows, right="batch task tasks", first_to_go="batch, version")
     objects = facts.objects if by_task else summed(facts.objects)
     print_table(f"Under {facts.root}", *_object_table(objects, by_task=by_task), right="task objects size")
 

@@ -66,7 +66,7 @@ def _show(record: CheckpointRecord, verdicts: list[StoreVerdict]) -> None:
                 )
             )
     columns = ("store", "backend", "entries", "size", "digest", "verdict")
-    print_table(f"State of checkpoint {record.id}", columns, rows, right="entries size")
+    print_table(f"State of checkpoint {record.id}", columns, rows, right="entries size", first_to_go="digest")
     for verdict in verdicts:
         if not verdict.agrees:
             say(f"store `{verdict.store}`: its backends do not all hold the same: it is not safe to switch")

@@ -76,7 +76,9 @@ def _show_startpoints(facts: JobStatus) -> None:
             for e in facts.startpoints
         ]
         columns = ("stream", "partition", "task", "startpoint", "state", "expires", "status")
-        print_table("Startpoints that wait for the next start", columns, rows, right="partition")
+        print_table(
+            "Startpoints that wait for the next start", columns, rows, right="partition", first_to_go="expires, state"
+        )
 
 
 def _show_taken(taken: TakenFacts) -> None:

@@ -1,0 +1,74 @@
+"""Tables for people: what goes where the terminal is narrow, and what an empty list says."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.cli import output
+from penstock.cli.output import fitting, print_facts, print_table
+
+ID = "1795307450279-472083"
+COLUMNS = ("id", "kind", "batch time", "run", "stores")
+ROW = (ID, "commit", "2026-11-22T00:30:49.007Z", "30056d39df17", "aircraft, airports, carriers")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_ids_are_never_broken_and_no_line_is_too_long(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_WIDE", width)
+    print_table("Checkpoints of a job with a long name", COLUMNS, [ROW], first_to_go="stores, run, batch time")
+    found = lines(capsys)
+    assert found[0] == "Checkpoints of a job with a long name"
+    assert sum(ID in line for line in found) == 1
+    assert all(len(line) <= width for line in found if not line.startswith("("))
+    assert ("30056d39df17" in "".join(found)) is (width >= 80)
+    assert found[-1].startswith("(a wider terminal, or --json, shows: ") is (width <= 100)
+
+
+def test_less_important_columns_go_first() -> None:
+    first_to_go = ["stores", "run", "batch time"]
+
+    def shown(width: int) -> list[str]:
+        return [COLUMNS[place] for place in fitting(COLUMNS, [ROW], width, first_to_go)]
+
+    assert shown(120) == ["id", "kind", "batch time", "run", "stores"]
+    assert shown(80) == ["id", "kind", "batch time", "run"]
+    assert shown(65) == ["id", "kind", "batch time"]
+    assert shown(40) == shown(1) == ["id", "kind"]
+
+
+def test_what_does_not_fit_at_all_stays_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_WIDE", 20)
+    print_table("", ("id", "parent"), [(ID, ID)])
+    assert sum(line.count(ID) for line in lines(capsys)) == 2
+
+
+def test_titles_are_not_wrapped_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "Startpoints that wait for the next start"
+    print_table(title, ("n",), [(1,)])
+    assert lines(capsys)[0] == title
+
+
+def test_an_empty_list_says_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("Startpoints that wait for the next start", ("stream", "partition"), [])
+    assert lines(capsys) == ["Startpoints that wait for the next start", "none"]
+
+
+def test_long_texts_are_broken_so_that_everything_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_WIDE", 60)
+    text = "x" * 150
+    print_table("", ("id", "marker"), [(ID, text)])
+    found = lines(capsys)
+    assert sum(line.count("x") for line in found) == 150
+    assert max(map(len, found)) <= 60
+    print_facts([("last checkpoint", ID)])
+    assert lines(capsys) == [f"last checkpoint  {ID}"]
