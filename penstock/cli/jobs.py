@@ -64,6 +64,25 @@ def open_job(name: str, file: Path | None, assignments: list[str] | None) -> Ite
         objects.close()
 
 
+@contextmanager
+def open_all_jobs(file: Path | None, assignments: list[str] | None) -> Iterator[list[FoundJob]]:
+    """Every job under the configured `job.root`, by name."""
+    config = load_without_job(file, assignments)
+    objects = open_store(config.job.root)
+    try:
+        found = []
+        for folder in objects.folders():
+            name, _, job_id = folder.rpartition("-")
+            with suppress(ConfigError):  # a folder of something else
+                paths = JobPaths(name, job_id)
+                if _exists(objects, paths):
+                    own = [*(assignments or ()), f"job.name={name}", f"job.id={job_id}"]
+                    found.append(FoundJob(load_without_job(file, own), paths, objects))
+        yield found
+    finally:
+        objects.close()
+
+
 def _readings(name: str, job_id: str) -> list[JobPaths]:
     head, _, tail = name.rpartition("-")
     readings = []

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import psutil
+
 from penstock.errors import NotFoundError
 from penstock.metadata.lease import LeaseHolder, LeaseState, Sighting, Verdict, judge
 from penstock.metadata.object_store import ObjectStore
 
-Running: TypeAlias = Literal["running", "not running", "held, not verified"]
+Running: TypeAlias = Literal["running", "not running", "not responding", "held, not verified"]
+"""`not responding`: its process lives on this host, and does not renew the lease."""
 
 _MOST_PAUSE_S = 0.2
 
@@ -45,7 +48,12 @@ def watch_lease(
             return LeaseFacts("not running", "no driver has the lease")
         match judge(first, state, tag, clock(), lease_ms=0):
             case Verdict.FREE:
+                alive = None if state.released else state.holder.known_alive()
+                if alive is not None:
+                    return LeaseFacts("not responding", _why_silent(state, alive), state.holder)
                 return LeaseFacts("not running", _why_free(state), state.holder)
+            case Verdict.WAIT if state.holder.known_alive() == psutil.STATUS_STOPPED:
+                return LeaseFacts("not responding", _why_silent(state, psutil.STATUS_STOPPED), state.holder)
             case Verdict.HELD:
                 return LeaseFacts("running", "its lease is being renewed", state.holder)
         if not wait:
@@ -59,6 +67,19 @@ def _read(objects: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None
     except NotFoundError:
         return None, None
     return LeaseState.decode(data, key), tag
+
+
+def _why_silent(state: LeaseState, process: str) -> str:
+    pid, lease_s = state.holder.pid, state.lease_ms / 1000
+    if process == psutil.STATUS_STOPPED:
+        return (
+            f"its process {pid} is stopped (SIGSTOP, or Ctrl-Z in its terminal): `kill -CONT {pid}` continues it; a "
+            f"start takes the job over once the lease was not renewed for {lease_s:g} s"
+        )
+    return (
+        f"its process {pid} lives ({process}), but has not renewed the lease for {lease_s:g} s: see its log; a start "
+        "takes the job over"
+    )
 
 
 def _why_free(state: LeaseState) -> str:

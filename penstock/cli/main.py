@@ -39,9 +39,8 @@ class _Entry:
 
 COMMANDS = {
     "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
-    "status": _Entry(
-        "status", "Show whether a job runs, its last checkpoint, and how far it has read. Nothing is changed.", "status"
-    ),
+    "status": _Entry("status", "Show whether a job runs and how far it has read; without a name, all jobs.", "status"),
+    "stop": _Entry("stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
     "job": _Entry("job", "Look after a job as a whole."),
     "checkpoint": _Entry("checkpoint", "Look at the checkpoints of a job, and make one by hand."),
     "startpoint": _Entry("startpoint", "Say where a job begins in its inputs at its next start."),

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli.errors import say
 from penstock.cli.job_status import BackendStatus, JobStatus, job_status
-from penstock.cli.jobs import JobName, open_job
-from penstock.cli.options import AsJson, Assignments, ConfigFile
+from penstock.cli.jobs import FoundJob, open_all_jobs, open_job
+from penstock.cli.options import AsJson, Assignments, ConfigFile, load_without_job
 from penstock.cli.output import print_facts, print_json, print_table, stderr_console, utc_text
 from penstock.cli.startpoint_facts import TakenFacts
+from penstock.errors import PenstockError
+
+AnyJob = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="The job: `name-id`, or its name alone. Without it, all jobs.")
+]
+_AT_ONCE = 16
+"""Jobs that are looked at at once."""
 
 
 def status(
-    job: JobName,
+    job: AnyJob = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     wait: Annotated[
@@ -28,7 +37,13 @@ def status(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether a job runs, its last checkpoint, and how far it has read. Nothing is changed."""
+    """Show whether a job runs and how far it has read; without a name, all jobs.
+
+    Nothing is changed. Of one job it shows its last checkpoint, state, inputs and startpoints as well.
+    """
+    if job is None:
+        _show_all(config, assignments, wait=wait, as_json=as_json)
+        return
     with open_job(job, config, assignments) as found:
         console = stderr_console()
         with console.status("watching the lease (--no-wait: do not)") if console.is_terminal else nullcontext():
@@ -37,6 +52,43 @@ def status(
         print_json(facts)
     else:
         _show(facts)
+
+
+def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool, as_json: bool) -> None:
+    with open_all_jobs(config, assignments) as jobs, ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
+    if as_json:
+        print_json([one if isinstance(one, JobStatus) else {"job": one[0], "problem": one[1]} for one in found])
+        return
+    print_table(
+        f"Jobs in {load_without_job(config, assignments).job.root}",
+        ("job", "status", "lag", "last checkpoint", "batch", "at", "run"),
+        [_row(one) for one in found],
+        right="lag batch",
+        first_to_go="run, at, batch",
+    )
+    for one in found:
+        if not isinstance(one, JobStatus):
+            say(f"error: job {one[0]}: {one[1]}")
+
+
+def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | tuple[str, str]:
+    """The status, or (job, why it cannot be read): a damaged job does not hide the others."""
+    try:
+        return job_status(job, wait=wait)
+    except PenstockError as error:
+        return job.paths.root, str(error)
+
+
+def _row(found: JobStatus | tuple[str, str]) -> tuple[object, ...]:
+    if not isinstance(found, JobStatus):
+        return (found[0], "cannot be read", *[None] * 5)
+    last, lags = found.last_checkpoint, [each.lag for each in found.inputs]
+    lag = None if None in lags or not lags else sum(filter(None, lags))
+    if last is None:
+        return (found.job, found.status, lag, None, None, None, found.run_id)
+    at = utc_text(last.batch_time_ms) if last.batch_time_ms else None
+    return (found.job, found.status, lag, last.id, last.batch, at, found.run_id)
 
 
 def _show(facts: JobStatus) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ from penstock.metadata.identity import check_root
 from penstock.metadata.lease import LeaseKeeper
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.stop_request import StopRequests, StopWatch
 
 logger = logging.getLogger(__name__)
 
@@ -130,9 +131,10 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     loop = RunLoop(context, job, log, keeper, directory, board, stop)
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
+    requests = StopRequests(job.objects, job.paths)
 
     def body() -> None:
-        with undo:
+        with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.graceful.set)):
             try:
                 directory.start(loop.cancel)
                 loop.run()

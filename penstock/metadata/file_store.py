@@ -82,6 +82,14 @@ class FileObjectStore(ObjectStore):
 
         return self._publish(path, data, replace)
 
+    def folders(self) -> list[str]:
+        with _explained("list", self.root):
+            try:
+                with os.scandir(self.root) as entries:
+                    return sorted(entry.name for entry in entries if entry.is_dir())
+            except FileNotFoundError:
+                return []
+
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         base = self.root / check_prefix(prefix)
         keys: list[str] = []

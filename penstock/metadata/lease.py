@@ -80,10 +80,21 @@ class LeaseHolder:
 
     def known_dead(self) -> bool:
         """True if this process can see that the holder's process no longer exists; False if it lives or is unknown."""
+        return self._is_visible() and _process_start(self.pid) not in {self.process_start, _UNKNOWN}
+
+    def known_alive(self) -> str | None:
+        """What the system says of the holder's process (`sleeping`, `stopped`), if this process can see that it
+        lives; None if it is gone or unknown."""
+        if not self._is_visible() or _process_start(self.pid) != self.process_start:
+            return None
+        try:
+            return str(psutil.Process(self.pid).status())
+        except psutil.Error:
+            return None
+
+    def _is_visible(self) -> bool:
         here = (socket.gethostname(), _boot_id(), _pid_namespace())
-        if (self.host, self.boot_id, self.pid_namespace) != here or not (all(here) and self.process_start):
-            return False
-        return _process_start(self.pid) not in {self.process_start, _UNKNOWN}
+        return (self.host, self.boot_id, self.pid_namespace) == here and all(here) and bool(self.process_start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ class ObjectStore(ABC):
         carries a counter or a token.
         """
 
+    def folders(self) -> list[str]:
+        """The names of the topmost folders, ascending. Here everything is listed; stores that know better override
+        it."""
+        return sorted({key.partition("/")[0] for key in self.list("") if "/" in key})
+
     @abstractmethod
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         """The keys below the folder `prefix` (empty: all), ascending; with `after`, only those greater than it.

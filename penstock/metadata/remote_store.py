@@ -78,6 +78,11 @@ class RemoteObjectStore(ObjectStore):
                 return False
             return True
 
+    def folders(self) -> list[str]:
+        with self._explained("list", ""):
+            found = _again(lambda: self._store.list_with_delimiter())
+        return sorted(prefix.rstrip("/") for prefix in found["common_prefixes"])
+
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         folder = check_prefix(prefix)
         with self._explained("list", folder):

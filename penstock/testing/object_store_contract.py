@@ -89,6 +89,12 @@ class ObjectStoreContract:
         assert store.list("a/c") == ["a/c/1", "a/c/10", "a/c/2"]
         assert store.list("nothing") == store.list("a/b") == []
 
+    def test_folders_are_the_topmost_ones(self, store: ObjectStore) -> None:
+        assert store.folders() == []
+        for key in ("b-1/uid", "b-1/state/x/0/1.1.delta", "a-1/metadata/lease/driver", "c-1/uid"):
+            store.put_if_absent(key, b"x")
+        assert store.folders() == ["a-1", "b-1", "c-1"]
+
     def test_list_after(self, store: ObjectStore) -> None:
         keys = [f"log/{slot:020d}.json" for slot in range(12)]
         for key in keys:

@@ -26,6 +26,7 @@ from penstock.engine.job import Job
 from penstock.engine.session import create_session
 from penstock.metadata.lease import LeaseHeldError
 from tests.support import job_app
+from tests.support.cli import call_json
 from tests.support.job_app import add_event, add_region
 from tests.support.jobs import DEADLINE_S, ROOT, Home, same, wait_until
 
@@ -405,6 +406,18 @@ def test_a_second_copy_is_refused_while_the_first_runs(spark: SparkSession, home
     wait_until(lambda: job.progress and job.progress.total_input_rows == 50, "the first copy goes on")
     job.stop()
     assert len(home.log.claims) == 1
+    home.verify()
+
+
+def test_penstock_stop_ends_a_running_job_with_a_last_commit(home: Home, spark: SparkSession) -> None:
+    home.publish(50)
+    job = start(home, spark, until=None)
+    wait_until(lambda: job.progress and job.progress.total_input_rows == 50, "the messages are processed")
+    facts = call_json("stop", job.name, "-c", f"job.root={home.folder / 'jobs'}")
+    assert finish(job).phase == "ended"
+    assert (facts["status"], facts["runId"]) == ("stopped", job.run_id)
+    last = home.log.checkpoints[-1]
+    assert (last.ended, str(last.id)) == ("stopped", facts["lastCheckpoint"])
     home.verify()
 
 
