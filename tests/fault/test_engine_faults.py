@@ -9,6 +9,8 @@ import pytest
 
 from penstock.errors import ContainerLostError
 from penstock.runtime.outcome import JobFailed
+from penstock.state.backends.base import StoreCopy
+from penstock.state.engine import RocksDbEngine
 from tests.support.container_app import Message, oracle
 from tests.support.containers import ContainerProcess, Job, stored, wait_until
 
@@ -89,3 +91,22 @@ def test_a_store_whose_files_are_gone(job: Job) -> None:
     job.open(last_ended=1, markers=markers)
     job.run_batch(2, of_every_key(1))
     assert stored(job, job.commit(2)) == oracle(first, of_every_key(1))
+
+
+def test_a_damaged_copy_of_an_open_store_is_no_damaged_backup(tmp_path: Path) -> None:
+    """What reads the copy is an upload; the store has to be restored, as when a task reads the damaged block."""
+    engine = RocksDbEngine(tmp_path / "db", block_cache_bytes=0, write_buffer_bytes=1 << 16)
+    engine.load({b"%06d" % n: b"x" * 50 for n in range(5000)})
+    engine.copy_to(tmp_path / "copy")
+    engine.close()
+    (table,) = (tmp_path / "copy").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 1
+    table.unlink()
+    table.write_bytes(data)
+
+    def opened() -> RocksDbEngine:
+        return RocksDbEngine(tmp_path / "copy", block_cache_bytes=0, write_buffer_bytes=1 << 16, read_only=True)
+
+    with pytest.raises(ContainerLostError, match="the copy of a store is damaged, and with it the store"):
+        list(StoreCopy(tmp_path / "copy", opened, lambda: None).entries())

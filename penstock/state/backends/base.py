@@ -23,7 +23,7 @@ from typing import Any
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
-from penstock.errors import RetryableError
+from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.pools import BackendPools, process_pools
@@ -72,9 +72,15 @@ class StoreCopy:
         self._users = 1
 
     def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """All entries, by key. Close it (`contextlib.closing`) if it is left before its end."""
-        with closing(self._open()) as engine:
-            yield from engine.scan(None, None)
+        """All entries, by key. Close it (`contextlib.closing`) if it is left before its end.
+
+        Raises ContainerLostError if it is damaged: so is the open store that it is of, which has to be restored.
+        """
+        try:
+            with closing(self._open()) as engine:
+                yield from engine.scan(None, None)
+        except CorruptError as error:
+            raise ContainerLostError(f"the copy of a store is damaged, and with it the store: {error}") from error
 
     def acquire(self) -> StoreCopy:
         """One user more: whoever needs the copy for longer than an upload takes. Each one calls `release` once."""
