@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +124,16 @@ def test_names_and_forms(declared: ps.Serde[Any], store: str, message: str, valu
     assert (stored.name, declared.for_keys().name, declared.name) == (store, message, value)
     assert stored.for_store_keys().name == store
     assert stored.for_keys().name == message
+
+
+def test_integers_of_numpy_are_keys_as_well() -> None:
+    for declared, number in (
+        (ps.Integer(), np.int32(-5)),
+        (ps.Long(), np.int64(2**62)),
+        (ps.Double(), np.float64(0.5)),
+    ):
+        serde = declared.for_store_keys()
+        assert serde.from_bytes(serde.to_bytes(number)) == number
 
 
 def test_messages_keep_samzas_form() -> None:

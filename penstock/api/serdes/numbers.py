@@ -7,6 +7,7 @@ ones come last), so the keys of stores have forms of their own, which do.
 from __future__ import annotations
 
 import struct
+from operator import index
 from typing import Any, ClassVar
 
 from penstock.api.serdes.base import Serde, T
@@ -138,7 +139,7 @@ class OrderedInteger(Serde[int]):
         return self
 
     def to_bytes(self, obj: int) -> bytes:
-        return self._struct.pack(obj + _SIGN_4)
+        return self._struct.pack(index(obj) + _SIGN_4)
 
     def from_bytes(self, data: bytes) -> int:
         value: int = self._struct.unpack(data)[0]
@@ -163,7 +164,7 @@ class OrderedLong(Serde[int]):
         return self
 
     def to_bytes(self, obj: int) -> bytes:
-        return self._struct.pack(obj + _SIGN_8)
+        return self._struct.pack(index(obj) + _SIGN_8)
 
     def from_bytes(self, data: bytes) -> int:
         value: int = self._struct.unpack(data)[0]
