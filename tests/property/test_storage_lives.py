@@ -1,0 +1,59 @@
+"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (300 by default), `PENSTOCK_LIFE` is the seed of one
+that is to be lived again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from penstock.engine import commit
+from penstock.state import restore
+from penstock.state.backends import bases
+from penstock.state.backends.changelog_files import backup
+from tests.support.random_life import Life
+
+PARTS = 20
+LIVES = int(os.environ.get("PENSTOCK_LIVES", "300"))
+MORE = 3000
+STARTS = 4
+FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restore, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(commit, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(bases, "SMALL_BASE_SECONDS", 0.0)
+    monkeypatch.setattr(backup, "_BASE_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.container.storage._BASE_POLL_SECONDS", 0.001)
+
+
+def live(seed: int) -> None:
+    """One life; a failure names its seed."""
+    with tempfile.TemporaryDirectory(prefix="penstock-life-", dir=FOLDER) as folder:
+        life = Life(seed, Path(folder))
+        try:
+            life.live(STARTS)
+        except BaseException as error:
+            story = "\n".join(life.story)
+            raise AssertionError(f"PENSTOCK_LIFE={seed} lives it again:\n{story}\n{error!r}") from error
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_retained_checkpoint_is_restorable_from_every_marker_it_holds(part: int) -> None:
+    if (one := os.environ.get("PENSTOCK_LIFE")) is not None:
+        live(int(one))
+        return
+    for seed in range(part, LIVES, PARTS):
+        live(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_more_lives(part: int) -> None:
+    for seed in range(LIVES + part, LIVES + MORE, PARTS):
+        live(seed)
