@@ -54,9 +54,9 @@ def ensure_containers(
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = _read(register) if register.exists() else []
         for address in known:
-            if address.incarnation in condemned and _is_alive(address):
-                psutil.Process(address.pid).kill()
-        alive = [a for a in known if a.incarnation not in condemned and _is_alive(a)]
+            if address.incarnation in condemned:
+                kill(address)
+        alive = [a for a in known if a.incarnation not in condemned and _process(a) is not None]
         started = len(known)
         processes = [_spawn(spec, _name(executor, started + n), executor.pid) for n in range(count - len(alive))]
         deadline = time.monotonic() + timeout_s
@@ -96,13 +96,23 @@ def _address(fields: dict[str, Any]) -> ContainerAddress:
     return ContainerAddress(**{**fields, "copies": tuple(fields["copies"])})
 
 
-def _is_alive(address: ContainerAddress) -> bool:
-    """Whether the process is there; that it is a container, and which incarnation, each call to it checks."""
+def kill(address: ContainerAddress) -> None:
+    """Kill a container, if it is still there. Another process that has its pid by now is left alone."""
+    process = _process(address)
+    if process is not None:
+        with contextlib.suppress(psutil.Error):  # psutil compares the times they began, and refuses another process
+            process.kill()
+
+
+def _process(address: ContainerAddress) -> psutil.Process | None:
+    """The process of exactly this incarnation; None if it has ended."""
     try:
         process = psutil.Process(address.pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "penstock.container" in process.cmdline()
+        command = process.cmdline()
+        own = "penstock.container" in command and address.incarnation in command
+        return process if own and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
-        return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,13 @@ class FileObjectStore(ObjectStore):
             with self._locked(), suppress(FileNotFoundError):
                 path.unlink()
 
+    def delete_durably(self, key: str) -> None:
+        """Remove the object and sync its folder, also where it is gone: whoever removed it may not have synced it."""
+        self.delete(key)
+        path = self._path(key)
+        with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
+            _sync_folder(path.parent)
+
     def close(self) -> None:
         self._durable_folders.clear()
 

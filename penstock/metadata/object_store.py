@@ -84,6 +84,11 @@ class ObjectStore(ABC):
     def delete(self, key: str) -> None:
         """Remove the object; no error if there is none. Until the next loss of power at least it stays removed."""
 
+    def delete_durably(self, key: str) -> None:
+        """As `delete`, and the object stays removed after a loss of power too. A store whose deletes are not durable
+        overrides it."""
+        self.delete(key)
+
     @abstractmethod
     def close(self) -> None:
         """Release what is open. Idempotent; no other call follows."""

@@ -103,9 +103,9 @@ class StartpointManager:
         return tuple(sorted(found, key=lambda request: (str(request.key), request.rank)))
 
     def delete(self, requests: Iterable[StartpointRequest]) -> None:
-        """Delete exactly these. Idempotent."""
+        """Delete exactly these, durably: one that came back after a loss of power would be applied. Idempotent."""
         for request in requests:
-            self._objects.delete(self._path(request))
+            self._objects.delete_durably(self._path(request))
 
     # The fan-out: what was asked for a partition becomes the tasks' own.
 

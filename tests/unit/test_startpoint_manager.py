@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -187,3 +188,23 @@ def test_a_fan_out_keeps_those_that_do_not_count(manager: StartpointManager) -> 
 def test_no_tasks_at_all_are_refused(manager: StartpointManager) -> None:
     with pytest.raises(ConfigError, match="no tasks"):
         manager.fan_out({})
+
+
+def test_a_deleted_startpoint_is_gone_after_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a store of files the folder is synced behind the delete, also by a second one that finds nothing."""
+    manager = StartpointManager(FileObjectStore(tmp_path), PATHS)
+    request = manager.write_startpoint(ONE, StartpointOldest())
+    (path,) = (path for path in tmp_path.rglob("*") if request.uuid in path.name)
+    steps: list[str] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path.parent):
+            steps.append("synced, deleted" if not path.exists() else "synced")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    assert manager.delete_startpoint(ONE) == (request,)
+    assert steps == ["synced, deleted"]
+    manager.delete([request])
+    assert steps == ["synced, deleted"] * 2
