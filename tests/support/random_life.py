@@ -14,7 +14,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.engine.commit import CommitCoordinator
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.remote_store import RemoteObjectStore
 from penstock.state.reader import StateReader, markers_of
@@ -108,6 +108,8 @@ class Life:
         self._dies_at: str | None = None
         """Before which step of a commit the process dies, which one counting."""
         self._steps = 0
+        self._loses = False
+        """Whether a container is lost before the next record is written."""
 
     def live(self, starts: int) -> None:
         """So many drivers, one after the other; after each one everything is looked at."""
@@ -152,15 +154,23 @@ class Life:
         dies = self.random.choice((None, None, self.random.randint(1, 80)))
         self._dies_at = self.random.choice((None, None, ("upload", "record", "clean-up")[self.random.randrange(3)]))
         self._steps = self.random.randint(1, 6)
+        self._loses = False
         self._line = Lifeline(self._faulty, dies, done=self.random.random() < 0.5)
         self._faulty.rate = self.random.choice((0.0, 0.0, 0.03, 0.1))
         self.job.objects = self._line
-        self.job.overrides = self._configuration()
+        if not self.job.overrides or self.random.random() < 0.6:
+            self.job.overrides = self._configuration()
         log = self.job.start()
         claim, commits = self._enter(log, lambda _: self._origin(log))
         for _ in range(self.random.randint(0, 5)):
-            self._step(commits, claim)
-            if self.random.random() < 0.15:  # a container was lost: a new epoch of the same driver
+            lost = self.random.random() < 0.2
+            try:
+                self._loses = lost and self.random.random() < 0.6
+                self._step(commits, claim)
+            except ContainerLostError:
+                assert self._loses
+            self._loses = False
+            if lost:  # a container: a new epoch of the same driver
                 self._tell("rewinds")
                 commits.abandon()
                 self.job.leave()
@@ -204,6 +214,8 @@ class Life:
             self._steps -= 1
             if self._steps == 0:
                 self._line.die()
+        if step == "record" and self._loses:
+            raise ContainerLostError("a container was lost before the record was written")
         if self._line.dead:
             raise DeadError(f"the process died before the {step}")
 
