@@ -77,6 +77,7 @@ class ContainerSettings:
     restore_timeout_ms: int
     lost_ms: int
     attempt_timeout_ms: int
+    tls_enabled: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ RESTORE_POOL_SIZE = Key("job.container.restore.thread.pool.size", Number(1), "2"
     "The least number of threads of a container's restore pool, which grows with its tasks.", "Samza")
 RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000",
     "How long the stores of a task may take to be restored.")
+TLS_ENABLED = Key("job.container.tls.enabled", Flag(), "false",
+    "Whether driver, Spark workers and containers talk to each other over TLS, with a certificate that each run makes.")
 LOST_MS = Key("container.lost.ms", Millis(1), "10000",
     "A container that has not beaten for this long is lost: its tasks are restored elsewhere.")
 ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",

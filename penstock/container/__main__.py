@@ -29,6 +29,7 @@ from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
+from penstock.container.tls import TlsIdentity
 from penstock.errors import PenstockError
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
@@ -40,7 +41,9 @@ def main() -> None:
     """Serve until closed, or until the executor ends."""
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    spec = ContainerSpec(**orjson.loads(sys.stdin.buffer.read()))
+    fields = orjson.loads(sys.stdin.buffer.read())
+    tls = None if fields["tls"] is None else TlsIdentity(**fields["tls"])
+    spec = ContainerSpec(**{**fields, "tls": tls})
     folder = Path(tempfile.mkdtemp(prefix="pstk-"))
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _vanish(folder))
@@ -60,7 +63,7 @@ def main() -> None:
         os.getpid(),
         parent,
         socket_uri,
-        _uri(spec.reached_at or _host(spec), servers[1].port),
+        _uri(spec, spec.reached_at or _host(spec), servers[1].port),
         str(log),
         () if spec.copies_directory is None else tasks_with_copies(Path(spec.copies_directory)),
         spec.executor_id,
@@ -100,7 +103,7 @@ def _serve_port(
 ) -> ContainerServer:
     """Raises PenstockError if this host does not have the address."""
     try:
-        return ContainerServer(_uri(_host(spec), 0), container, check, stop)
+        return ContainerServer(_uri(spec, _host(spec), 0), container, check, stop, spec.tls)
     except (pa.ArrowException, OSError) as error:
         raise PenstockError(
             f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "
@@ -115,8 +118,9 @@ def _host(spec: ContainerSpec) -> str:
     return spec.host
 
 
-def _uri(host: str, port: int) -> str:
-    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+def _uri(spec: ContainerSpec, host: str, port: int) -> str:
+    scheme = "grpc" if spec.tls is None else "grpc+tls"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _vanish(folder: Path) -> None:

@@ -33,6 +33,7 @@ from penstock.container.protocol import (
     dump,
     load,
 )
+from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
@@ -50,10 +51,10 @@ class ContainerClient:
     as their own kind.
     """
 
-    def __init__(self, address: ContainerAddress, secret: str) -> None:
+    def __init__(self, address: ContainerAddress, secret: str, tls: TlsIdentity | None = None) -> None:
         self.address = address
         self._secret = secret
-        self._client = flight.connect(address.uri_from(machine_id()), generic_options=_KEEP_ALIVE)
+        self._client = connect(address.uri_from(machine_id()), tls, _KEEP_ALIVE)
         self.last_beat: Beat | None = None
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None

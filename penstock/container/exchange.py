@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 from penstock.container.auth import call_options
 from penstock.container.machine import machine_id
 from penstock.container.protocol import AttemptCall, ContainerAddress, dump
+from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import ContainerLostError
 from penstock.runtime.packet import NO_PACKETS, PACKET_SCHEMA, Kind
 from penstock.runtime.streams import run_together
@@ -26,6 +27,7 @@ def exchange(
     call: AttemptCall,
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
+    tls: TlsIdentity | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run attempts in their container.
 
@@ -40,7 +42,7 @@ def exchange(
     uri = address.uri_from(machine_id())
     descriptor = flight.FlightDescriptor.for_command(dump(call))
     try:
-        writer, reader = _client(uri).do_exchange(descriptor, call_options(secret))
+        writer, reader = _client(uri, tls).do_exchange(descriptor, call_options(secret))
         try:
             writer.begin(PACKET_SCHEMA)
             feed, results = _feed(writer, batches, select_mine), _results(reader, len(call.tasks))
@@ -84,11 +86,11 @@ def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
         raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
 
 
-def _client(uri: str) -> flight.FlightClient:
+def _client(uri: str, tls: TlsIdentity | None) -> flight.FlightClient:
     """One connection per container and process, kept for the next batch."""
     key = (os.getpid(), uri)
     if key not in _clients:
-        _clients[key] = flight.connect(uri)
+        _clients[key] = connect(uri, tls)
     return _clients[key]
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from penstock.container.tls import TlsIdentity
+
 AUTH_HEADER = "authorization"
 T = TypeVar("T")
 
@@ -49,6 +51,8 @@ class ContainerSpec:
     reached_at: str | None = None
     """The address by which others reach that port, if it is not `host`."""
     executor_id: str = "driver"
+    tls: TlsIdentity | None = None
+    """What its port proves who it is with, and asks of others. Its socket is on the same host, in a private folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from penstock.container.protocol import (
     dump,
     load,
 )
+from penstock.container.tls import TlsIdentity
 from penstock.errors import PenstockError
 from penstock.runtime.attempt import new_token
 from penstock.runtime.context import OperatorFailedError
@@ -46,8 +47,26 @@ T = TypeVar("T")
 class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one container at one location. A container has two of these: a Unix socket and a port."""
 
-    def __init__(self, location: str, container: Container, check: SecretCheck, stop: Callable[[], None]) -> None:
-        super().__init__(location, middleware={"secret": check})
+    def __init__(
+        self,
+        location: str,
+        container: Container,
+        check: SecretCheck,
+        stop: Callable[[], None],
+        tls: TlsIdentity | None = None,
+    ) -> None:
+        middleware = {"secret": check}
+        if tls is None:
+            super().__init__(location, middleware=middleware)
+        else:
+            # Mutual: nothing of a call is read before the caller has proved that it has the run's key.
+            super().__init__(
+                location,
+                tls_certificates=[(tls.certificate, tls.key)],
+                verify_client=True,
+                root_certificates=tls.certificate,
+                middleware=middleware,
+            )
         self._container = container
         self._stop = stop
         self._process = psutil.Process()

@@ -94,7 +94,7 @@ class ContainerDirectory:
         """
         self.drop_lost()
         found = self._launcher.await_containers(frozenset(self._condemned))
-        new = [ContainerClient(a, self._spec.secret) for a in found if a.container not in self._clients]
+        new = [ContainerClient(a, self._spec.secret, self._spec.tls) for a in found if a.container not in self._clients]
         for client in new:
             self._clients[client.address.container] = client
             client.listen(self._lose)

@@ -27,7 +27,7 @@ from penstock.engine.prepare import JobStreams, PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
 from penstock.engine.run_view import log_progress
-from penstock.engine.session import check_session, create_context, idle_limit
+from penstock.engine.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.engine.stop_signals import former_handlers, stop_on_signals
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
@@ -81,6 +81,8 @@ def run_application(
         else:
             context = spark.sparkContext
             check_session(spark)
+        if settings.container.tls_enabled:
+            warn_of_clear_text(context)
         handle = _start(context, job, log, tenure.keeper, undo.pop_all())
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
@@ -126,6 +128,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
         host=_container_host(context),
         log_directory=str(log_directory(job.config, job.paths)),
         copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.host_affinity_enabled else None,
+        tls=job.tls,
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     loop = RunLoop(context, job, log, keeper, directory, board, stop)

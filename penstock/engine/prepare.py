@@ -19,6 +19,7 @@ from penstock.checkpoint.versions import choose_version, read_task
 from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
+from penstock.container.tls import TlsIdentity, new_identity
 from penstock.engine.directory import Markers
 from penstock.engine.grouping import Grouping, group_inputs
 from penstock.engine.start_plan import StartPlan, plan_start
@@ -135,6 +136,8 @@ class PreparedJob:
     until: Mapping[SystemStreamPartition, int] | None
     worker_package: PackedPackage
     secret: str = field(repr=False)
+    tls: TlsIdentity | None
+    """With what containers, workers and the driver prove to each other who they are; None: in clear."""
 
     @property
     def inputs(self) -> tuple[SystemStream, ...]:
@@ -201,6 +204,7 @@ def prepare(
         NotFoundError: an input or the named checkpoint does not exist.
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
+    tls = new_identity() if config.container.tls_enabled else None
     check_config(graph, config)
     ends = streams.ends()
     grouping = streams.group(ends)
@@ -244,6 +248,7 @@ def prepare(
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
         secret=secrets.token_urlsafe(32),
+        tls=tls,
     )
 
 

@@ -410,7 +410,7 @@ class RunLoop:
         return BatchPlan(
             SourceStage(job.worker_package, lanes, planned.by_task),
             tuple(
-                ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, self._run)
+                ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, self._run, job.tls)
                 for stage in job.topology.container_stages
             ),
             None if job.topology.sink is None else SinkStage(job.worker_package, lanes, job.writer(self._claim.epoch)),

@@ -138,6 +138,18 @@ def check_session(session: SparkSession) -> None:
     _warn_of_hangs(conf)
 
 
+def warn_of_clear_text(context: SparkContext) -> None:
+    """The key of a run's TLS certificate travels within Spark's tasks: it is as secret as these."""
+    conf = context.getConf()
+    keys = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+    encrypted = any((conf.get(key, "false") or "").lower() == "true" for key in keys)
+    if not str(context.master).startswith("local") and not encrypted:
+        logger.warning(
+            "`job.container.tls.enabled` is true, but Spark itself sends its tasks in clear, and with them the key of "
+            "the job's certificate: set `spark.authenticate` and `spark.network.crypto.enabled` to true as well"
+        )
+
+
 def _warn_of_hangs(conf: Mapping[str, str]) -> None:
     kills = conf.get(_KILL_IDLE, "false").lower() == "true"
     if not kills or conf.get(_IDLE_SECONDS, "0") in {"0", "0s"}:  # Spark takes a time with its unit, too

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from penstock.api.shipped import read_shipped
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
+from penstock.container.tls import TlsIdentity
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
@@ -116,13 +117,16 @@ class ContainerStage:
     epoch: int
     batch: int
     run: int
+    tls: TlsIdentity | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settle()
         lane = self.lanes[_partition()]
         identity = Identity(lane.address.incarnation, self.epoch)
         call = AttemptCall(identity, self.batch, self.run, self.stage, list(lane.tasks), self.batch - 1)
-        return exchange(lane.address, self.secret, call, iter(batches), lambda batch: _split(batch, self.stage))
+        return exchange(
+            lane.address, self.secret, call, iter(batches), lambda batch: _split(batch, self.stage), self.tls
+        )
 
 
 @dataclass(frozen=True, slots=True)

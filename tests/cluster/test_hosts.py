@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import penstock
 from tests.support.hosts import why_no_hosts
 from tests.support.jobs import DriverProcess, Home, wait_until
 from tests.support.standalone import Standalone, standalone
@@ -99,13 +100,16 @@ def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
 
 
 def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
-    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
+    # With TLS, so that it is used between hosts in a test that runs anyway.
+    tls: dict[str, object] = {"job_container_tls_enabled": True}
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK, **tls) as driver:
         lost = cluster.workers[0]
         old = [*cluster.containers(lost), *cluster.executors(lost)]
         lost.cut()
         driver.succeeded(90)
         assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
         assert "Spark gives up executor" in driver.log
+        assert "Spark itself sends its tasks in clear" in driver.log
     home.verify()
 
 
@@ -150,6 +154,40 @@ def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> Non
         except AssertionError as error:
             pytest.skip(f"this kernel cannot throttle a link: {error}")
         driver.succeeded(600)
+    home.verify()
+
+
+BROKEN = {
+    "does-not-start": ("def main() -> None:", "raise OSError('no space left on device')\n\n\ndef main() -> None:"),
+    "is-not-reached": ("servers[1].port)", "9)"),
+}
+"""What is changed in the container's main module."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", BROKEN)
+def test_an_executor_on_which_containers_fail_is_not_tried_for_ever(tmp_path: Path, home: Home, change: str) -> None:
+    main = Path(penstock.__file__).parent / "container" / "__main__.py"
+    text = main.read_text(encoding="utf-8")
+    before, after = BROKEN[change]
+    assert before in text
+    broken = tmp_path / "broken.py"
+    broken.write_text(text.replace(before, after), encoding="utf-8")
+    with standalone(tmp_path / "spark") as cluster:
+        bad = cluster.workers[1]
+        bad.replace_file(main, broken)
+        driver = cluster.driver(home, **QUICK)
+        try:
+            driver.succeeded()
+        finally:
+            driver.clean_up()
+        assert "no more containers are started on executor" in driver.log
+        if change == "does-not-start":
+            assert "Its last words:" in driver.log
+            assert "no space left on device" in driver.log
+        else:
+            assert f"listens on grpc://{bad.address}:9, but the driver on main cannot reach it there" in driver.log
+            assert "set SPARK_LOCAL_IP" in driver.log
     home.verify()
 
 

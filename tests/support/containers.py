@@ -34,6 +34,7 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
+from penstock.container.tls import TlsIdentity
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import Report
@@ -71,15 +72,15 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = DE
 class ContainerProcess:
     """A container, child of this process, and a client of it."""
 
-    def __init__(self, folder: Path, parent: int | None = None) -> None:
+    def __init__(self, folder: Path, parent: int | None = None, tls: TlsIdentity | None = None) -> None:
         if str(ROOT) not in sys.path:  # the container unpickles what tests define
             sys.path.append(str(ROOT))
-        spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder))
+        spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder), tls=tls)
         name = f"c{next(_names)}"
         self.process = _spawn(spec, name, parent or os.getpid())
         self.address: ContainerAddress = _await_address(self.process, time.monotonic() + DEADLINE_S)
         assert self.address.container == name
-        self.client = ContainerClient(self.address, SECRET)
+        self.client = ContainerClient(self.address, SECRET, tls)
 
     @property
     def log(self) -> str:

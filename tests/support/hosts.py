@@ -88,6 +88,10 @@ class Host:
             "rate", rate, "burst", "16kb", "latency", f"{latency_ms}ms",
         )  # fmt: skip
 
+    def replace_file(self, file: Path, by: Path) -> None:
+        """On this host alone, a file has the content of another one."""
+        _run(*self.prefix, "mount", "--bind", str(by), str(file))
+
     def kill(self) -> None:
         """The host loses its power: every process on it ends at once."""
         self.cut()
