@@ -88,6 +88,9 @@ class ContainerLauncher:
                 break
             if now - begun > patience_s and found:
                 logger.warning("%s: continuing with them", self._state(found, reasons))
+                for executor in executors:
+                    if executor.id in reasons and executor.id not in _executors_of(found):
+                        self.count_failure(executor.id)
                 break
             if now - begun > start_s:
                 raise PenstockTimeoutError(
@@ -165,7 +168,7 @@ class ContainerLauncher:
                 if executor.is_local:
                     raise ContainerLostError(f"the containers could not be started: {error}")
                 reasons[executor.id] = f"{executor}: {error}"
-                logger.warning("%s has not started its containers: %s", executor, error)
+                logger.info("%s has not started its containers: %s", executor, error)
                 if not future.done():
                     self.give_up(executor.id, error)
                 continue

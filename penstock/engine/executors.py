@@ -51,11 +51,12 @@ def live_executors(context: SparkContext) -> list[Executor]:
     store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 - no public way
     listed = store.executorList(True)
     found = [listed.apply(i) for i in range(listed.size())]
-    return [
-        Executor(str(e.id()), str(e.hostPort()).rpartition(":")[0], int(e.totalCores()))
-        for e in found
-        if e.totalCores()
-    ]
+    return [Executor(str(e.id()), host_of(str(e.hostPort())), int(e.totalCores())) for e in found if e.totalCores()]
+
+
+def host_of(text: str) -> str:
+    """The host of `host:port` or `[address]:port`; the port is missing as long as the executor stores no blocks."""
+    return re.sub(r":\d+$", "", text)
 
 
 def configured_executors(context: SparkContext) -> int | None:

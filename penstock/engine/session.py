@@ -30,6 +30,8 @@ _DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.locality.wait": "0s",
     "spark.cleaner.periodicGC.interval": "5min",
+    # Otherwise a stop waits two minutes for an answer of an executor whose host was cut off.
+    "spark.cleaner.referenceTracking.blocking": "false",
 }
 _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
