@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.config.model import JobConfig
 from penstock.container.machine import ending
@@ -51,6 +52,12 @@ def wrapped(command: str, log: Path) -> str:
     # Its own words about that ("Killed") go nowhere.
     return f"""exec 3>&2 2>/dev/null; trap "" INT TERM; {command} 2>&3 3>&-
         status=$?; echo "{_ENDED}$status" >>{quoted}; exit $status"""
+
+
+def hold(log: BinaryIO) -> None:
+    """Keep a log from being deleted as long as the file is open somewhere: here, and in processes that inherit it."""
+    with suppress(OSError):  # a file system without locks: its logs may be deleted early
+        fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def prune(directory: Path, keep: int = KEPT_LOGS) -> None:

@@ -89,3 +89,15 @@ def test_logs_of_containers_that_ended_are_bounded_in_number(tmp_path: Path) -> 
     left = {path.name for path in tmp_path.glob("*.log")}
     assert left == {f"container-{number}.log" for number in (0, 5, 6, 7)}
     assert len(list(tmp_path.glob("*.log.1"))) == 4
+
+
+def test_a_log_is_held_from_the_start_of_its_process_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "container-0.log"
+    with log.open("wb") as file:
+        logs.hold(file)
+        process = subprocess.Popen(["/bin/sh", "-c", logs.wrapped("cat", log)], stdin=subprocess.PIPE, stderr=file)
+    logs.prune(tmp_path, keep=0)
+    assert log.exists()
+    process.communicate(timeout=60)
+    logs.prune(tmp_path, keep=0)
+    assert not log.exists()
