@@ -560,4 +560,7 @@ def _brief(error: BaseException) -> str:
         return str(error)
     lines = [line for line in str(error).splitlines() if line.strip()]
     telling = [line.strip() for line in lines if "Error: " in line or "Exception: " in line]
+    ours = [line.partition(": ")[2] for line in telling if line.startswith("penstock.errors.")]
+    if ours:
+        return ours[-1]
     return "; ".join((telling or lines)[-2:]) or type(error).__name__

@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,10 @@ _CHUNK_BYTES = 8 << 20
 """How much of a store is held in memory while it is read from one kind of engine into the other."""
 _BULK = 1000
 """Fewer changes than this are not worth a table."""
+
+
+_PLACE = "job.logged.store.base.dir"
+"""The key that says where the engines' files are."""
 
 
 class EngineFailedError(BaseException):
@@ -177,14 +181,29 @@ class RocksDbEngine(Engine):
                 delete(key)
             else:
                 put(key, value)
-        self._db.write(batch, self._write_options)
+        with self._writing():
+            self._db.write(batch, self._write_options)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the operating system refused, for example for want of space, says where and what to do about it."""
+        try:
+            yield
+        except Exception as error:
+            cause = os_error_in(str(error))
+            if cause is None:
+                raise
+            raise explain(cause, f"RocksDB cannot write `{self._path}`", _PLACE) from error
 
     def load(self, changes: Changes) -> None:
         """Sorted, as a table of its own, which costs less than puts and leaves nothing to compact."""
         if len(changes) < _BULK:
             self.apply(changes)
             return
-        table = self._path.with_name(f"{self._path.name}.load")
+        with self._writing():
+            self._load_table(changes, self._path.with_name(f"{self._path.name}.load"))
+
+    def _load_table(self, changes: Changes, table: Path) -> None:
         writer = rocksdict.SstFileWriter(self._options)
         writer.open(str(table))
         for key in sorted(changes):
@@ -230,7 +249,8 @@ class RocksDbEngine(Engine):
 
     def copy_to(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+        with self._writing():
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
 
     def close(self) -> None:
         self._db.close()
@@ -305,7 +325,7 @@ def engine_error(error: Exception, what: str) -> PenstockError:
     """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
     refused, for example for want of file descriptors."""
     cause = os_error_in(str(error))
-    return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, "job.logged.store.base.dir")
+    return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, _PLACE)
 
 
 def engine_kind(directory: Path) -> EngineKind:

@@ -21,6 +21,8 @@ from penstock.documents import decoding, integer
 from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 T = TypeVar("T")
+_LEAST_FREE_BYTES = 64 << 10
+"""A disk with less than this is full: SQLite lengthens a shared file by 32 KB."""
 _AT_ONCE = 8
 """Files that are written at once."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
@@ -82,7 +84,8 @@ def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> Penstock
             f"another process kept `{path}` locked for {busy_timeout_ms} ms (`busy_timeout_ms` of the local system); "
             "find the process that holds the file, or raise the timeout"
         )
-    if code == sqlite3.SQLITE_FULL:
+    full = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(path)
+    if code == sqlite3.SQLITE_FULL or full:
         return RetryableError(
             f"no space is left for `{path}`: nothing of this step was stored; free some space and try again"
         )
@@ -101,6 +104,16 @@ def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> Penstock
         f"`{path}` is not an intact partition of a local stream ({error}); keep a copy of it, and restore the file "
         "or publish the stream anew"
     )
+
+
+def _is_full(path: str) -> bool:
+    """Whether the disk has no space or no inodes left. Where SQLite cannot lengthen the file that its processes share,
+    it says no more than that input or output failed."""
+    try:
+        disk = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def stored_integer(value: object, path: str, what: str) -> int:
