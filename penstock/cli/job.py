@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli import job_delete
 from penstock.cli.errors import say
 from penstock.cli.jobs import JobName, open_job
 from penstock.cli.options import Assignments, ConfigFile
 
 app = typer.Typer(help="Look after a job as a whole.", no_args_is_help=True)
+app.command("delete")(job_delete.delete)
 
 
 @app.callback()

@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from penstock.api.ssp import SystemStream
-from penstock.cli import tail
+from penstock.cli import stream_list, tail
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table
 from penstock.cli.streams import StreamName, open_stream
 from penstock.system.base import System
 
-app = typer.Typer(help="Create, fill and look at streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, fill, look at and delete streams.", no_args_is_help=True)
 app.command("tail")(tail.tail)
+app.command("list")(stream_list.list_streams)
+app.command("delete")(stream_list.delete_stream)
 
 
 class FileFormat(StrEnum):

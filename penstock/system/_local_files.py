@@ -4,6 +4,7 @@
 <root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
 <root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; compacted, once it was;
                                     owner, in partition 0 of a stream that has one
+<root>/.deleting-<random>/          a stream that was deleted, until its files are removed
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
 ```
 
@@ -31,6 +32,7 @@ from penstock.system._sqlite import connect, transaction, translate
 
 FORMAT = 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
+_DELETING = ".deleting-"
 _MOST_PARTITIONS = 10_000
 
 # `message.timestamp` has no type: with one, SQLite would turn the text '1' into a number before the check sees it.
@@ -163,6 +165,40 @@ class LocalFiles:
                 "asked for. A partition count cannot be changed: create a stream of another name"
             )
         return False
+
+    def streams(self) -> list[str]:
+        """The names of all streams, ascending."""
+        try:
+            found = os.listdir(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise ConfigError(f"`{self.root}` cannot be listed: {error}") from error
+        return sorted(
+            name
+            for name in found
+            if _LEGAL_NAME.fullmatch(name) and os.path.isfile(os.path.join(self.root, name, "stream.json"))
+        )
+
+    def delete(self, stream: str) -> None:
+        """Delete a stream: it is renamed, which is one step, and then removed. What an earlier call left that was cut
+        off in between is removed as well.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            RetryableError: the disk failed.
+        """
+        check_stream_name(stream)
+        try:
+            os.rename(os.path.join(self.root, stream), os.path.join(self.root, f"{_DELETING}{uuid.uuid4().hex}"))
+            _sync(self.root)
+            for name in os.listdir(self.root):
+                if name.startswith(_DELETING):
+                    shutil.rmtree(os.path.join(self.root, name), ignore_errors=True)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._not_found(stream) from None
+        except OSError as error:
+            raise RetryableError(f"the stream `{self.system}.{stream}` could not be deleted: {error}") from error
 
     def _build(self, folder: str, partitions: int) -> None:
         info = StreamInfo(partitions, uuid.uuid4().hex)

@@ -20,7 +20,7 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -90,6 +90,17 @@ class SystemAdmin(ABC):
         Raises IncompatibleError if it exists with another partition count. Idempotent, atomic: no reader sees
         half a stream.
         """
+
+    def streams(self) -> list[str]:
+        """The names of all streams, ascending. Raises ConfigError if the system cannot list them."""
+        raise ConfigError("this system cannot list its streams")
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete the stream and all its messages, in one step as others see it.
+
+        Raises NotFoundError if there is none, ConfigError if the system cannot do that.
+        """
+        raise ConfigError("this system cannot delete streams")
 
     @abstractmethod
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:

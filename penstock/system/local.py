@@ -110,6 +110,14 @@ class LocalAdmin(SystemAdmin):
         """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
         return self._files.create(stream, partitions)
 
+    def streams(self) -> list[str]:
+        """Every stream that was published whole."""
+        return self._files.streams()
+
+    def delete_stream(self, stream: str) -> None:
+        """See `LocalFiles.delete`. Whoever appends or reads next finds no stream."""
+        self._files.delete(stream)
+
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
 

@@ -107,6 +107,18 @@ class MemorySystem(System):
                 )
             return False
 
+    def streams(self) -> list[str]:
+        """See `SystemAdmin.streams`."""
+        with self.lock:
+            return sorted(self._streams)
+
+    def delete(self, stream: str) -> None:
+        """See `SystemAdmin.delete_stream`."""
+        with self.lock:
+            self.partitions(stream)
+            del self._streams[stream]
+            self.owners.pop(stream, None)
+
     def partitions(self, stream: str) -> list[_Partition]:
         """The partitions of a stream; the caller holds `lock`."""
         check_stream_name(stream)
@@ -149,6 +161,14 @@ class MemoryAdmin(SystemAdmin):
     def create_stream(self, stream: str, partitions: int) -> bool:
         """Create the stream; idempotent. Raises IncompatibleError if it has another partition count."""
         return self._system.create(stream, partitions)
+
+    def streams(self) -> list[str]:
+        """The names of all streams, ascending."""
+        return self._system.streams()
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete the stream. Raises NotFoundError if there is none."""
+        self._system.delete(stream)
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`; upcoming if none has."""

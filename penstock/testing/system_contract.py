@@ -294,6 +294,29 @@ class SystemContract:
         assert [admin.offsets(STREAM)[n].upcoming in (0, 3) for n in range(4)] == [True] * 4
         assert admin.offsets(STREAM)[2].upcoming == 0
 
+    def test_streams_are_listed_and_deleted(self, system: System, admin: SystemAdmin) -> None:
+        assert admin.streams() == []
+        for name in ("b.2", "a"):
+            admin.create_stream(name, 2)
+        assert admin.streams() == ["a", "b.2"]
+        append(system, SystemStreamPartition(system.name, "a", 0), records(0, 3))
+        admin.delete_stream("a")
+        assert admin.streams() == ["b.2"]
+        for call in (admin.partition_count, admin.delete_stream):
+            with pytest.raises(NotFoundError):
+                call("a")
+        assert admin.create_stream("a", 1)
+        assert admin.offsets("a")[0].upcoming == 0
+
+    def test_a_writer_does_not_write_into_a_deleted_stream(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(None)
+        writer.append(ssp(system, 0), records(0, 1))
+        admin.delete_stream(STREAM)
+        with pytest.raises(NotFoundError):
+            writer.append(ssp(system, 0), records(1, 1))
+        writer.close()
+
     # -- fencing --
 
     def test_an_older_epoch_is_fenced_everywhere(self, system: System, admin: SystemAdmin) -> None:

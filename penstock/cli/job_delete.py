@@ -1,0 +1,126 @@
+"""`penstock job delete`."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.cli.confirm import Yes, confirm
+from penstock.cli.errors import say
+from penstock.cli.jobs import FoundJob, JobName, open_job
+from penstock.cli.lease_watch import watch_lease
+from penstock.cli.options import AsJson, Assignments, ConfigFile
+from penstock.cli.output import print_facts, print_json, size_text
+from penstock.cli.ownership import held_job
+from penstock.errors import NotFoundError
+from penstock.metadata.lease import LeaseHeldError
+
+
+@dataclass(frozen=True, slots=True)
+class JobContent:
+    """What of a job there is: under the job root, and on this host. Streams are not the job's."""
+
+    job: str
+    root: str
+    checkpoints: int
+    state_objects: int
+    state_bytes: int
+    metadata_objects: int
+    folders: tuple[str, ...]
+    """Of this host: copies of its stores, and logs."""
+
+
+def delete(
+    job: JobName,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a job that does not run: its checkpoints, state and metadata, and its folders on this host.
+
+    Its streams stay, changelogs among them; `penstock stream delete` deletes those. A call that was cut off can be
+    repeated: what is left until then cannot be started.
+    """
+    with open_job(job, config, assignments) as found:
+        lease = watch_lease(found.objects, found.paths.lease, wait=True)
+        if lease.running == "running" and lease.holder is not None:
+            raise LeaseHeldError(found.paths.lease, lease.holder)
+        content = content_of(found)
+        if not as_json:
+            _show(content)
+        confirm(f"Delete job {content.job}?", yes=yes)
+        with held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
+            delete_job(found, content)
+    if as_json:
+        print_json(content)
+    else:
+        say(f"job {content.job} was deleted")
+
+
+def content_of(found: FoundJob) -> JobContent:
+    """Look at everything that `delete_job` deletes."""
+    paths = found.paths
+    state = found.objects.sizes(f"{paths.root}/state")
+    metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
+    return JobContent(
+        job=paths.root,
+        root=found.config.job.root,
+        checkpoints=len(CheckpointLog(found.objects, paths).read("report").checkpoints),
+        state_objects=len(state),
+        state_bytes=sum(state.values()),
+        metadata_objects=len(metadata),
+        folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
+    )
+
+
+def delete_job(found: FoundJob, content: JobContent) -> None:
+    """Delete it; the caller holds the lease.
+
+    The log goes after the state, its newest record first: as long as something is left of it, it names state that is
+    gone, and a start fails. The uid goes before it: who starts once the log is gone is another job. The lease is last.
+    """
+    paths, objects = found.paths, found.objects
+    for folder in content.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    for key in objects.list(f"{paths.root}/state"):
+        objects.delete(key)
+    objects.delete(paths.uid)
+    for key in reversed(objects.list(paths.checkpoints)):
+        objects.delete(key)
+    for key in objects.list(paths.root):
+        if key != paths.lease:
+            objects.delete(key)
+    objects.delete(paths.lease)
+
+
+def _folders(found: FoundJob) -> list[Path]:
+    """This host's own. Those of a folder that is a copy belong to the original, unless it was adopted."""
+    from penstock.errors import PenstockError
+    from penstock.metadata.identity import check_root, known_uid
+
+    base = Path(found.config.job.logged_store_base_dir)
+    try:
+        check_root(found.objects, found.paths, found.config.job.root)
+        uid = known_uid(found.objects, found.paths)
+    except NotFoundError:
+        return []
+    except PenstockError as error:
+        say(f"note: its folders on this host stay: {error}")
+        return []
+    return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]
+
+
+def _show(content: JobContent) -> None:
+    print_facts(
+        [
+            ("job", content.job),
+            ("job root", content.root),
+            ("checkpoints", content.checkpoints),
+            ("state", f"{content.state_objects} objects, {size_text(content.state_bytes)}"),
+            ("metadata", f"{content.metadata_objects} objects"),
+            *(("folder of this host", folder) for folder in content.folders),
+        ]
+    )

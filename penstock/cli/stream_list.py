@@ -1,0 +1,108 @@
+"""`penstock stream list` and `penstock stream delete`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.api.ssp import SystemStream
+from penstock.cli.confirm import Yes, confirm
+from penstock.cli.jobs import open_all_jobs
+from penstock.cli.options import AsJson, Assignments, ConfigFile, load_without_job
+from penstock.cli.output import print_json, print_table
+from penstock.cli.streams import StreamName, open_stream
+from penstock.config.model import DEFAULT_SYSTEM
+from penstock.errors import ConfigError, NotFoundError
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """A stream of a system. `owner` alone writes it: the changelog of a store has one."""
+
+    stream: str
+    partitions: int
+    messages: int
+    owner: str | None
+
+
+def list_streams(
+    system: Annotated[
+        str, typer.Argument(metavar="[SYSTEM]", help="The system whose streams are listed.")
+    ] = DEFAULT_SYSTEM,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the streams of a system."""
+    admin = open_system(load_without_job(config, assignments).system(system)).admin()
+    found = []
+    try:
+        for name in admin.streams():
+            try:
+                ends = admin.offsets(name)
+            except NotFoundError:
+                continue  # deleted meanwhile
+            messages = sum(end.upcoming - end.oldest for end in ends.values())
+            found.append(ListedStream(f"{system}.{name}", len(ends), messages, admin.owner(name)))
+    finally:
+        admin.close()
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each.stream, each.partitions, each.messages, each.owner) for each in found]
+    columns = ("stream", "partitions", "messages", "owner")
+    print_table(f"Streams of {system}", columns, rows, right="partitions messages", first_to_go="owner")
+
+
+def delete_stream(
+    name: StreamName,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it although a job has a position in it.")] = False,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a stream and all its messages.
+
+    It is refused if the last checkpoint of a job under `job.root` has a position in it, or if it is the changelog of a
+    store. Jobs that write to it, or are elsewhere, are not looked for.
+    """
+    system, stream = open_stream(name, config, assignments)
+    admin = system.admin()
+    try:
+        ends = admin.offsets(stream.stream)
+        users = _readers(stream, config, assignments)
+        owner = admin.owner(stream.stream)
+        if owner is not None:
+            users.append(f"{owner}, whose changelog it is")
+        if users and not force:
+            raise ConfigError(
+                f"stream `{stream}` is used by {', '.join(users)}. Delete the job first (`penstock job delete`), or "
+                "add --force: the job can then not continue"
+            )
+        messages = sum(end.upcoming - end.oldest for end in ends.values())
+        confirm(f"Delete stream `{stream}` with {len(ends)} partitions and {messages:,} messages?", yes=yes)
+        admin.delete_stream(stream.stream)
+    finally:
+        admin.close()
+    if as_json:
+        print_json({"stream": str(stream), "deleted": True, "messages": messages})
+    else:
+        typer.echo(f"deleted `{stream}`: {len(ends)} partitions, {messages:,} messages")
+
+
+def _readers(stream: SystemStream, config: Path | None, assignments: list[str] | None) -> list[str]:
+    """The jobs whose last checkpoint has a position in the stream."""
+    from penstock.checkpoint.log import CheckpointLog
+
+    with open_all_jobs(config, assignments) as jobs:
+        latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
+    return [
+        f"job {name}, which reads it"
+        for name, record in latest.items()
+        if record is not None and stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    ]

@@ -1,0 +1,128 @@
+"""`penstock stream list|delete` and `penstock job delete`, over real streams, leases and logs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.v2 import CheckpointV2
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.identity import settle
+from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.paths import JobPaths
+from penstock.system.local import LocalSystem
+from tests.support.cli import call, call_json, own_home, published
+
+PATHS = JobPaths("totals", "1")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return own_home(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def objects(home: Path) -> FileObjectStore:
+    """A job that read `local.flights`, with state, a uid and a folder on this host."""
+    objects = FileObjectStore(home / "jobs")
+    log = CheckpointLog(objects, PATHS)
+    claim = log.claim("run-1")
+    record = CheckpointRecord(
+        id=CheckpointId(1_700_000_000_001, 5),
+        parent=None,
+        epoch=claim.epoch,
+        run_id=claim.run_id,
+        writer=claim.writer,
+        task_count=1,
+        batch=1,
+        batch_time_ms=1,
+        stores={},
+        next_offsets={0: {SystemStreamPartition("local", "flights", 0): 1}},
+        tasks={0: {"2": CheckpointV2(CheckpointId(1_700_000_000_001, 5), {}, {}).encode()}},
+    )
+    log.append(record)
+    objects.put_if_absent("totals-1/state/s/0/1.1.delta", b"x" * 2048)
+    objects.put_if_absent("other-1/uid", b"another job")
+    uid = settle(objects, PATHS, (home / "jobs").as_uri())
+    (home / "state" / f"totals-1-{uid}" / "s").mkdir(parents=True)
+    return objects
+
+
+def test_streams_are_listed() -> None:
+    assert call("stream", "list")[0].splitlines()[-1] == "none"
+    published(3, partitions=2)
+    call("stream", "create", "empty", "--partitions", "1")
+    assert call_json("stream", "list") == [
+        {"stream": "local.empty", "partitions": 1, "messages": 0, "owner": None},
+        {"stream": "local.flights", "partitions": 2, "messages": 3, "owner": None},
+    ]
+    assert "local.flights" in call("stream", "list", "local")[0]
+
+
+def test_a_stream_is_deleted_only_if_that_was_said() -> None:
+    published(3, partitions=2)
+    assert "--yes does it" in call("stream", "delete", "flights", status=2)[1]
+    assert len(call_json("stream", "list")) == 1
+    assert "deleted `local.flights`: 2 partitions, 3 messages" in call("stream", "delete", "flights", "--yes")[0]
+    assert call_json("stream", "list") == []
+    assert "does not exist" in call("stream", "delete", "flights", "--yes", status=1)[1]
+
+
+def test_a_stream_that_a_job_reads_stays(objects: FileObjectStore) -> None:
+    published(3, partitions=2)
+    assert "used by job totals-1, which reads it" in call("stream", "delete", "flights", "--yes", status=2)[1]
+    assert call_json("stream", "list")[0]["messages"] == 3
+    call("stream", "delete", "flights", "--yes", "--force")
+    assert call_json("stream", "list") == []
+
+
+def test_a_changelog_stays(home: Path) -> None:
+    call("stream", "create", "log", "--partitions", "1")
+    admin = LocalSystem("local", str(home / "streams")).admin()
+    admin.own("log", "store `s` of job totals-1")
+    admin.close()
+    assert call_json("stream", "list")[0]["owner"] == "store `s` of job totals-1"
+    assert "store `s` of job totals-1, whose changelog it is" in call("stream", "delete", "log", "-y", status=2)[1]
+
+
+def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, home: Path) -> None:
+    published(3, partitions=2)
+    assert "--yes does it" in call("job", "delete", "totals", status=2)[1]
+    assert objects.list("totals-1")
+    facts = call_json("job", "delete", "totals", "--yes")
+    assert (facts["job"], facts["checkpoints"], facts["stateObjects"], facts["stateBytes"]) == ("totals-1", 1, 1, 2048)
+    assert len(facts["folders"]) == 1
+    assert objects.list("") == ["other-1/uid"]
+    assert list((home / "state").iterdir()) == []
+    assert call_json("stream", "list")[0]["messages"] == 3
+    assert "there is no job" in call("job", "delete", "totals", "--yes", status=1)[1]
+
+
+def test_what_goes_is_named(objects: FileObjectStore) -> None:
+    out, error = call("job", "delete", "totals", "--yes")
+    assert "1 objects, 2.0 KB" in out
+    assert "job totals-1 was deleted" in error
+
+
+def test_a_job_that_runs_is_not_deleted(objects: FileObjectStore) -> None:
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-1"), 300, time.monotonic() + 60)
+    keeper = LeaseKeeper(lease)
+    keeper.start()
+    before = objects.list("totals-1")
+    assert "Stop that run first" in call("job", "delete", "totals", "--yes", status=1)[1]
+    assert objects.list("totals-1") == before
+    keeper.stop(60)
+
+
+def test_a_delete_that_was_cut_off_is_repeated(objects: FileObjectStore) -> None:
+    objects.delete("totals-1/state/s/0/1.1.delta")
+    objects.delete(PATHS.uid)
+    objects.delete(PATHS.checkpoint(1))
+    call("job", "delete", "totals", "--yes")
+    assert objects.list("") == ["other-1/uid"]
