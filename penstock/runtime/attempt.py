@@ -231,7 +231,7 @@ class Attempt:
                 self._fail(OperatorFailedError(f"store {store.name}", error), None)
 
     def _lost_store(self) -> bool:
-        """Whether an engine failed: what the application made of that is none of its failures, and no dead letter."""
+        """Whether an engine failed: what the application then raises is not its failure, nor a dead letter."""
         failures = [store.failure for store in self.instance.stores.values() if store.failure is not None]
         if failures:
             self._error = engine_error(failures[0], self.instance.task)
