@@ -100,6 +100,32 @@ def abandoned(checkpoints: Mapping[int, CheckpointRecord], parent: CheckpointId 
     return found
 
 
+def repetitions(checkpoints: Mapping[int, CheckpointRecord], retained: Collection[int]) -> frozenset[int]:
+    """The slots of `retained` whose checkpoints are starts or stops that say the same as the retained one before: no
+    message was processed between the two, and nothing else moved a position or changed a store."""
+    writers = {record.id: record.writer for record in checkpoints.values()}
+    found: set[int] = set()
+    origin: CheckpointRecord | None = None
+    for slot in sorted(retained):
+        record = checkpoints[slot]
+        if origin is not None and _repeats(record, origin, writers):
+            found.add(slot)
+        else:
+            origin = record
+    return frozenset(found)
+
+
+def _repeats(record: CheckpointRecord, origin: CheckpointRecord, writers: Mapping[CheckpointId, str]) -> bool:
+    parent = record.parent
+    if parent is None or parent < origin.id:  # it went back behind it
+        return False
+    start = record.kind_detail == "start" and not record.consumed_startpoints
+    # A checkpoint made by hand ends a run too, under a claim of its own, and may have other state.
+    stop = record.ended is not None and writers.get(parent) == record.writer
+    same = record.batch == origin.batch and record.next_offsets == origin.next_offsets
+    return (start or stop) and same and record.stores == origin.stores
+
+
 def prunable(records: Mapping[int, Record]) -> dict[int, CheckpointRecord]:
     """The checkpoints whose records may be deleted: before the tail of the one that dropped them."""
     kept = retained_list(records)

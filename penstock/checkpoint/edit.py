@@ -170,8 +170,8 @@ def successor(
         },
         kind_detail="commit",
         ended=None if goes_on else base.ended or "stopped",
-        retained=view.retained_beside(checkpoint_id, parent, settings.checkpoint_retained),
     )
+    record = replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
     _refuse_unread(record, view, settings)
     return record
 

@@ -150,11 +150,14 @@ class LogView:
         kept = decide.retained_list(self.records).older.values()
         return CheckpointId.next_after(max((*(r.id for r in self.checkpoints), *kept), default=None), now_ms, nanos)
 
-    def retained_beside(
-        self, new: CheckpointId, parent: CheckpointId | None, policy: RetentionPolicy
-    ) -> dict[int, CheckpointId]:
-        """What stays beside a new checkpoint with this parent (slot -> id): `retention.keep` along its lineage."""
-        return keep(self.retained, new, policy, decide.abandoned(self._checkpoints(), parent))
+    def retained_beside(self, new: CheckpointRecord, policy: RetentionPolicy) -> dict[int, CheckpointId]:
+        """What stays beside a new checkpoint (slot -> id): `retention.keep` along its lineage. A start or a stop that
+        repeats the checkpoint before it takes no other one's place, and goes with the next checkpoint."""
+        checkpoints, retained = self._checkpoints(), self.retained
+        repeated = decide.repetitions({**checkpoints, self.end: new}, {*retained, self.end})
+        counting = {slot: each for slot, each in retained.items() if slot not in repeated}
+        abandoned = decide.abandoned(checkpoints, new.parent)
+        return keep(counting, new.id, policy, abandoned, new_counts=self.end not in repeated)
 
     def next_epoch(self) -> int:
         """The epoch of the next claim."""

@@ -16,6 +16,8 @@ def keep(
     new: CheckpointId,
     policy: RetentionPolicy,
     abandoned: Mapping[int, int | None] | None = None,
+    *,
+    new_counts: bool = True,
 ) -> dict[int, CheckpointId]:
     """What of the checkpoints retained so far (slot -> id) stays beside the new one, which always stays.
 
@@ -28,14 +30,16 @@ def keep(
     stay only in the places that the live lineage leaves free, and no longer than the checkpoint that tells that they
     were abandoned, so that no later decision takes them for the lineage.
 
-    At most `newest - 1 + hours + days` are returned.
+    Without `new_counts` the new one repeats one that is retained, and is none of the newest `policy.newest`.
+
+    At most `newest - 1 + hours + days` are returned, or one more without `new_counts`.
     """
     off = abandoned or {}
     oldest_first = sorted(retained.items())
     lineage = [item for item in oldest_first if item[0] not in off]
     others = [item for item in oldest_first if item[0] in off]
     ranked = [*others, *lineage]
-    split = max(0, len(ranked) - (policy.newest - 1))
+    split = max(0, len(ranked) - (policy.newest - 1 if new_counts else policy.newest))
     kept = dict(ranked[split:])
     older = [item for item in (*lineage, *others) if item[0] not in kept]
     for length_ms, count in ((_HOUR_MS, policy.hours), (_DAY_MS, policy.days)):

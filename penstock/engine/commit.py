@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -206,7 +206,7 @@ class CommitCoordinator:
         found: Markers,
     ) -> CheckpointRecord:
         by_task = to_next_offsets(boundary.positions, self._tasks)
-        return CheckpointRecord(
+        record = CheckpointRecord(
             id=checkpoint_id,
             parent=parent,
             epoch=claim.epoch,
@@ -229,8 +229,8 @@ class CommitCoordinator:
             kind_detail=boundary.detail,
             ended=boundary.ended,
             consumed_startpoints=boundary.consumed_startpoints,
-            retained=self._log.known().retained_beside(checkpoint_id, parent, self._settings.checkpoint_retained),
         )
+        return replace(record, retained=self._log.known().retained_beside(record, self._settings.checkpoint_retained))
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
         """Append, retrying what may pass; the same record twice is one record."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import decide
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.config.retained import RetentionPolicy
 from tests.support.checkpoints import checkpoint
 
+SSP = SystemStreamPartition("local", "events", 0)
 HOUR_MS = 3_600_000
 NOON = 1_700_481_600_000
 
@@ -36,18 +41,18 @@ class Job:
         self.records[self.view.end] = claim
         return claim
 
-    def commit(self, claim: Claim, now_ms: int, parent: CheckpointId | None) -> CheckpointRecord:
+    def commit(self, claim: Claim, now_ms: int, parent: CheckpointId | None, **changes: Any) -> CheckpointRecord:
         view = self.view
         new = view.next_id(now_ms, 5)
-        record = replace(checkpoint(claim, 1, parent), id=new, retained=view.retained_beside(new, parent, self.policy))
+        record = replace(checkpoint(claim, 1, parent), id=new, **changes)
+        record = replace(record, retained=view.retained_beside(record, self.policy))
         self.records[view.end] = record
         self.lineages[new] = (*self.lineages[parent], parent) if parent else ()
         ancestors = [each for each in self.lineages[new] if each in view.retained.values()]
+        newest = ancestors[max(0, len(ancestors) - self.policy.newest + 1) :]
         kept = set(self.view.retained.values())
-        assert {new, *ancestors[max(0, len(ancestors) - self.policy.newest + 1) :]} <= kept, (
-            "the newest ones of the lineage stay"
-        )
-        for slot in self.view.left:  # the most that pruning may take
+        assert changes or {new, *newest} <= kept, "the newest ones of the lineage stay"
+        for slot in decide.prunable(self.view.records):  # the most that pruning may take
             del self.records[slot]
         return record
 
@@ -88,6 +93,34 @@ def test_hours_and_days_are_those_of_the_lineage() -> None:
     live = job.run(NOON + HOUR_MS + 60_000, 2, first.id)
     assert [record.id for record in job.view.restorable] == [first.id, job.lineages[live.id][-1], live.id]
     assert second.id not in job.view.retained.values()
+
+
+def restart(job: Job, now_ms: int, **changes: Any) -> CheckpointRecord:
+    """A start and a stop between which nothing is processed."""
+    latest = job.view.latest
+    claim = job.claim()
+    parent = latest.id if latest else None
+    start = job.commit(claim, now_ms, parent, kind_detail="start", **changes)
+    assert job.view.latest == start
+    return job.commit(claim, now_ms, start.id, ended="stopped", **changes)
+
+
+@pytest.mark.parametrize("newest", [1, 2, 4])
+def test_starts_and_stops_use_none_of_the_retention_up(newest: int) -> None:
+    """A job that is restarted again and again keeps its checkpoints; of starts and stops only the last one stays."""
+    job = Job(RetentionPolicy(newest))
+    claim, parent = job.claim(), None
+    for batch in range(1, 7):
+        parent = job.commit(claim, NOON, parent, batch=batch).id
+    commits = [record.id for record in job.view.restorable]
+    assert len(commits) == newest
+    for number in range(20):
+        last = restart(job, NOON + number, batch=6)
+        assert [record.id for record in job.view.restorable] == [*commits, last.id]
+    moved = restart(job, NOON, batch=6, next_offsets={0: {SSP: 5}}).parent
+    assert moved in job.view.retained.values(), "a start that moved a position is none of them"
+    after = job.commit(job.claim(), NOON, job.view.restorable[-1].id, batch=7, next_offsets={0: {SSP: 6}})
+    assert [record.id for record in job.view.restorable] == [*commits, moved, after.id][-newest:]
 
 
 runs = st.lists(
