@@ -169,7 +169,7 @@ CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",
 SNAPSHOT_COMMITS = Key("state.snapshot.interval.commits", Number(0), "20",
     "After how many commits that changed a store a snapshot of it is made in the background; 0 for no such limit.")
 SNAPSHOT_SECONDS = Key("state.snapshot.interval.seconds", Number(0), "1800",
-    "After how long a snapshot of a store that has changed is made in the background; 0 for no such limit.")
+    "After how long what was committed of a store gets a snapshot in the background; 0 for no such limit.")
 
 OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
     "Where a stream without a checkpoint is read from.")

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.metadata.open import open_store
+from penstock.state.records import decode_records, encode_records
+from penstock.state.spark.changelog import Kind, read_changelog, read_head
 from penstock.state.spark.checkpoint import SparkCheckpoint
+from penstock.state.spark.codec import plain_chunks
 from penstock.state.spark.lineage import plan_rebuild
 from penstock.state.spark.reader import SparkState, open_state
 from tests.support.spark_state import GOLDEN, read_plain
@@ -92,3 +96,35 @@ def test_python_types(tmp_path: Path) -> None:
     assert value["first"] == {"x": 0, "y": None}
     assert value["max_10"].utcoffset().total_seconds() == 0
     assert value["max_11"].tzinfo is None
+
+
+def untyped_changelogs() -> list[str]:
+    """Spark's changelog files of version 1, whose records are those of a delta."""
+    found = GOLDEN.glob("*/checkpoint/state/0/0/*.changelog")
+    return sorted(str(path.relative_to(GOLDEN)) for path in found if read_head(path.read_bytes(), "x").version == 1)
+
+
+def test_there_are_changelogs_of_version_1_in_both_codecs() -> None:
+    cases = {name.partition("/")[0] for name in untyped_changelogs()}
+    assert cases == {"agg-lz4", "window-zstd"}
+
+
+@pytest.mark.parametrize("name", untyped_changelogs())
+def test_sparks_changelog_is_read_and_written_byte_for_byte(name: str) -> None:
+    """The records of a delta are Spark's: what Spark wrote is read as a delta's records are, and written again it is
+    what Spark wrote."""
+    path = GOLDEN / name
+    records = b"".join(plain_chunks(path.read_bytes(), name))
+    changes = decode_records(records, name)
+    assert changes
+    assert encode_records(changes) == records
+    spark = {key: value if kind is Kind.PUT else None for kind, key, value in read_changelog(path.read_bytes(), name)}
+    assert changes == spark
+    assert list(changes) == list(spark)
+
+
+def test_a_deltas_records_are_a_changelog_that_sparks_reader_takes() -> None:
+    changes: dict[bytes, bytes | None] = {b"a": b"1", b"": b"", b"gone": None, b"\xff" * 300: b"x" * 70_000}
+    data = pa.Codec("zstd").compress(encode_records(changes), asbytes=True)
+    read = list(read_changelog(data, "own"))
+    assert {key: value if kind is Kind.PUT else None for kind, key, value in read} == changes

@@ -46,8 +46,8 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._due: set[str] = set()
         """The stores that a snapshot is to be made of, with the commit under way."""
         self._owed: set[str] = set()
-        """Those of them that the last commit of the run does not change, and of which the next start would replay
-        deltas."""
+        """Those of them that the commit does not change, and of which the next start would replay deltas: at the last
+        commit of a run, and where a snapshot is due by time."""
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
@@ -107,7 +107,8 @@ class ChangelogFilesBackup(TaskBackupManager):
         if store not in self._markers:
             return self._bases.needs_copy(store)
         keeper = self._keepers[store]
-        if last and not changed and self._deltas and keeper.is_behind(self._markers[store]):
+        by_time = keeper.pace.is_due_by_time and not keeper.is_busy
+        if not changed and (last or by_time) and self._deltas and keeper.is_behind(self._markers[store]):
             self._owed.add(store)
         elif not changed or not (last or not self._deltas or (keeper.pace.is_due and not keeper.is_busy)):
             return False
@@ -159,7 +160,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._context.check_leaving()
         changes = self._taken.get(store, {})
         # A version that an older epoch wrote has no snapshot from here: its name would say that nobody writes it any
-        # more, and a collection would take it. So the last commit of a run that changed nothing makes a version.
+        # more, and a collection would take it. So a commit that owes a snapshot and changed nothing makes a version.
         heir = self._deltas and store in self._owed and marker.epoch != self._context.epoch
         if not changes and not heir:
             return marker.with_snapshots(self._made.get(store, ()))

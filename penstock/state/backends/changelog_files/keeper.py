@@ -57,10 +57,16 @@ class Pace:
     @property
     def is_due(self) -> bool:
         """Whether the commit that is about to be made, which changes the store, should be followed by a snapshot."""
-        commits, seconds = self.settings.snapshot_interval_commits, self.settings.snapshot_interval_seconds
+        commits = self.settings.snapshot_interval_commits
         by_commits = commits > 0 and self.deltas + 1 >= round(commits * self._jitter)
-        by_time = seconds > 0 and time.monotonic() - self._begun >= seconds * self._jitter
-        return by_commits or by_time
+        return by_commits or self.is_due_by_time
+
+    @property
+    def is_due_by_time(self) -> bool:
+        """Whether it is time for a snapshot of what was committed since the last one, whether the store changes or
+        not."""
+        seconds = self.settings.snapshot_interval_seconds
+        return seconds > 0 and time.monotonic() - self._begun >= seconds * self._jitter
 
 
 class SnapshotKeeper:
