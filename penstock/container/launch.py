@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 import psutil
 
-from penstock.container.logs import exit_status, hold, last_words, log_path, prune, wrapped
+from penstock.container.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.container.machine import ExecutorProcess, ending, own_executor
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
@@ -133,8 +133,7 @@ def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
     log.parent.mkdir(parents=True, exist_ok=True)
     prune(log.parent)
     command = shlex.join([sys.executable, "-m", "penstock.container", name, incarnation, str(parent)])
-    with log.open("ab") as errors:
-        hold(errors)
+    with open_log(log) as errors:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", wrapped(command, log)],
             stdin=subprocess.PIPE,

@@ -54,10 +54,18 @@ def wrapped(command: str, log: Path) -> str:
         status=$?; echo "{_ENDED}$status" >>{quoted}; exit $status"""
 
 
-def hold(log: BinaryIO) -> None:
-    """Keep a log from being deleted as long as the file is open somewhere: here, and in processes that inherit it."""
+def open_log(path: Path) -> BinaryIO:
+    """A new log, for the job's user only. It is not deleted as long as the file is open somewhere: here, and in
+    processes that inherit it."""
+    log: BinaryIO = os.fdopen(_append(path), "ab")
+    return log
+
+
+def _append(path: Path) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with suppress(OSError):  # a file system without locks: its logs may be deleted early
-        fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
 
 
 def prune(directory: Path, keep: int = KEPT_LOGS) -> None:
@@ -99,9 +107,7 @@ class _Log:
         self._open()
 
     def _open(self) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with suppress(OSError):  # a file system without locks: its logs may be deleted early
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        descriptor = _append(self._path)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
         os.close(descriptor)

@@ -93,8 +93,8 @@ def test_logs_of_containers_that_ended_are_bounded_in_number(tmp_path: Path) -> 
 
 def test_a_log_is_held_from_the_start_of_its_process_to_its_end(tmp_path: Path) -> None:
     log = tmp_path / "container-0.log"
-    with log.open("wb") as file:
-        logs.hold(file)
+    with logs.open_log(log) as file:
+        assert log.stat().st_mode & 0o777 == 0o600
         process = subprocess.Popen(["/bin/sh", "-c", logs.wrapped("cat", log)], stdin=subprocess.PIPE, stderr=file)
     logs.prune(tmp_path, keep=0)
     assert log.exists()
