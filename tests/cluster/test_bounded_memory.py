@@ -1,0 +1,39 @@
+"""Memory and batches stay bounded with large messages and with many partitions that all have a backlog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common import SideRun, run_side
+
+pytestmark = pytest.mark.spark
+
+MEGABYTE = 1 << 20
+
+
+def run(work: Path, **parameters: Any) -> SideRun:
+    """Read a backlog to its end; `config` keys beside the store that all have: one in memory."""
+    config = {"stores.counts.factory": "memory", **parameters.pop("config", {})}
+    return run_side("tests.support.large_batches:run", {"work": str(work), "config": config, **parameters}, work)
+
+
+def test_messages_of_two_megabytes(tmp_path: Path) -> None:
+    """400 MB go through a source, a container and an output. The bound in bytes is out of the way, so that all but the
+    first batch is one."""
+    found = run(tmp_path, partitions=2, messages=100, bytes=2_000_000, config={"job.batch.max.bytes": 10**12})
+    assert found.result == {"rows": [100, 100], "written": 200}
+    used = {kind: size // MEGABYTE for kind, size in found.usage.peak.by_kind.items()}
+    assert used["spark workers"] < 1100, used
+    assert used["containers"] < 350, used
+
+
+def test_two_hundred_partitions_with_a_backlog(tmp_path: Path) -> None:
+    """A batch has as many messages as it may in total, not as many of each partition."""
+    found = run(tmp_path, partitions=200, messages=30, bytes=1000, config={"job.batch.max.messages": 3000})
+    rows = found.result["rows"]
+    assert (sum(rows), found.result["written"]) == (6000, 6000)
+    assert rows[0] == 200
+    assert max(rows) <= 3000

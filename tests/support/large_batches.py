@@ -1,0 +1,72 @@
+"""A job over a backlog, for a process of its own: `run` is what `benchmarks.common.run_side` calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+
+import penstock as ps
+from benchmarks.side_penstock import follow
+from penstock.system.local import LocalSystem
+
+
+class Pass(ps.StreamTask):
+    """Counts, and passes messages on."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
+        collector.emit(key=envelope.key, value=envelope.value)
+
+
+def application() -> ps.StreamApplication:
+    """Input, exchange, a store, exchange, output."""
+    app = ps.StreamApplication("large")
+    app.store("counts", key=ps.Bytes(), value=ps.Json())
+    output = app.output("local.out", key=ps.Bytes(), value=ps.Bytes())
+    events = app.input("local.in", key=ps.Bytes(), value=ps.Bytes())
+    events.partition_by(first_bytes, key=ps.Bytes()).process(Pass, stores=["counts"]).send_to(output)
+    return app
+
+
+def first_bytes(value: bytes) -> bytes:
+    """The key."""
+    return value[:8]
+
+
+def run(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Publish `messages` of `bytes` to each of `partitions`, and read them to the end: rows of every batch, and how
+    many messages the output has."""
+    import tests.support.large_batches as module
+
+    cloudpickle.register_pickle_by_value(module)
+    work = Path(parameters["work"])
+    system = LocalSystem("local", str(work / "streams"))
+    admin = system.admin()
+    admin.create_stream("in", parameters["partitions"])
+    writer = system.writer(None)
+    for partition in range(parameters["partitions"]):
+        records = (
+            (0, None, b"%08d" % n + bytes([n % 256]) * (parameters["bytes"] - 8)) for n in range(parameters["messages"])
+        )
+        writer.append(ps.SystemStreamPartition("local", "in", partition), records)
+    writer.close()
+    config = {
+        "job.root": str(work / "jobs"),
+        "job.logged.store.base.dir": str(work / "state"),
+        "systems.local.path": str(work / "streams"),
+        "spark.master": "local[2]",
+        "spark.driver.memory": "512m",
+        "spark.local.dir": str(work / "spark"),
+        **parameters["config"],
+    }
+    batches = follow(module.application().run(config, until="latest"))
+    written = sum(ends.upcoming for ends in admin.offsets("out").values())
+    admin.close()
+    return {"rows": [batch["rows"] for batch in batches], "written": written}
