@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.core.rdd import RDD
 from pyspark.serializers import CPickleSerializer
@@ -105,15 +106,18 @@ def give_up_executor(context: SparkContext, executor_id: str, reason: str) -> bo
     """
     scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way
     backend = scala.schedulerBackend()
-    if not hasattr(backend, "removeExecutor"):
-        return False
     # The cluster manager may be as slow to answer as the host.
     killing = threading.Thread(target=_kill, args=(scala, executor_id), name=f"kill-{executor_id}", daemon=True)
     killing.start()
     killing.join(_KILL_SECONDS)
     jvm: Any = context._jvm  # noqa: SLF001
     nowhere = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-    backend.removeExecutor(executor_id, jvm.org.apache.spark.scheduler.ExecutorProcessLost(reason, nowhere, False))
+    lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost(reason, nowhere, False)
+    try:
+        backend.removeExecutor(executor_id, lost)
+    except Py4JError as error:
+        logger.warning("Spark cannot be asked to give up executor %s, and waits for it: %s", executor_id, error)
+        return False
     return True
 
 
