@@ -76,11 +76,11 @@ class ContainerClient:
             return False
         return True
 
-    def unreachable(self) -> str:
+    def unreachable(self, why: str) -> str:
         """That the driver cannot reach a container that has started, and what to do about it."""
         return (
             f"{self._name()} of executor {self.address.executor_id} listens on {self.address.tcp_uri}, but the driver "
-            f"on {socket.gethostname()} cannot reach it there: {self.lost}. Executors and the driver must reach all "
+            f"on {socket.gethostname()} cannot reach it there: {why}. Executors and the driver must reach all "
             "ports of each other; on a host with several addresses, set SPARK_LOCAL_IP (in conf/spark-env.sh) to the "
             "one that the others reach, and start its Spark worker again"
         )

@@ -112,9 +112,10 @@ class ContainerDirectory:
             while client.last_beat is None and client.lost is None and time.monotonic() < deadline:
                 self._stopping.wait(0.01)
             if client.last_beat is None:
-                client.lost = client.lost or f"no beat within container.lost.ms={self._config.container.lost_ms}"
+                why = client.lost or f"no beat within container.lost.ms={self._config.container.lost_ms}"
+                client.lost = client.unreachable(why)
                 self._launcher.count_failure(client.address.executor_id)
-                raise ContainerLostError(client.unreachable())
+                raise ContainerLostError(client.lost)
 
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"

@@ -19,7 +19,7 @@ from tests.support.standalone import Standalone, standalone
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
 
 MESSAGES = 2000
-QUICK = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 30_000}
+QUICK = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
 """A lost host is noticed soon; Spark itself would take two minutes."""
 
 
@@ -106,7 +106,7 @@ def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
         lost = cluster.workers[0]
         old = [*cluster.containers(lost), *cluster.executors(lost)]
         lost.cut()
-        driver.succeeded(90)
+        driver.succeeded()
         assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
         assert "Spark gives up executor" in driver.log
         assert "Spark itself sends its tasks in clear" in driver.log
