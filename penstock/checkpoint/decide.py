@@ -101,17 +101,21 @@ def abandoned(checkpoints: Mapping[int, CheckpointRecord], parent: CheckpointId 
 
 
 def repetitions(checkpoints: Mapping[int, CheckpointRecord], retained: Collection[int]) -> frozenset[int]:
-    """The slots of `retained` whose checkpoints are starts or stops that say the same as the retained one before: no
+    """The slots of `retained` that are one too many, where a start or a stop says the same as the one before: no
     message was processed between the two, and nothing else moved a position or changed a store."""
     writers = {record.id: record.writer for record in checkpoints.values()}
     found: set[int] = set()
     origin: CheckpointRecord | None = None
+    first = -1
     for slot in sorted(retained):
         record = checkpoints[slot]
-        if origin is not None and _repeats(record, origin, writers):
-            found.add(slot)
+        if origin is None or not _repeats(record, origin, writers):
+            origin, first = record, slot
+        elif record.ended is not None and origin.kind_detail == "commit":
+            found.add(first)  # a run names its last checkpoint when it ends, so that is the one to go back to
+            origin, first = record, slot
         else:
-            origin = record
+            found.add(slot)
     return frozenset(found)
 
 

@@ -151,8 +151,8 @@ class LogView:
         return CheckpointId.next_after(max((*(r.id for r in self.checkpoints), *kept), default=None), now_ms, nanos)
 
     def retained_beside(self, new: CheckpointRecord, policy: RetentionPolicy) -> dict[int, CheckpointId]:
-        """What stays beside a new checkpoint (slot -> id): `retention.keep` along its lineage. A start or a stop that
-        repeats the checkpoint before it takes no other one's place, and goes with the next checkpoint."""
+        """What stays beside a new checkpoint (slot -> id): `retention.keep` along its lineage. A start that repeats
+        the checkpoint before it takes no other one's place and goes with the next one; a stop takes its place."""
         checkpoints, retained = self._checkpoints(), self.retained
         repeated = decide.repetitions({**checkpoints, self.end: new}, {*retained, self.end})
         counting = {slot: each for slot, each in retained.items() if slot not in repeated}
