@@ -156,8 +156,10 @@ class StateJob:
     def restore(self, directory: Path) -> tuple[Engine, int]:
         """The store as of the last commit, in a new folder; the open engine, and the bytes the restore counted."""
         counted: list[int] = []
+        context = BackendContext(self._objects, self._paths, _TASK, (STORE,), _EPOCH + 1, self._config, self._systems)
         restored = restore_store(
-            BackendContext(self._objects, self._paths, _TASK, (STORE,), _EPOCH + 1, self._config, self._systems),
+            lambda _: context,
+            _TASK,
             STORE,
             (self.backend,),
             {self.backend: {STORE: self.marker}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from penstock.cli.lease_watch import watch_lease
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, size_text
 from penstock.cli.ownership import held_job
-from penstock.errors import NotFoundError
+from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.lease import LeaseHeldError
+from penstock.metadata.object_store import ObjectStore
+from penstock.state.backends.roots import BackendRoots
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class JobContent:
     state_objects: int
     state_bytes: int
     metadata_objects: int
+    roots: tuple[str, ...]
+    """The roots of backends with state of the job, by their URLs. It is among the state."""
     folders: tuple[str, ...]
     """Of this host: copies of its stores, and logs."""
 
@@ -63,15 +68,19 @@ def delete(
 def content_of(found: FoundJob) -> JobContent:
     """Look at everything that `delete_job` deletes."""
     paths = found.paths
-    state = found.objects.sizes(f"{paths.root}/state")
+    state = list(found.objects.sizes(f"{paths.root}/state").values())
+    with closing(BackendRoots(found.config, found.objects)) as roots:
+        own = _own_roots(found, roots)
+        state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
     metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
     return JobContent(
         job=paths.root,
         root=found.config.job.root,
         checkpoints=len(CheckpointLog(found.objects, paths).read("report").checkpoints),
         state_objects=len(state),
-        state_bytes=sum(state.values()),
+        state_bytes=sum(state),
         metadata_objects=len(metadata),
+        roots=tuple(own),
         folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
     )
 
@@ -85,6 +94,11 @@ def delete_job(found: FoundJob, content: JobContent) -> None:
     paths, objects = found.paths, found.objects
     for folder in content.folders:
         shutil.rmtree(folder, ignore_errors=True)
+    with closing(BackendRoots(found.config, objects)) as roots:
+        for root in _own_roots(found, roots).values():
+            for key in root.list(f"{paths.root}/state"):
+                root.delete(key)
+            root.delete(paths.uid)
     for key in objects.list(f"{paths.root}/state"):
         objects.delete(key)
     objects.delete(paths.uid)
@@ -94,6 +108,18 @@ def delete_job(found: FoundJob, content: JobContent) -> None:
         if key != paths.lease:
             objects.delete(key)
     objects.delete(paths.lease)
+
+
+def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
+    """The roots of backends, by URL, that are bound to this job; none if its folder is a copy that was not adopted."""
+    from penstock.metadata.identity import check_root, known_uid
+
+    try:
+        check_root(found.objects, found.paths, found.config.job.root)
+    except IncompatibleError:
+        return {}
+    uid = known_uid(found.objects, found.paths)
+    return {url: objects for url, objects in roots.separate() if uid and known_uid(objects, found.paths) == uid}
 
 
 def _folders(found: FoundJob) -> list[Path]:
@@ -118,6 +144,7 @@ def _show(content: JobContent) -> None:
         [
             ("job", content.job),
             ("job root", content.root),
+            *(("root of a backend", root) for root in content.roots),
             ("checkpoints", content.checkpoints),
             ("state", f"{content.state_objects} objects, {size_text(content.state_bytes)}"),
             ("metadata", f"{content.metadata_objects} objects"),

@@ -26,6 +26,7 @@ from penstock.errors import IncompatibleError, PenstockError
 from penstock.metadata.identity import settle
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import BackendContext, StoreCopy
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.spark.load import BaseUpload, StoreLoad
 from penstock.state.spark.mapping import EntryMapping
 from penstock.state.spark.reader import SparkState
@@ -97,8 +98,10 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
             )
         now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
         draft = _successor(target, claim, {}, now_ms, nanos)
-        uploads = _open_uploads(target, claim)
+        roots = BackendRoots(target.found.config, target.found.objects)
+        uploads: list[BaseUpload] = []
         try:
+            uploads = _open_uploads(target, claim, roots)
             markers = _upload(uploads, copies, target.base.base.id, draft.id)
             record = _successor(target, claim, markers, now_ms, nanos)
             append_record(target.log, record, target.found.paths.root)
@@ -107,21 +110,23 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
         finally:
             for upload in uploads:
                 upload.close()
+            roots.close()
     return record
 
 
-def _open_uploads(target: StoreTarget, claim: Claim) -> list[BaseUpload]:
+def _open_uploads(target: StoreTarget, claim: Claim, roots: BackendRoots) -> list[BaseUpload]:
     found, store = target.found, target.spec.name
     uid = settle(found.objects, found.paths, found.config.job.root)
     with closing(
         BackendAdmins(found.config, found.paths, found.objects, target.tasks, [store], target.systems, uid)
     ) as admins:
         admins.prepare(claim.epoch)
-    opened: list[BaseUpload] = []
-    for task in range(target.tasks):
-        context = BackendContext(found.objects, found.paths, task, (store,), claim.epoch, found.config, target.systems)
-        opened += [BaseUpload(backend, context) for backend in target.backends]
-    return opened
+
+    def context(backend: str, task: int) -> BackendContext:
+        objects = roots.of(backend)
+        return BackendContext(objects, found.paths, task, (store,), claim.epoch, found.config, target.systems)
+
+    return [BaseUpload(backend, context(backend, task)) for task in range(target.tasks) for backend in target.backends]
 
 
 def _upload(

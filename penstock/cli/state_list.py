@@ -45,7 +45,8 @@ class HeldVersion:
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """The versions of every store, oldest first, and the objects that all of them together have under the job root."""
+    """The versions of every store, oldest first, and the objects that all of them together have under the job root and
+    the roots of backends."""
 
     job: str
     root: str
@@ -79,6 +80,9 @@ def list_state(
 
 
 def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
+    from contextlib import closing
+
+    from penstock.state.backends.roots import BackendRoots
     from penstock.state.inventory import stored_objects
 
     log = CheckpointLog(found.objects, found.paths)
@@ -86,17 +90,16 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
     records = view.restorable if version is None else [choose_version(log, found, version)]
     stores = sorted({store for record in view.restorable for store in record.stores})
     folders = {store: found.paths.store_folder(store) for store in stores}
-    facts = StateFacts(
-        found.paths.root,
-        found.config.job.root,
-        tuple(held for record in records for held in held_versions(found.config, record)),
-        tuple(
+    with closing(BackendRoots(found.config, found.objects)) as roots:
+        places = [found.objects, *(objects for _, objects in roots.separate())]
+        stored = tuple(
             each
             for store, folder in folders.items()
-            for each in stored_objects(store, folder, found.objects.sizes(folder))
-        ),
-    )
-    return facts, bool(view.faults)
+            for objects in places
+            for each in stored_objects(store, folder, objects.sizes(folder))
+        )
+    versions = tuple(held for record in records for held in held_versions(found.config, record))
+    return StateFacts(found.paths.root, found.config.job.root, versions, stored), bool(view.faults)
 
 
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:

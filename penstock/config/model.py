@@ -176,6 +176,15 @@ class JobConfig:
             changelog=self.resolved.find(table.STORE_CHANGELOG, name) or self._default_changelog(name),
         )
 
+    @property
+    def rooted_backends(self) -> tuple[str, ...]:
+        """The state backends that the configuration gives a root."""
+        return self._subjects(table.BACKEND_ROOT.prefix)
+
+    def backend_root(self, name: str) -> str:
+        """The URL under which a state backend keeps its objects."""
+        return self.resolved.find(table.BACKEND_ROOT, name) or self.job.root
+
     def system(self, name: str) -> SystemSettings:
         """What holds for a system.
 

@@ -58,7 +58,10 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"stores\.(?P<store>.+)\.(write\.batch\.size|disallow\.large\.messages|clean\.on\.container\.start)",
         "changes are gathered up to `stores.{store}.rocksdb.write.buffer.bytes`. Remove the key",
     ),
-    (r"blob\.store\..+", "the backend `blob` keeps its objects under `job.root`. Remove the key"),
+    (
+        r"blob\.store\..+",
+        "the backend `blob` keeps its objects under `state.backends.blob.root`, by default under `job.root`. Remove the key",
+    ),
     (r"job\.standbytasks\..+", "standby tasks are not built yet"),
     (r"job\.drain-monitor\..+|task\.drain.*", "drain is not built yet"),
     (r"job\.systemstreampartition\.(grouper|matcher)\..+", "task i reads partition i of every input. Remove the key"),

@@ -171,6 +171,11 @@ SNAPSHOT_COMMITS = Key("state.snapshot.interval.commits", Number(0), "20",
 SNAPSHOT_SECONDS = Key("state.snapshot.interval.seconds", Number(0), "1800",
     "After how long what was committed of a store gets a snapshot in the background; 0 for no such limit.")
 
+BACKEND_ROOT = Key("state.backends.<name>.root", Url(), None,
+    "Where a state backend, such as `blob`, keeps its objects, so that one commit can write to several object stores. "
+    "Like `job.root` it must be shared by all hosts.",
+    unset="`job.root`")
+
 OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
     "Where a stream without a checkpoint is read from.")
 SYSTEM_OFFSET_DEFAULT_OLD = Key("systems.<name>.samza.offset.default", _OFFSET_DEFAULT, None,

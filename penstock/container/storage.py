@@ -17,12 +17,14 @@ from penstock.container.commit import TaskCommitManager
 from penstock.container.protocol import OpenCall
 from penstock.container.store_folders import StoreFolders, stores_directory
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.metadata.identity import known_uid
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBackupManager
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.registry import backend_factory
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.engine import Engine, RocksDbEngine
 from penstock.state.restore import Restored, Tried, restore_order, restore_store
 from penstock.state.write_behind import WriteBehindEngine
@@ -49,6 +51,7 @@ class ContainerStorage:
         config = package.config
         self._paths = JobPaths(config.job.name, config.job.id)
         self._objects = open_store(config.job.root)
+        self._roots = BackendRoots(config, self._objects)
         self._stores = tuple(spec.name for spec in package.topology.graph.stores)
         base = stores_directory(config, package.job_uid)
         self._folders = StoreFolders(config, self._stores, base, container, epoch)
@@ -67,7 +70,8 @@ class ContainerStorage:
         return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self._epoch}")
 
     def check_root(self) -> None:
-        """Raise NotFoundError unless this host reads what the driver has just written under job.root."""
+        """Raise NotFoundError unless this host reads what the driver has written under job.root, and under the roots of
+        backends."""
         try:
             self._objects.get(self._package.probe)
         except NotFoundError as error:
@@ -75,6 +79,12 @@ class ContainerStorage:
                 f"what the driver wrote under job.root `{self._package.config.job.root}` is not there on host "
                 f"`{socket.gethostname()}`: a job root must be shared by all hosts, for example an object store"
             ) from error
+        for url, objects in self._roots.separate():
+            if known_uid(objects, self._paths) != self._package.job_uid:
+                raise NotFoundError(
+                    f"what the driver wrote under {url} (state.backends.<name>.root) is not there on host "
+                    f"`{socket.gethostname()}`: a root must be shared by all hosts, for example an object store"
+                )
 
     # Restore.
 
@@ -154,7 +164,8 @@ class ContainerStorage:
         if copied is not None:
             return copied, ()
         restored = restore_store(
-            self._context(task, (store,)),
+            lambda name: self._context(name, task, (store,)),
+            task,
             store,
             restore_order(store, self._package.config.store(store).restore_factories, markers),
             markers,
@@ -191,7 +202,7 @@ class ContainerStorage:
         opened: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
         try:
             for name, stores in stores_of.items():
-                manager = backend_factory(name).backup_manager(self._context(task, tuple(stores)))
+                manager = backend_factory(name).backup_manager(self._context(name, task, tuple(stores)))
                 opened[name] = (manager, frozenset(stores))
                 own = {store: marker for store, marker in markers.get(name, {}).items() if store in stores}
                 manager.init(checkpoint_id, own)
@@ -203,9 +214,9 @@ class ContainerStorage:
             raise
         return opened
 
-    def _context(self, task: int, stores: tuple[str, ...]) -> BackendContext:
+    def _context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
         return BackendContext(
-            self._objects,
+            self._roots.of(backend),
             self._paths,
             task,
             stores,
@@ -277,6 +288,7 @@ class ContainerStorage:
             for store in self._stores:
                 self._folders.remove_live(store, task)
         self._writers.shutdown()
+        self._roots.close()
         self._objects.close()
 
 

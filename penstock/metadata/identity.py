@@ -122,6 +122,30 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
     raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
 
 
+def settle_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:
+    """Bind the job's folder in another root than the job's to the job, which whoever comes first does.
+
+    Args:
+        key: the configuration that names the root, as `key=value`, for the error.
+
+    Raises:
+        IncompatibleError: it is bound to another job.
+    """
+    objects.put_if_absent(paths.uid, JobIdentity(uid).encode())
+    check_companion(objects, paths, uid, key)
+
+
+def check_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:
+    """Raise IncompatibleError if the folder is bound to another job. Writes nothing; see `settle_companion`."""
+    found = _read(objects, paths)
+    if found is not None and found[0].uid != uid:
+        raise IncompatibleError(
+            f"the folder `{paths.root}` in {key} holds the state of another job, with the uid {found[0].uid}; this one "
+            f"has {uid}. Give this job another root there. If the folder is a copy that nobody else uses, delete "
+            f"`{paths.uid}` in it, and it becomes this job's"
+        )
+
+
 def _read(objects: ObjectStore, paths: JobPaths) -> tuple[JobIdentity, str] | None:
     try:
         data, tag = objects.get_with_tag(paths.uid)

@@ -13,6 +13,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 from penstock.state.backends.registry import backend_factory
+from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class BackendAdmins:
         """`uid`: the job's."""
         self._config = config
         self._paths = paths
-        self._objects = objects
+        self._roots = BackendRoots(config, objects)
         self._tasks = tasks
         self._systems = systems
         self._uid = uid
@@ -46,7 +47,13 @@ class BackendAdmins:
         self._admins: dict[str, StateBackendAdmin] = {}
 
     def prepare(self, epoch: int) -> None:
-        """Make and check what the configured backends need, fenced with the epoch. Raises ConfigError."""
+        """Make and check what the configured backends need, fenced with the epoch.
+
+        Raises:
+            ConfigError: something is missing or wrong.
+            IncompatibleError: a backend's root is another job's.
+        """
+        self._roots.settle(self._config.rooted_backends, self._paths, self._uid)
         for name in self._configured:
             admin = self._admin(name, ())
             admin.create_resources(epoch)
@@ -87,13 +94,14 @@ class BackendAdmins:
         """Release what is open."""
         for admin in self._admins.values():
             admin.close()
+        self._roots.close()
 
     def _admin(self, name: str, stores: Sequence[str]) -> StateBackendAdmin:
         if name not in self._admins:
             named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
-            context = AdminContext(
-                self._objects, self._paths, self._tasks, named, self._config, self._systems, self._uid
-            )
+            self._roots.check(name, self._paths, self._uid)
+            objects = self._roots.of(name)
+            context = AdminContext(objects, self._paths, self._tasks, named, self._config, self._systems, self._uid)
             self._admins[name] = backend_factory(name).admin(context)
         return self._admins[name]
 

@@ -21,6 +21,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.engine import Engine, open_whatever
 from penstock.state.restore import Restored, restore_order, restore_store
 from penstock.system.base import System
@@ -47,7 +48,7 @@ class StateReader:
     ) -> None:
         """`report` is told of bytes that were read."""
         self._config = config
-        self._objects = objects
+        self._roots = BackendRoots(config, objects)
         self._systems = systems
         self._paths = paths
         self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-"))
@@ -59,6 +60,7 @@ class StateReader:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
+        self._roots.close()
 
     @contextmanager
     def open(self, record: CheckpointRecord, store: str, task: int, backend: str | None = None) -> Iterator[Engine]:
@@ -81,17 +83,27 @@ class StateReader:
         own = self.markers(record, task)
         settings = self._config.store(store)
         named = (backend,) if backend else restore_order(store, settings.restore_factories, own)
-        context = BackendContext(self._objects, self._paths, task, (store,), record.epoch, self._config, self._systems)
         directory = self._scratch / str(next(self._folders))
         small = _small(settings)
         restored = restore_store(
-            context, store, named, own, directory, lambda path: open_whatever(small, path), self._progress
+            lambda name: self._context(name, store, task, record.epoch),
+            task,
+            store,
+            named,
+            own,
+            directory,
+            lambda path: open_whatever(small, path),
+            self._progress,
         )
         try:
             yield restored
         finally:
             restored.engine.close()
             shutil.rmtree(directory, ignore_errors=True)
+
+    def _context(self, backend: str, store: str, task: int, epoch: int) -> BackendContext:
+        objects = self._roots.of(backend)
+        return BackendContext(objects, self._paths, task, (store,), epoch, self._config, self._systems)
 
     def markers(self, record: CheckpointRecord, task: int) -> Markers:
         """The state markers of one task, by backend and store. Raises CorruptError if they do not decode."""

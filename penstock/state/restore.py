@@ -60,7 +60,8 @@ def restore_order(store: str, wanted: Sequence[str], markers: Mapping[str, Mappi
 
 
 def restore_store(
-    context: BackendContext,
+    contexts: Callable[[str], BackendContext],
+    task: int,
     store: str,
     wanted: Sequence[str],
     markers: Mapping[str, Mapping[str, str]],
@@ -69,6 +70,7 @@ def restore_store(
     progress: RestoreProgress,
 ) -> Restored:
     """Fill the folder from the first of the wanted backends that has a marker (factory -> store -> marker) and works.
+    `contexts` gives a backend's context, by its name.
 
     A failure that may pass is tried again; one that does not is reported, and the next backend used.
 
@@ -81,18 +83,18 @@ def restore_store(
     if not named:
         has = ", ".join(name for name, stores in markers.items() if store in stores) or "none"
         raise CorruptError(
-            f"the checkpoint has no marker for store `{store}` of task {context.task} from {', '.join(wanted)}; "
+            f"the checkpoint has no marker for store `{store}` of task {task} from {', '.join(wanted)}; "
             f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
         )
     failed: list[Tried] = []
     refused: PenstockError | None = None
     for name in named:
         try:
-            engine = _restore(context, store, name, markers[name][store], directory, open_engine, progress)
+            engine = _restore(contexts(name), store, name, markers[name][store], directory, open_engine, progress)
         except PenstockError as error:
             if progress.cancelled.is_set():
                 raise
-            failed.append(Tried(store, context.task, name, str(error), isinstance(error, RetryableError)))
+            failed.append(Tried(store, task, name, str(error), isinstance(error, RetryableError)))
             if isinstance(error, ConfigError):
                 refused = error
             logger.warning("%s", failed[-1])
@@ -101,11 +103,11 @@ def restore_store(
             return Restored(engine, name, tuple(failed), tuple(each for each in before if each not in named))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
     if any(each.may_pass for each in failed):
-        raise RetryableError(f"store `{store}` of task {context.task} could not be restored for now. Tried {tried}")
+        raise RetryableError(f"store `{store}` of task {task} could not be restored for now. Tried {tried}")
     if refused is not None:  # nothing says that it is damaged
-        raise ConfigError(f"store `{store}` of task {context.task} could not be restored. Tried {tried}") from refused
+        raise ConfigError(f"store `{store}` of task {task} could not be restored. Tried {tried}") from refused
     raise CorruptError(
-        f"store `{store}` of task {context.task} cannot be restored from this checkpoint. Tried {tried}. "
+        f"store `{store}` of task {task} cannot be restored from this checkpoint. Tried {tried}. "
         "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"
     )
 

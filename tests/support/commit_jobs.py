@@ -88,7 +88,8 @@ class CommitJob(Job):
             settings = self.config.store(STORE)
             progress = RestoreProgress(threading.Event(), lambda _: None)
             restored = restore_store(
-                context,
+                lambda _: context,  # noqa: B023 - called before the next round
+                task,
                 STORE,
                 wanted,
                 markers[str(task)],
