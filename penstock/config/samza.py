@@ -60,7 +60,7 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"blob\.store\..+",
-        "the backend `blob` keeps its objects under `state.backends.blob.root`, by default under `job.root`. Remove the key",
+        "the backend `blob` keeps its objects under `state.backends.blob.root`, else `job.root`. Remove the key",
     ),
     (r"job\.standbytasks\..+", "standby tasks are not built yet"),
     (r"job\.drain-monitor\..+|task\.drain.*", "drain is not built yet"),
