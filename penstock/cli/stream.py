@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
-from penstock.cli import stream_list, tail
+from penstock.cli import stream_list, stream_retain, tail
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table
+from penstock.cli.stream_retain import RetentionAge, RetentionBytes, retention_of
 from penstock.cli.streams import StreamName, open_stream
 from penstock.system.base import System
 
-app = typer.Typer(help="Create, fill, look at and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, fill, look at, limit and delete streams.", no_args_is_help=True)
 app.command("tail")(tail.tail)
 app.command("list")(stream_list.list_streams)
 app.command("delete")(stream_list.delete_stream)
+app.command("retain")(stream_retain.retain)
 
 
 class FileFormat(StrEnum):
@@ -46,21 +49,34 @@ class StreamFacts:
     stream: str
     partition_count: int
     messages: int
+    retention_ms: int | None
+    retention_bytes: int | None
     partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def retention(self) -> StreamRetention:
+        """How long the stream keeps its messages."""
+        return StreamRetention(self.retention_ms, self.retention_bytes)
 
 
 @app.command("create")
 def create(
     name: StreamName,
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="How many partitions.", show_default=False)],
+    age: RetentionAge = None,
+    size: RetentionBytes = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Create a stream. Nothing happens if it stands there with as many partitions."""
+    """Create a stream. Nothing happens if it is there with as many partitions.
+
+    With --retention or --retention-bytes, a stream that is there must have exactly these limits.
+    """
+    retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
     system, stream = open_stream(name, config, assignments)
     admin = system.admin()
     try:
-        made = admin.create_stream(stream.stream, partitions)
+        made = admin.create_stream(stream.stream, partitions, retention)
     finally:
         admin.close()
     noun = "partition" if partitions == 1 else "partitions"
@@ -116,7 +132,14 @@ def describe(
     if as_json:
         print_json(facts)
         return
-    print_facts([("stream", facts.stream), ("partitions", facts.partition_count), ("messages", facts.messages)])
+    print_facts(
+        [
+            ("stream", facts.stream),
+            ("partitions", facts.partition_count),
+            ("messages", facts.messages),
+            ("retention", facts.retention),
+        ]
+    )
     rows = ((p.partition, p.oldest, p.newest, p.upcoming, p.messages) for p in facts.partitions)
     columns = ("partition", "oldest", "newest", "upcoming", "messages")
     print_table("", columns, rows, right=" ".join(columns))
@@ -127,10 +150,13 @@ def stream_facts(system: System, stream: SystemStream) -> StreamFacts:
     admin = system.admin()
     try:
         ends = admin.offsets(stream.stream)
+        retention = admin.retention(stream.stream)
     finally:
         admin.close()
     partitions = tuple(
         PartitionFacts(number, end.oldest, end.newest, end.upcoming, end.upcoming - end.oldest)
         for number, end in sorted(ends.items())
     )
-    return StreamFacts(str(stream), len(partitions), sum(each.messages for each in partitions), partitions)
+    messages = sum(each.messages for each in partitions)
+    age, size = retention.max_age_ms, retention.max_bytes
+    return StreamFacts(str(stream), len(partitions), messages, age, size, partitions)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.cli.confirm import Yes, confirm
 from penstock.cli.jobs import open_all_jobs
@@ -27,6 +28,13 @@ class ListedStream:
     partitions: int
     messages: int
     owner: str | None
+    retention_ms: int | None
+    retention_bytes: int | None
+
+    @property
+    def retention(self) -> StreamRetention:
+        """How long the stream keeps its messages."""
+        return StreamRetention(self.retention_ms, self.retention_bytes)
 
 
 def list_streams(
@@ -43,19 +51,20 @@ def list_streams(
     try:
         for name in admin.streams():
             try:
-                ends = admin.offsets(name)
+                ends, owner, retention = admin.offsets(name), admin.owner(name), admin.retention(name)
             except NotFoundError:
                 continue  # deleted meanwhile
             messages = sum(end.upcoming - end.oldest for end in ends.values())
-            found.append(ListedStream(f"{system}.{name}", len(ends), messages, admin.owner(name)))
+            age, size = retention.max_age_ms, retention.max_bytes
+            found.append(ListedStream(f"{system}.{name}", len(ends), messages, owner, age, size))
     finally:
         admin.close()
     if as_json:
         print_json(found)
         return
-    rows = [(each.stream, each.partitions, each.messages, each.owner) for each in found]
-    columns = ("stream", "partitions", "messages", "owner")
-    print_table(f"Streams of {system}", columns, rows, right="partitions messages", first_to_go="owner")
+    rows = [(each.stream, each.partitions, each.messages, each.retention, each.owner) for each in found]
+    columns = ("stream", "partitions", "messages", "retention", "owner")
+    print_table(f"Streams of {system}", columns, rows, right="partitions messages", first_to_go="owner,retention")
 
 
 def delete_stream(

@@ -113,7 +113,7 @@ def _unknown_systems(config: JobConfig) -> list[str]:
     streams += [(table.BROADCAST_INPUTS.name, each.stream) for each in config.task.broadcast_inputs]
     for key in config.origins:
         match = keys.find(key)
-        if match and match.key in {table.STREAM_OFFSET_DEFAULT, table.STREAM_RESET_OFFSET}:
+        if match and match.key.prefix == "streams.":
             streams.append((key, SystemStream.parse(match.subject)))
         elif match and match.key is table.STORE_CHANGELOG:
             streams.append((key, config.store(match.subject).changelog))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
 from penstock.config.broadcast import PartitionRange
@@ -209,6 +210,20 @@ class JobConfig:
     def reset_offset(self, stream: SystemStream) -> bool:
         """Whether a stream's positions in the checkpoint do not count at a start."""
         return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
+
+    def retention(self, stream: SystemStream) -> StreamRetention | None:
+        """How long a stream keeps its messages; None if the configuration does not say."""
+        age = self.resolved.find(table.STREAM_RETENTION_MS, str(stream))
+        size = self.resolved.find(table.STREAM_RETENTION_BYTES, str(stream))
+        return None if age is None and size is None else StreamRetention(age, size)
+
+    @property
+    def retained_streams(self) -> tuple[SystemStream, ...]:
+        """The streams whose retention the configuration sets."""
+        settings = (table.STREAM_RETENTION_MS, table.STREAM_RETENTION_BYTES)
+        found = (keys.find(key) for key in self.resolved.values)
+        names = {match.subject for match in found if match and match.key in settings}
+        return tuple(SystemStream.parse(name) for name in sorted(names))
 
     def flat(self) -> dict[str, str]:
         """The values that were given, sorted by key, in the form `load_config` reads back; defaults are left out."""

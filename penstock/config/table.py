@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from penstock.api.retention import LEAST_RETENTION_BYTES
 from penstock.config.broadcast import BroadcastInputs
 from penstock.config.retained import Retained
 from penstock.config.values import (
@@ -189,6 +190,11 @@ STREAM_OFFSET_DEFAULT = Key("streams.<id>.samza.offset.default", _OFFSET_DEFAULT
     unset="`systems.<name>.default.stream.samza.offset.default`")
 STREAM_RESET_OFFSET = Key("streams.<id>.samza.reset.offset", Flag(), "false",
     "Whether each start reads this stream, `<id>` being `system.stream`, as if it had no checkpoint.", "Samza")
+STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
+    "How long this stream, `<id>` being `system.stream`, keeps a message after it was appended, if the job creates it. "
+    "A stream that exists must have the same.", unset="forever; any for a stream that exists")
+STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
+    "How much each partition of this stream keeps, in the same way.", unset="any amount")
 SYSTEM_TYPE = Key("systems.<name>.type", Choice[SystemType](("local", "memory")), None,
     "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
     unset="`local` for the system `local`; required for others")

@@ -104,7 +104,7 @@ def _new_messages(
         if start < end.oldest:
             raise NotFoundError(
                 f"`{ssp}` should be read from offset {start}, but its oldest message is {end.oldest}: messages were "
-                "removed before they were read"
+                "removed before they were read. Choose where to continue with `penstock startpoint set`"
             )
         if start > end.upcoming:
             raise NotFoundError(

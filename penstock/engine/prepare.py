@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pyspark import cloudpickle
 
 from penstock.api.graph import ApplicationGraph, ProcessSpec
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.log import CheckpointLog, OnDamage
@@ -47,6 +48,8 @@ class JobStreams:
     admins: Mapping[str, SystemAdmin] = field(compare=False)
     broadcast: tuple[PartitionRange, ...] = ()
     least_tasks: int = 0
+    retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
+    """How long outputs keep their messages, where the configuration says it."""
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig) -> JobStreams:
@@ -67,7 +70,8 @@ class JobStreams:
         systems = {name: open_system(config.system(name)) for name in names}
         admins = {name: system.admin() for name, system in systems.items()}
         least = config.job.intermediate_stream_partitions or 0
-        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least)
+        retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}
+        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least, retention)
 
     def input_partitions(self) -> list[SystemStreamPartition]:
         """Every partition of every input. Raises NotFoundError if an input does not exist."""
@@ -82,15 +86,22 @@ class JobStreams:
         return group_inputs(ssps, self.broadcast, self.least_tasks)
 
     def create_outputs(self, partitions: int) -> dict[str, int]:
-        """Partitions of every output; one that does not exist is created with as many as there are tasks."""
+        """Partitions of every output; one that does not exist is created with as many as there are tasks.
+
+        Raises:
+            IncompatibleError: an output that exists has another retention than the configuration says.
+            ConfigError: an output is a changelog, or its system cannot delete old messages.
+        """
         counts = {}
         for stream in self.outputs:
             admin = self.admins[stream.system]
             try:
                 counts[str(stream)] = admin.partition_count(stream.stream)
             except NotFoundError:
-                admin.create_stream(stream.stream, partitions)
+                admin.create_stream(stream.stream, partitions, self.retention.get(stream))
                 counts[str(stream)] = admin.partition_count(stream.stream)
+            if stream in self.retention:
+                admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
             if (owner := admin.owner(stream.stream)) is not None:
                 raise ConfigError(f"the output `{stream}` is a changelog that only its owner writes: {owner}")
         return counts
@@ -316,12 +327,19 @@ def _old_numbers(store: str, before: str, now: str) -> str:
 
 
 def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
-    """Raise ConfigError if the configuration does not fit the application's stores."""
+    """Raise ConfigError if the configuration does not fit the application's stores and outputs."""
     known = {spec.name for spec in graph.stores}
     for name in config.store_names:
         if name not in known:
             stores = ", ".join(f"`{store}`" for store in sorted(known)) or "none"
             raise ConfigError(f"`stores.{name}.*` is configured, but the application has the stores: {stores}")
+    outputs = {spec.stream for spec in graph.outputs} | {config.task.dead_letter_stream}
+    for stream in config.retained_streams:
+        if stream not in outputs:
+            raise ConfigError(
+                f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
+                f"Change the retention of other streams with `penstock stream retain {stream}`"
+            )
     _check_versions(known, config)
 
 

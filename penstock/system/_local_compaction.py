@@ -1,7 +1,7 @@
 """Compaction of a partition of the local system.
 
-What was compacted stands in a table of its own, `compacted`, which the first compaction makes: a partition that is
-never compacted has the same file as ever. Its one row says where the partition begins, up to where it is compacted,
+What was compacted is in a separate table, `compacted`, which the first compaction or the first deletion by retention
+makes. Its one row says where the partition begins, up to where it is compacted,
 and how many records were left there.
 """
 
@@ -74,6 +74,15 @@ def drop_superseded(connection: sqlite3.Connection, offsets: OffsetRange, kept: 
     """Drop what was found and say that the range is compacted; in the caller's transaction."""
     connection.execute(_DROP)
     connection.execute(_DROP_PEAKS)
+    _write(connection, read_compacted_state(connection).with_range(offsets, kept))
+
+
+def raise_start(connection: sqlite3.Connection, start: int) -> None:
+    """Say that everything before `start` was dropped; in the caller's transaction."""
+    _write(connection, read_compacted_state(connection).with_start(start))
+
+
+def _write(connection: sqlite3.Connection, compacted: Compacted) -> None:
     connection.execute(_CREATE)
-    after = read_compacted_state(connection).with_range(offsets, kept)
-    connection.execute("REPLACE INTO compacted VALUES (0, ?, ?, ?)", (after.start, after.end, after.kept))
+    row = (compacted.start, compacted.end, compacted.kept)
+    connection.execute("REPLACE INTO compacted VALUES (0, ?, ?, ?)", row)

@@ -2,7 +2,8 @@
 
 ```
 <root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
-<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; compacted, once it was;
+<root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; mark, once something was appended;
+                                    compacted, once it was; retention, if it has a limit;
                                     owner, in partition 0 of a stream that has one
 <root>/.deleting-<random>/          a stream that was deleted, until its files are removed
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
@@ -24,10 +25,12 @@ import sqlite3
 import uuid
 from dataclasses import dataclass
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import decoding, fields, integer, text
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.os_errors import explain
+from penstock.system._local_retention import write_retention
 from penstock.system._sqlite import connect, transaction, translate
 
 FORMAT = 1
@@ -128,8 +131,8 @@ class LocalFiles:
             raise
         return connection
 
-    def create(self, stream: str, partitions: int) -> bool:
-        """Publish an empty stream in one step; True if this call made it.
+    def create(self, stream: str, partitions: int, retention: StreamRetention) -> bool:
+        """Publish an empty stream in one step; True if this call made it. The retention is of a stream that it makes.
 
         It is built aside, synced, and renamed into place, which fails if something is there: of several processes
         that create it at once one does, and nobody ever sees a part of it.
@@ -149,7 +152,7 @@ class LocalFiles:
             try:
                 _make_folder(self.root)
                 os.mkdir(building)
-                self._build(building, partitions)
+                self._build(building, partitions, retention)
                 if _rename_if_absent(building, target):
                     _sync(self.root)
                     return True
@@ -200,14 +203,14 @@ class LocalFiles:
         except OSError as error:
             raise RetryableError(f"the stream `{self.system}.{stream}` could not be deleted: {error}") from error
 
-    def _build(self, folder: str, partitions: int) -> None:
+    def _build(self, folder: str, partitions: int, retention: StreamRetention) -> None:
         info = StreamInfo(partitions, uuid.uuid4().hex)
         for partition in range(partitions):
             path = os.path.join(folder, f"{partition}.db")
             try:
                 connection = connect(path, self.busy_timeout_ms, create=True)
                 try:
-                    _make_partition(connection, info.uid, partition)
+                    _make_partition(connection, info.uid, partition, retention)
                 finally:
                     connection.close()
                 _sync(path)
@@ -236,12 +239,13 @@ class LocalFiles:
         return NotFoundError(f"the stream `{self.system}.{stream}` does not exist in `{self.root}`; {create}")
 
 
-def _make_partition(connection: sqlite3.Connection, uid: str, partition: int) -> None:
+def _make_partition(connection: sqlite3.Connection, uid: str, partition: int, retention: StreamRetention) -> None:
     connection.execute("PRAGMA synchronous=OFF")  # nothing is visible yet; the finished file is synced as a whole
     with transaction(connection):
         for statement in _SCHEMA.split(";"):
             connection.execute(statement)
         connection.execute("INSERT INTO head VALUES (?, ?, ?, 0)", (FORMAT, uid, partition))
+        write_retention(connection, retention)
     connection.execute("PRAGMA journal_mode=WAL")
 
 

@@ -66,6 +66,11 @@ class Compacted:
         """After the compaction of another range. Neither end ever goes back."""
         return Compacted(max(self.start, offsets.start), max(self.end, offsets.end), kept)
 
+    def with_start(self, start: int) -> Compacted:
+        """After all records before `start` were dropped. `kept` then counts some that are gone, if fewer were dropped
+        than were compacted."""
+        return Compacted(max(self.start, start), max(self.end, start), self.kept if start < self.end else 0)
+
     def is_due(self, offsets: OffsetRange, min_dirty_ratio: float) -> bool:
         """Whether to compact the range: it drops what is before it, or enough in it came since the last time."""
         dirty = offsets.end - self.end

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import (
     Startpoint,
@@ -84,11 +85,15 @@ class SystemAdmin(ABC):
         """The ends of every partition, each read atomically."""
 
     @abstractmethod
-    def create_stream(self, stream: str, partitions: int) -> bool:
-        """Create the stream; True if it was made, False if it stood there with this many partitions.
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        """Create the stream; True if it was made, False if it was there already with this many partitions.
 
-        Raises IncompatibleError if it exists with another partition count. Idempotent, atomic: no reader sees
-        half a stream.
+        Idempotent, atomic: no reader sees half a stream. `retention` says when messages are deleted: None accepts what
+        a stream that exists has, and lets a new one keep its messages forever.
+
+        Raises:
+            IncompatibleError: it exists with another partition count, or with another retention.
+            ConfigError: the system cannot delete old messages (`System.retains`).
         """
 
     def streams(self) -> list[str]:
@@ -101,6 +106,26 @@ class SystemAdmin(ABC):
         Raises NotFoundError if there is none, ConfigError if the system cannot do that.
         """
         raise ConfigError("this system cannot delete streams")
+
+    def retention(self, stream: str) -> StreamRetention:
+        """When the stream deletes its oldest messages. Raises NotFoundError if there is no such stream."""
+        self.partition_count(stream)
+        return StreamRetention()
+
+    def set_retention(self, stream: str, retention: StreamRetention) -> int:
+        """Change when the stream deletes its oldest messages, and delete those that are to go now.
+
+        A reader that has not read a deleted message gets an error that names its offset and the oldest one. If it
+        raises half-way, some partitions have the new limits; calling it again completes it.
+
+        Returns:
+            how many messages were deleted.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            ConfigError: the stream has an owner (`own`), or the system cannot do it (`System.retains`).
+        """
+        raise ConfigError(f"the system of the stream `{stream}` cannot delete old messages")
 
     @abstractmethod
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
@@ -139,6 +164,7 @@ class SystemAdmin(ABC):
         Raises:
             NotFoundError: there is no such stream.
             IncompatibleError: the system keeps no owners (`System.compacts_on_request`).
+            ConfigError: the stream deletes old messages (`set_retention`), which its owner would miss.
         """
         raise IncompatibleError(f"the system of the stream `{stream}` does not record who owns a stream")
 
@@ -285,6 +311,8 @@ class System(ABC):
     compacts_on_request: ClassVar[bool] = False
     """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
     cleaner does, cannot hold what must be readable up to an offset exactly."""
+    retains: ClassVar[bool] = False
+    """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
 
     @abstractmethod
     def admin(self) -> SystemAdmin: ...

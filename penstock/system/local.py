@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, CorruptError, FencedError, NotFoundError, RetryableError
+from penstock.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.system._local_compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system._local_files import LocalFiles
+from penstock.system._local_retention import Piece, live_bytes, mark_time, read_retention, trim, write_retention
 from penstock.system._ranges import check_call, check_inside, missing, take_chunk
 from penstock.system._sqlite import ConnectionPool, in_parallel, stored_integer, transaction
 from penstock.system.base import (
@@ -44,6 +54,11 @@ SELECT COALESCE(
 """
 
 
+def wall_time_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class LocalSystem(System):
     """Streams in a folder of this host (or of a file system with working POSIX locks; NFS is not one).
@@ -60,6 +75,7 @@ class LocalSystem(System):
     busy_timeout_ms: int = 30_000
 
     compacts_on_request: ClassVar[bool] = True
+    retains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
@@ -93,8 +109,10 @@ class LocalAdmin(SystemAdmin):
     CorruptError (a damaged file), naming the file.
     """
 
-    def __init__(self, files: LocalFiles) -> None:
+    def __init__(self, files: LocalFiles, clock: Callable[[], int] = wall_time_ms) -> None:
+        """`clock` gives wall time in epoch milliseconds."""
         self._files = files
+        self._clock = clock
         self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
 
     def partition_count(self, stream: str) -> int:
@@ -106,9 +124,16 @@ class LocalAdmin(SystemAdmin):
         ssps = self._partitions(stream)
         return {ssp.partition: self._ends(ssp) for ssp in ssps}
 
-    def create_stream(self, stream: str, partitions: int) -> bool:
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
-        return self._files.create(stream, partitions)
+        made = self._files.create(stream, partitions, retention or StreamRetention())
+        if retention is not None and (found := self.retention(stream)) != retention:
+            name = f"{self._files.system}.{stream}"
+            raise IncompatibleError(
+                f"the stream `{name}` exists and keeps its messages: {found}; asked for: {retention}. Change it with "
+                f"`penstock stream retain {name}`, or ask for what it has"
+            )
+        return made
 
     def streams(self) -> list[str]:
         """Every stream that was published whole."""
@@ -117,6 +142,37 @@ class LocalAdmin(SystemAdmin):
     def delete_stream(self, stream: str) -> None:
         """See `LocalFiles.delete`. Whoever appends or reads next finds no stream."""
         self._files.delete(stream)
+
+    def retention(self, stream: str) -> StreamRetention:
+        """When the stream deletes its oldest messages."""
+        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
+        with self._pool.use(path) as connection:
+            return read_retention(connection, path)
+
+    def set_retention(self, stream: str, retention: StreamRetention) -> int:
+        """See `SystemAdmin.set_retention`.
+
+        Partition 0 gets limits first and loses them last, in transactions that also see the stream's owner: what has
+        an owner has no limit in any partition. Appends wait for a piece of what is deleted, not for all of it.
+        """
+        first, *others = self._partitions(stream)
+        path = self._files.partition_path(first)
+
+        def put(ssp: SystemStreamPartition) -> None:
+            with self._open_alone(ssp) as connection, transaction(connection):
+                write_retention(connection, retention)
+
+        with self._open_alone(first) as connection:
+            if retention.is_limited:
+                with transaction(connection):
+                    _check_has_no_owner(connection, first)
+                    write_retention(connection, retention)
+            with transaction(connection):
+                if retention.is_limited and read_retention(connection, path) != retention:
+                    raise RetryableError(f"the retention of `{first.system_stream}` was changed meanwhile; try again")
+                in_parallel(put, others)
+                write_retention(connection, retention)
+        return sum(self._trim(ssp) for ssp in (first, *others)) if retention.is_limited else 0
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
@@ -138,35 +194,31 @@ class LocalAdmin(SystemAdmin):
         """
 
         def fence_one(ssp: SystemStreamPartition) -> None:
-            pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its waits must not hold up offsets()
-            try:
-                with pool.use(self._files.partition_path(ssp)) as connection, transaction(connection):
-                    _raise_fence(connection, ssp, writer)
-            finally:
-                pool.close()
+            with self._open_alone(ssp) as connection, transaction(connection):
+                _raise_fence(connection, ssp, writer)
 
         in_parallel(fence_one, self._partitions(stream))
 
     def own(self, stream: str, owner: str) -> str:
         """See `SystemAdmin.own`: a row in the file of partition 0."""
-        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its waits must not hold up offsets()
-        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
-        try:
-            with pool.use(path) as connection, transaction(connection):
-                connection.execute(_CREATE_OWNER)
-                connection.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", (owner,))
-                return str(connection.execute("SELECT name FROM owner").fetchone()[0])
-        finally:
-            pool.close()
+        ssp = SystemStreamPartition(self._files.system, stream, 0)
+        with self._open_alone(ssp) as connection, transaction(connection):
+            retention = read_retention(connection, self._files.partition_path(ssp))
+            if retention.is_limited:
+                raise ConfigError(
+                    f"the stream `{ssp.system_stream}` deletes old messages (retention: {retention}), but its owner, "
+                    f"{owner}, needs all of them: use another stream, or run `penstock stream retain "
+                    f"{ssp.system_stream} --retention none --retention-bytes none`"
+                )
+            connection.execute(_CREATE_OWNER)
+            connection.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", (owner,))
+            return str(connection.execute("SELECT name FROM owner").fetchone()[0])
 
     def owner(self, stream: str) -> str | None:
         """The owner on record."""
         path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
         with self._pool.use(path) as connection:
-            if connection.execute(_OWNER_EXISTS).fetchone() is None:
-                return None
-            found = connection.execute("SELECT name FROM owner").fetchone()
-            return None if found is None else str(found[0])
+            return _owner(connection)
 
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
@@ -198,6 +250,30 @@ class LocalAdmin(SystemAdmin):
 
     def _partitions(self, stream: str) -> list[SystemStreamPartition]:
         return [SystemStreamPartition(self._files.system, stream, i) for i in range(self.partition_count(stream))]
+
+    @contextmanager
+    def _open_alone(self, ssp: SystemStreamPartition) -> Iterator[sqlite3.Connection]:
+        """A separate connection, whose waits do not hold up `offsets`."""
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)
+        try:
+            with pool.use(self._files.partition_path(ssp)) as connection:
+                yield connection
+        finally:
+            pool.close()
+
+    def _trim(self, ssp: SystemStreamPartition) -> int:
+        path, total = self._files.partition_path(ssp), 0
+        with self._open_alone(ssp) as connection:
+            while True:
+                began = time.monotonic()
+                with transaction(connection):
+                    upcoming, now = _ends(connection, path).upcoming, self._clock()
+                    mark_time(connection, path, upcoming, now)
+                    deleted = trim(connection, path, read_retention(connection, path), upcoming, now, Piece())
+                total += deleted
+                if not deleted:
+                    return total
+                time.sleep(time.monotonic() - began)  # SQLite has no queue for locks: let appends have their turn
 
     def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
         path = self._files.partition_path(ssp)
@@ -275,16 +351,21 @@ class LocalReader(SystemReader):
 class LocalWriter(SystemWriter):
     """Appends to local streams. Used by one thread; made by `LocalSystem.writer`."""
 
-    def __init__(self, files: LocalFiles, identity: WriterIdentity | None) -> None:
+    def __init__(
+        self, files: LocalFiles, identity: WriterIdentity | None, clock: Callable[[], int] = wall_time_ms
+    ) -> None:
+        """`clock` gives wall time in epoch milliseconds."""
         self._files = files
         self._identity = identity
+        self._clock = clock
         self._pools: dict[str, ConnectionPool] = {}
         """A pool for each file, so that several can be appended to at once."""
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
 
-        With no records it only checks the fence and returns the upcoming offset.
+        What the stream's retention no longer keeps goes in the same transaction, or in those of the next appends if it
+        is much. With no records it only checks the fence and returns the upcoming offset.
 
         Raises:
             FencedError: a larger epoch of this writer's name was seen.
@@ -316,7 +397,15 @@ class LocalWriter(SystemWriter):
             if self._identity is not None:
                 _raise_fence(connection, ssp, self._identity)
             first = _ends(connection, path).upcoming
-            _insert(connection, first, records)
+            retention = read_retention(connection, path)
+            before = live_bytes(connection) if retention.is_limited else 0
+            inserted = _insert(connection, first, records)
+            if inserted:
+                now = self._clock()
+                mark_time(connection, path, first, now)
+                if retention.is_limited:
+                    piece = Piece.after_append(inserted, live_bytes(connection) - before)
+                    trim(connection, path, retention, first, now, piece)
         return first
 
     def _pool_of(self, ssp: SystemStreamPartition) -> ConnectionPool:
@@ -348,7 +437,23 @@ def _raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, wri
         connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))
 
 
-def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> None:
+def _owner(connection: sqlite3.Connection) -> str | None:
+    if connection.execute(_OWNER_EXISTS).fetchone() is None:
+        return None
+    found = connection.execute("SELECT name FROM owner").fetchone()
+    return None if found is None else str(found[0])
+
+
+def _check_has_no_owner(connection: sqlite3.Connection, ssp: SystemStreamPartition) -> None:
+    if (owner := _owner(connection)) is not None:
+        raise ConfigError(
+            f"the stream `{ssp.system_stream}` is a changelog: its owner, {owner}, needs all its messages. It cannot "
+            "have a retention"
+        )
+
+
+def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> int:
+    """How many records were inserted."""
     rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
     try:
         inserted = connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows).rowcount
@@ -358,7 +463,7 @@ def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRec
             f"{error}; nothing was appended"
         ) from error
     if inserted < 1:
-        return
+        return 0
     connection.execute("UPDATE head SET upcoming = ?", (first + inserted,))
     connection.execute(
         "INSERT INTO peak SELECT latest, :first"
@@ -366,6 +471,7 @@ def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRec
         " WHERE latest > COALESCE((SELECT MAX(timestamp) FROM peak), latest - 1)",
         {"first": first},
     )
+    return inserted
 
 
 def _ends(connection: sqlite3.Connection, path: str) -> PartitionOffsets:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
 
+from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system._local_files import check_stream_name
@@ -158,8 +159,11 @@ class MemoryAdmin(SystemAdmin):
         with self._system.lock:
             return {number: partition.ends() for number, partition in enumerate(self._system.partitions(stream))}
 
-    def create_stream(self, stream: str, partitions: int) -> bool:
-        """Create the stream; idempotent. Raises IncompatibleError if it has another partition count."""
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        """Create the stream; idempotent. Raises IncompatibleError if it has another partition count, and ConfigError if
+        it is to delete old messages."""
+        if retention is not None and retention.is_limited:
+            raise ConfigError(f"the system `{self._system.name}` is in memory and cannot delete old messages")
         return self._system.create(stream, partitions)
 
     def streams(self) -> list[str]:

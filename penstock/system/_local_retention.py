@@ -1,0 +1,150 @@
+"""Retention of a partition of the local system.
+
+`retention` has one row while the partition has a limit. The row of partition 0 is the stream's setting; the others
+have it too, so that an append finds it in its own transaction. No other partition has a limit while partition 0 has
+none.
+
+`mark` says when messages were appended: those from `offset` to the next mark, not later than `until` (wall time in
+epoch milliseconds). An append makes a mark when the last one's time is over. A mark is for a minute, or for a
+thousandth of the time since the oldest mark, so that there are some thousands at most. Their times never go back, even
+if the clock does.
+
+What retention deletes is recorded like a compaction of the empty range where the partition then begins.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
+from penstock.errors import CorruptError
+from penstock.system._local_compaction import raise_start
+from penstock.system._sqlite import stored_integer
+
+_MARK_MS = 60_000
+_MARKS = 1000
+"""A mark stands for this part of the time since the oldest one, if that is more than a minute."""
+_PIECE_MESSAGES = 10_000
+_PIECE_BYTES = 16 << 20
+_ROW_BYTES = 16
+"""What a message takes besides its key and value."""
+_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retention'"
+_CREATE = """
+CREATE TABLE IF NOT EXISTS retention (
+    id INTEGER PRIMARY KEY CHECK (id = 0), max_age_ms INTEGER, max_bytes INTEGER)
+"""
+_CREATE_MARK = "CREATE TABLE IF NOT EXISTS mark (offset INTEGER PRIMARY KEY, until INTEGER NOT NULL)"
+_FIRST_MARK = "SELECT until FROM mark ORDER BY offset LIMIT 1"
+_LAST_MARK = "SELECT until FROM mark ORDER BY offset DESC LIMIT 1"
+_FIRST_KEPT = "SELECT offset FROM mark WHERE until >= ? ORDER BY offset LIMIT 1"
+_OLDEST = """
+SELECT offset, COALESCE(LENGTH(key), 0) + COALESCE(LENGTH(value), 0) FROM message WHERE offset < ? ORDER BY offset
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """How much is deleted in one transaction at most."""
+
+    messages: int = _PIECE_MESSAGES
+    size: int = _PIECE_BYTES
+
+    @classmethod
+    def after_append(cls, messages: int, grown_bytes: int) -> Piece:
+        """Twice of what was appended, if that is more: what is too old or too much becomes less with every append."""
+        return cls(max(_PIECE_MESSAGES, 2 * messages), max(_PIECE_BYTES, 2 * grown_bytes))
+
+
+def read_retention(connection: sqlite3.Connection, path: str) -> StreamRetention:
+    """The limits on record."""
+    if connection.execute(_EXISTS).fetchone() is None:
+        return StreamRetention()
+    row = connection.execute("SELECT max_age_ms, max_bytes FROM retention").fetchone()
+    age, size = (None, None) if row is None else row
+    age = None if age is None else stored_integer(age, path, "its retention")
+    size = None if size is None else stored_integer(size, path, "its retention")
+    if (age is not None and age < 1) or (size is not None and size < LEAST_RETENTION_BYTES):
+        raise CorruptError(f"`{path}` is damaged: its retention is {age} ms, {size} bytes")
+    return StreamRetention(age, size)
+
+
+def write_retention(connection: sqlite3.Connection, retention: StreamRetention) -> None:
+    """Put the limits on record; in the caller's transaction."""
+    if retention.is_limited:
+        connection.execute(_CREATE)
+        connection.execute("REPLACE INTO retention VALUES (0, ?, ?)", (retention.max_age_ms, retention.max_bytes))
+    elif connection.execute(_EXISTS).fetchone() is not None:
+        connection.execute("DELETE FROM retention")
+
+
+def mark_time(connection: sqlite3.Connection, path: str, first: int, now_ms: int) -> None:
+    """Record that messages from `first` on are appended now, if a mark is due; in the caller's transaction.
+
+    The first mark of a partition is for all messages that are there already.
+    """
+    connection.execute(_CREATE_MARK)
+    last = connection.execute(_LAST_MARK).fetchone()
+    if last is None:
+        connection.execute("INSERT INTO mark VALUES (0, ?)", (now_ms + _MARK_MS,))
+    elif now_ms > stored_integer(last[0], path, "the time of a mark"):
+        oldest = stored_integer(connection.execute(_FIRST_MARK).fetchone()[0], path, "the time of a mark")
+        until = now_ms + max(_MARK_MS, (now_ms - oldest) // _MARKS)
+        connection.execute("REPLACE INTO mark VALUES (?, ?)", (first, until))
+
+
+def live_bytes(connection: sqlite3.Connection) -> int:
+    """How much of the file is in use."""
+    count, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((count - free) * size)
+
+
+def trim(
+    connection: sqlite3.Connection, path: str, retention: StreamRetention, end: int, now_ms: int, piece: Piece
+) -> int:
+    """Delete the oldest messages that are too old or too much; in the caller's transaction.
+
+    Args:
+        connection, path: the partition.
+        retention: its limits.
+        end: messages from this offset on stay. The newest message stays as well, unless it is too old.
+        now_ms: wall time in epoch milliseconds.
+        piece: how much is deleted at most; the next call continues.
+
+    Returns:
+        how many messages were deleted.
+    """
+    old_end = 0
+    if retention.max_age_ms is not None:
+        kept = connection.execute(_FIRST_KEPT, (now_ms - retention.max_age_ms,)).fetchone()
+        old_end = end if kept is None else stored_integer(kept[0], path, "the offset of a mark")
+    excess = 0 if retention.max_bytes is None else live_bytes(connection) - retention.max_bytes
+    if old_end == 0 and excess <= 0:
+        return 0
+    newest = connection.execute("SELECT MAX(offset) FROM message").fetchone()[0]
+    stop, messages, size = 0, 0, 0
+    with closing(connection.execute(_OLDEST, (end,))) as oldest:
+        for offset, length in oldest:
+            if offset >= old_end and (size >= excess or offset == newest):
+                break
+            if messages >= piece.messages or size >= piece.size:
+                break
+            stop, messages, size = offset + 1, messages + 1, size + length + _ROW_BYTES
+    if messages:
+        _drop_before(connection, stop, messages)
+    return messages
+
+
+def _drop_before(connection: sqlite3.Connection, stop: int, messages: int) -> None:
+    """Drop these messages, and the peaks and marks that lead to nothing else."""
+    connection.execute("DELETE FROM message WHERE offset < ?", (stop,))
+    # Timestamps and offsets of peaks rise together. The last peak at or before `stop` still leads to what is there.
+    peaks = connection.execute("SELECT timestamp, offset FROM peak ORDER BY timestamp LIMIT ?", (messages + 2,))
+    passed = [timestamp for timestamp, offset in peaks.fetchall() if offset <= stop]
+    if passed:
+        connection.execute("DELETE FROM peak WHERE timestamp < ?", (passed[-1],))
+    connection.execute("DELETE FROM mark WHERE offset < (SELECT MAX(offset) FROM mark WHERE offset <= ?)", (stop,))
+    raise_start(connection, stop)
