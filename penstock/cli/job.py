@@ -49,11 +49,11 @@ def adopt(
         before, after = adopt_folder(found.objects, found.paths, root, moved=moved)
     name = found.paths.root
     if before == after:
-        say(f"job {name} belongs to {after.root} already; nothing was changed")
+        say(f"job {name} belongs to {after.folder} already; nothing was changed")
     elif before.uid == after.uid:
-        say(f"job {name} belongs to {after.root} now, and is the same job as before")
+        say(f"job {name} belongs to {after.folder} now, and is the same job as before")
     else:
         say(
-            f"job {name} in {after.root} is a job of its own now, with the uid {after.uid}. It writes to the outputs "
+            f"job {name} in {root} is a job of its own now, with the uid {after.uid}. It writes to the outputs "
             "of its application beside the original, unless the configuration names others"
         )

@@ -1,7 +1,8 @@
-"""Who a job is: the uid that was minted once for its folder, and the root that it is bound to.
+"""Who a job is: the uid that was minted once for its folder, and the folder that it is bound to.
 
 The uid is in the names by which systems fence the job's outputs. A copy of the folder has the same uid: started beside
-the original, it would take the original's place. So a uid is bound to the root where it was minted.
+the original, it would take the original's place. So a uid is bound to the folder where it was minted, by its root and
+its name in it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """A job's uid and the root it is bound to, by its canonical URL. Without a root it is bound at the next start."""
+    """A job's uid and the folder it is bound to, by its canonical URL. Without one it is bound at the next start."""
 
     uid: str
-    root: str | None = None
+    folder: str | None = None
 
     def encode(self) -> bytes:
         """The written form."""
-        return orjson.dumps({"format": FORMAT, "uid": self.uid, "root": self.root})
+        return orjson.dumps({"format": FORMAT, "uid": self.uid, "folder": self.folder})
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> JobIdentity:
@@ -47,8 +48,8 @@ class JobIdentity:
             document = fields(orjson.loads(data))
             if integer(document["format"], 1) != FORMAT:
                 raise IncompatibleError(f"`{key}` was written by another version of Penstock: {data[:200]!r}")
-            root = document["root"]
-            return cls(text(document["uid"]), None if root is None else text(root))
+            folder = document["folder"] if "folder" in document else document["root"]
+            return cls(text(document["uid"]), None if folder is None else text(folder))
 
 
 def canonical_root(url: str) -> str:
@@ -64,29 +65,34 @@ def canonical_root(url: str) -> str:
     return Path(unquote(urlsplit(url).path) if scheme else url).expanduser().resolve().as_uri()
 
 
+def canonical_folder(url: str, paths: JobPaths) -> str:
+    """One text for the job's folder in the root `url`."""
+    return f"{canonical_root(url)}/{paths.root}"
+
+
 def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
     """Raise IncompatibleError, saying what to do, if the job's folder is a copy of the one it is bound to. A folder
     that is bound to nothing yet may be anywhere."""
     found = _read(objects, paths)
     if found is not None:
-        _refuse_copy(found[0], paths, canonical_root(url))
+        _refuse_copy(found[0], paths, url)
 
 
 def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
-    """The job's uid, minted by whoever comes first and bound to the root.
+    """The job's uid, minted by whoever comes first and bound to its folder in the root `url`.
 
     Raises:
-        IncompatibleError: it is bound to another root.
+        IncompatibleError: it is bound to another folder.
     """
-    here = canonical_root(url)
+    here = canonical_folder(url, paths)
     for _ in range(_TRIES):
         found = _read(objects, paths)
         if found is None:
             objects.put_if_absent(paths.uid, JobIdentity(secrets.token_hex(6), here).encode())
             continue
         identity, tag = found
-        _refuse_copy(identity, paths, here)
-        if identity.root is not None:
+        _refuse_copy(identity, paths, url)
+        if identity.folder == here:
             return identity.uid
         objects.put_if_match(paths.uid, JobIdentity(identity.uid, here).encode(), tag)
     raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
@@ -99,8 +105,8 @@ def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
 
 
 def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tuple[JobIdentity, JobIdentity]:
-    """Bind the job to the root where its folder is now; what it was before, and what it is now. Call it while its lease
-    is held.
+    """Bind the job to its folder where it is now; what it was before, and what it is now. Call it while its lease is
+    held.
 
     A folder that was `moved` goes on as the job it was. A copy becomes a job with a uid of its own: nothing it does
     fences the original.
@@ -108,15 +114,16 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
     Raises:
         NotFoundError: no job was ever started in the folder.
     """
-    here = canonical_root(url)
+    here = canonical_folder(url, paths)
     for _ in range(_TRIES):
         found = _read(objects, paths)
         if found is None:
             raise NotFoundError(f"no job was ever started in `{paths.root}`: there is no `{paths.uid}`")
         before, tag = found
-        if before.root == here:
+        if before.folder == here:
             return before, before
-        after = JobIdentity(before.uid if moved else secrets.token_hex(6), here)
+        keep = moved or before.folder == canonical_root(url)
+        after = JobIdentity(before.uid if keep else secrets.token_hex(6), here)
         if objects.put_if_match(paths.uid, after.encode(), tag):
             return before, after
     raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
@@ -154,11 +161,12 @@ def _read(objects: ObjectStore, paths: JobPaths) -> tuple[JobIdentity, str] | No
     return JobIdentity.decode(data, paths.uid), tag
 
 
-def _refuse_copy(identity: JobIdentity, paths: JobPaths, here: str) -> None:
-    if identity.root in {None, here}:
+def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
+    here = canonical_folder(url, paths)
+    if identity.folder in {None, here, canonical_root(url)}:  # a root alone is what was written at first
         return
     raise IncompatibleError(
-        f"the folder `{paths.root}` in {here} is a copy: the job in it belongs to {identity.root}. Started here, it "
-        f"would take over the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the "
-        "copy a job of its own; with --moved it stays the same job, for a folder that was moved and left nothing behind"
+        f"the folder {here} is a copy: the job in it belongs to {identity.folder}. Started here, it would take over "
+        f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a job of its "
+        "own; with --moved it stays the same job, for a folder that was moved and left nothing behind"
     )

@@ -1,4 +1,4 @@
-"""To which root a job's uid is bound: a copy of its folder is noticed before it takes over anything."""
+"""To which folder a job's uid is bound: a copy of its folder is noticed before it takes over anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def objects(root: Path) -> FileObjectStore:
     return FileObjectStore(root)
 
 
-def test_a_uid_is_minted_once_and_bound_to_its_root(objects: FileObjectStore, root: Path) -> None:
+def test_a_uid_is_minted_once_and_bound_to_its_folder(objects: FileObjectStore, root: Path) -> None:
     check_root(objects, PATHS, str(root))
     assert known_uid(objects, PATHS) == ""
     uid = settle(objects, PATHS, str(root))
@@ -45,6 +45,29 @@ def test_a_copy_is_refused_with_the_ways_out(objects: FileObjectStore, root: Pat
             start(FileObjectStore(copied), PATHS, str(copied))
         for part in (root.as_uri(), copied.as_uri(), "`penstock job adopt flights-1`", "--moved"):
             assert part in str(refused.value)
+
+
+def test_a_copy_in_the_same_root_is_refused_until_it_is_adopted(objects: FileObjectStore, root: Path) -> None:
+    uid = settle(objects, PATHS, str(root))
+    shutil.copytree(root / PATHS.root, root / OTHER.root)
+    for start in (check_root, settle):
+        with pytest.raises(IncompatibleError) as refused:
+            start(objects, OTHER, str(root))
+        for part in (f"{root.as_uri()}/flights-1.", f"{root.as_uri()}/other-1 ", "`penstock job adopt other-1`"):
+            assert part in str(refused.value)
+    _, after = adopt(objects, OTHER, str(root), moved=False)
+    assert settle(objects, OTHER, str(root)) == after.uid != uid == settle(objects, PATHS, str(root))
+
+
+def test_an_identity_bound_to_a_root_alone_is_bound_to_its_folder_by_the_next_start(
+    objects: FileObjectStore, root: Path
+) -> None:
+    objects.put_if_absent(PATHS.uid, orjson.dumps({"format": 1, "uid": "0123456789ab", "root": root.as_uri()}))
+    check_root(objects, PATHS, str(root))
+    with pytest.raises(IncompatibleError, match="is a copy"):
+        check_root(objects, PATHS, "s3://bucket/jobs")
+    assert settle(objects, PATHS, str(root)) == "0123456789ab"
+    assert JobIdentity.decode(objects.get(PATHS.uid), PATHS.uid).folder == f"{root.as_uri()}/flights-1"
 
 
 def test_another_way_to_the_same_folder_is_no_copy(objects: FileObjectStore, root: Path) -> None:
@@ -68,9 +91,9 @@ def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_stays_what_it_was(
 ) -> None:
     uid = settle(objects, PATHS, str(root))
     before, after = adopt(objects, PATHS, "s3://bucket/jobs", moved=True)
-    assert (before.uid, after) == (uid, JobIdentity(uid, "s3://bucket/jobs"))
+    assert (before.uid, after) == (uid, JobIdentity(uid, "s3://bucket/jobs/flights-1"))
     before, after = adopt(objects, PATHS, str(root), moved=False)
-    assert (before.uid, after.root) == (uid, root.as_uri())
+    assert (before.uid, after.folder) == (uid, f"{root.as_uri()}/flights-1")
     assert settle(objects, PATHS, str(root)) == after.uid != uid
     assert adopt(objects, PATHS, str(root), moved=False) == (after, after)
     with pytest.raises(NotFoundError, match="no job was ever started"):
