@@ -174,8 +174,13 @@ def stop_context(context: SparkContext) -> None:
 
 
 def _is_broken(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, is a broken connection to the JVM."""
-    while error is not None:
+    """Whether an error, or one that led to it, is a broken connection to the JVM.
+
+    An error that is raised again may be in its own chain.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             return True
         error = error.__cause__ or error.__context__

@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_SECONDS = 0.5
 _AT_ONCE = 2
+_NOT_CHOSEN = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
 
 
 @dataclass(slots=True)
@@ -52,15 +53,18 @@ class StopCount:
 
 
 def former_handlers() -> dict[signal.Signals, Any] | None:
-    """What the signals do now, if this is the main thread and the program has not chosen it. Ask before Spark's start,
-    which installs a handler for SIGINT."""
+    """What the signals do now, if this is the main thread and the program has no handlers for them. Ask before Spark's
+    start, which installs a handler for SIGINT.
+
+    A signal may be ignored, as SIGINT is in what a shell script starts in the background. It stays ignored, and the
+    other one stops the jobs.
+    """
     if threading.current_thread() is not threading.main_thread():
         return None
     found: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-    if found[signal.SIGTERM] == _handlers.on_signal:
+    if _handlers.on_signal in found.values():
         return _handlers.former
-    defaults = (signal.default_int_handler, signal.SIG_DFL)
-    return found if all(handler in defaults for handler in found.values()) else None
+    return found if all(handler in _NOT_CHOSEN for handler in found.values()) else None
 
 
 def stop_on_signals(job: Job, ending: Ending, former: dict[signal.Signals, Any]) -> None:
@@ -88,8 +92,8 @@ class _Handlers:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="penstock-signals", daemon=True)
             self._thread.start()
-        for number in SIGNALS:
-            signal.signal(number, self.on_signal)
+        for number, handler in former.items():
+            signal.signal(number, handler if handler is signal.SIG_IGN else self.on_signal)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """In the main thread."""

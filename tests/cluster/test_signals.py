@@ -226,3 +226,13 @@ def test_a_script_that_never_looks_at_its_job_ends_after_the_last_commit(folder:
         assert run.wait() == 128 + signal.SIGTERM
     assert run.stopped_cleanly()
     assert not NOISE.search(run.log), run.log
+
+
+def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: Path) -> None:
+    """Such a shell ignores SIGINT in it; SIGTERM counts all the same."""
+    background = f"'{sys.executable}' signals.py awaits & trap 'kill -TERM $!' TERM; wait; wait $!"
+    with running(folder, "-c", f"import os; os.execv('/bin/sh', ['sh', '-c', {background!r}])") as run:
+        run.process.send_signal(signal.SIGTERM)
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert "after the job" in run.log

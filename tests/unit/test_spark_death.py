@@ -1,0 +1,28 @@
+"""What is said when Spark's JVM has died: found in the chain of an error, whatever that chain looks like."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.engine.gateway import SparkDiedError, spark_died
+from penstock.errors import ContainerLostError
+
+
+def chain(*errors: BaseException) -> BaseException:
+    """Each error is the cause of the one before."""
+    for error, cause in zip(errors, errors[1:], strict=False):
+        error.__cause__ = cause
+    return errors[0]
+
+
+def test_a_broken_connection_anywhere_in_the_chain_counts() -> None:
+    died = spark_died(chain(ContainerLostError("lost"), RuntimeError(), ConnectionRefusedError()), "7-1")
+    assert isinstance(died, SparkDiedError)
+    assert "checkpoint 7-1" in str(died)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_an_error_may_be_in_its_own_chain(length: int) -> None:
+    """One that was raised again while another one was handled that it had caused."""
+    errors = [ContainerLostError(str(number)) for number in range(length)]
+    assert spark_died(chain(*errors, errors[0]), "7-1") is None
