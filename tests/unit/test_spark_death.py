@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from penstock.engine.gateway import SparkDiedError, spark_died
@@ -10,7 +12,7 @@ from penstock.errors import ContainerLostError
 
 def chain(*errors: BaseException) -> BaseException:
     """Each error is the cause of the one before."""
-    for error, cause in zip(errors, errors[1:], strict=False):
+    for error, cause in pairwise(errors):
         error.__cause__ = cause
     return errors[0]
 
