@@ -26,6 +26,13 @@ from penstock.api.graph import (
     SinkSpec,
 )
 from penstock.api.serdes import Json, Serde, String
+from penstock.api.serdes.failures import (
+    input_place,
+    output_place,
+    partition_by_place,
+    process_place,
+    store_place,
+)
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
@@ -73,14 +80,18 @@ class Application:
         _check_name("store", name)
         if name in self._stores:
             raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
-        self._stores[name] = StoreSpec(name, (key or String()).for_store_keys(), value or Json())
+        place = store_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
         """Declare an output stream, `system.stream`. Default serdes: String keys, Json values."""
         name = SystemStream.parse(stream)
         if name in self._outputs:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
-        self._outputs[name] = OutputSpec(name, (key or String()).for_keys(), value or Json())
+        place = output_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._outputs[name] = OutputSpec(name, key.for_keys(), value)
         return name
 
     def graph(self) -> ApplicationGraph:
@@ -148,12 +159,10 @@ class Application:
         name = SystemStream.parse(stream)
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
+        place = input_place(name)
+        key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
         return self._add(
-            lambda i: InputSpec(
-                id=i, upstream=(), key_serde=(key or String()).for_keys(), value_serde=value or Json(), stream=name
-            ),
-            "input",
-            op_id,
+            lambda i: InputSpec(id=i, upstream=(), key_serde=key, value_serde=value, stream=name), "input", op_id
         )
 
     def _process(
@@ -176,18 +185,19 @@ class Application:
                 )
         if not callable(task):
             raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
-        return self._add(
-            lambda i: ProcessSpec(
+
+        def make(i: str) -> ProcessSpec:
+            place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
+            return ProcessSpec(
                 id=i,
                 upstream=tuple(u.id for u in upstream),
                 task=task,
                 stores=names,
-                key_serde=key.for_keys() if key else upstream[0].key_serde,
-                value_serde=value or Json(),
-            ),
-            "process",
-            op_id,
-        )
+                key_serde=default if key is None else place.serde("key", key, default).for_keys(),
+                value_serde=place.serde("value", value, Json()),
+            )
+
+        return self._add(make, "process", op_id)
 
 
 class StreamApplication(Application):
@@ -415,11 +425,14 @@ class MessageStream(Generic[T]):
         process).
         """
         same = self._same()
-        same["key_serde"] = (key or String()).for_keys()
-        same["value_serde"] = value or same["value_serde"]
-        return self._next(
-            "partition_by", id, lambda i: PartitionBySpec(id=i, key_function=function, envelope=envelope, **same)
-        )
+
+        def make(i: str) -> PartitionBySpec:
+            place = partition_by_place(f"operator `{i}`")
+            same["key_serde"] = place.serde("key", key, String()).for_keys()
+            same["value_serde"] = place.serde("value", value, same["value_serde"])
+            return PartitionBySpec(id=i, key_function=function, envelope=envelope, **same)
+
+        return self._next("partition_by", id, make)
 
     def process(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.api.graph import ApplicationGraph, InputSpec, PartitionBySpec, ProcessSpec
-from penstock.api.serdes.failures import Place, input_place, output_place
+from penstock.api.serdes.failures import Place, input_place, output_place, partition_by_place, process_place
 from penstock.runtime.topology import Channel
 
 
@@ -17,8 +17,8 @@ def place_of_channel(channel: Channel, graph: ApplicationGraph) -> Place:
         case InputSpec():
             return input_place(op.stream)
         case PartitionBySpec():
-            return Place(name, ".partition_by(..., {part}={serde})")
+            return partition_by_place(name)
         case ProcessSpec():
-            return Place(name, ".process(..., {part}={serde})")
+            return process_place(name)
         case _:
             return Place(name, "")

@@ -167,7 +167,7 @@ def test_what_is_no_tuple(data: bytes) -> None:
 
 @pytest.mark.parametrize("fields", [(), (ps.Json(),), (ps.String(), ps.SamzaLong()), ("a",), (ps.String,)])
 def test_what_cannot_be_the_fields_of_a_tuple(fields: tuple[Any, ...]) -> None:
-    with pytest.raises(TypeError, match=r"ps\.Tuple\(\)"):
+    with pytest.raises(ps.ConfigError, match=r"ps\.Tuple\(\)"):
         ps.Tuple(*fields)
 
 

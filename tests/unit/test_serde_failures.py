@@ -245,3 +245,51 @@ def test_what_is_proposed_takes_the_object(obj: Any, part: Any) -> None:
         serde = serde.for_store_keys()
         assert serde.from_bytes(serde.to_bytes(obj)) == obj
     assert serde.to_bytes(obj)
+
+
+@pytest.mark.parametrize(
+    ("declare", "text"),
+    [
+        (
+            lambda app: app.store("a", key=ps.String),
+            ("store `a`: the serde of the keys is the class ps.String, not an instance of it: write "
+            'app.store("a", key=ps.String())'),
+        ),
+        (
+            lambda app: app.store("counts", value="json"),
+            ("store `counts`: the serde of the values is 'json', which is not a serde: write "
+            'app.store("counts", value=ps.Json())'),
+        ),
+        (lambda app: app.store("a", key=""), 'is \'\', which is not a serde: write app.store("a", key=ps.String())'),
+        (lambda app: app.store("a", value=Celsius), 'the class Celsius, not an instance of it: write app.store("a", v'),
+        (lambda app: app.store("a", key=ps.Tuple), 'write app.store("a", key=ps.Tuple(ps.String(), ps.Long()))'),
+        (
+            lambda app: app.input("m.in", key=int),
+            ("input `m.in`: the serde of the keys is <class 'int'>, which is not a serde: write "
+            'app.input("m.in", key=ps.Long())'),
+        ),
+        (lambda app: app.input("m.in", value=ps.Json), 'write app.input("m.in", value=ps.Json())'),
+        (lambda app: app.output("m.out", key=ps.Long), 'write app.output("m.out", key=ps.Long())'),
+        (lambda app: app.output("m.out", value=5), "output `m.out`: the serde of the values is 5, which is"),
+        (
+            lambda app: app.input("m.in").partition_by(str, key=ps.Long),
+            ("operator `partition_by-1`: the serde of the keys is the class ps.Long, not an instance of it: write "
+            ".partition_by(..., key=ps.Long())"),
+        ),
+        (lambda app: app.input("m.in").partition_by(str, value=ps.Json, id="p"), "operator `p`: the serde of the v"),
+        (
+            lambda app: app.input("m.in").process(Count, value=ps.Json),
+            ("operator `process-1`: the serde of the values is the class ps.Json, not an instance of it: write "
+            ".process(..., value=ps.Json())"),
+        ),
+        (lambda app: app.input("m.in").process(Count, key="long"), "write .process(..., key=ps.Long())"),
+        (
+            lambda app: app.store("a", key=ps.Tuple(ps.String(), ps.Long)),
+            "ps.Tuple(): the serde of field 1 is the class ps.Long, not an instance of it: write ps.Long()",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_serde_is_refused_where_it_is_declared(declare: Any, text: str) -> None:
+    with pytest.raises(ps.ConfigError) as caught:
+        declare(ps.StreamApplication("a"))
+    assert text in str(caught.value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.given import given_serde
 from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.tuples import Tuple
@@ -48,6 +49,13 @@ class Place:
 
     name: str
     declaration: str
+
+    def serde(self, part: Part, given: object, default: Serde[Any]) -> Serde[Any]:
+        """The serde that was given, or the default without one. Raises ConfigError if what was given is no serde."""
+        if given is None:
+            return default
+        declaration = self.declaration.format(part=part, serde="{serde}")
+        return given_serde(given, f"{self.name}: the serde of the {part}s", declaration)
 
     def unwritable(
         self, part: Part, serde: Serde[Any], obj: object, error: Exception, key: object = None
@@ -98,6 +106,16 @@ def input_place(stream: object) -> Place:
 def output_place(stream: object) -> Place:
     """The place of a declared output stream."""
     return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
+
+
+def partition_by_place(name: str) -> Place:
+    """The place of what a `partition_by` emits; `name` says which."""
+    return Place(name, ".partition_by(..., {part}={serde})")
+
+
+def process_place(name: str) -> Place:
+    """The place of what a `process` emits; `name` says which."""
+    return Place(name, ".process(..., {part}={serde})")
 
 
 def declared(serde: Serde[Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.api.serdes.base import Serde
+from penstock.api.serdes.given import given_serde
+from penstock.errors import ConfigError
 
 _END = b"\x00\x01"
 _ZERO = b"\x00"
@@ -28,17 +30,15 @@ class Tuple(Serde[tuple[Any, ...]]):
     ordered = True
 
     def __init__(self, *fields: Serde[Any]) -> None:
-        """The serdes of the fields, in order. Raises TypeError if the bytes of one do not sort as its objects."""
+        """The serdes of the fields, in order. Raises ConfigError if the bytes of one do not sort as its objects."""
         if not fields:
-            raise TypeError("ps.Tuple() takes the serdes of its fields, as in ps.Tuple(ps.String(), ps.Long())")
-        for field in fields:
-            if not isinstance(field, Serde):
-                raise TypeError(f"ps.Tuple() takes serdes, as in ps.Tuple(ps.String(), ps.Long()), not {field!r}")
-        self.fields = tuple(field.for_store_keys() for field in fields)
-        for given, field in zip(fields, self.fields, strict=True):
+            raise ConfigError("ps.Tuple() takes the serdes of its fields, as in ps.Tuple(ps.String(), ps.Long())")
+        given = [given_serde(field, f"ps.Tuple(): the serde of field {i}") for i, field in enumerate(fields)]
+        self.fields = tuple(serde.for_store_keys() for serde in given)
+        for serde, field in zip(given, self.fields, strict=True):
             if not field.ordered:
-                raise TypeError(
-                    f"the bytes of ps.{type(given).__name__}() do not sort as its objects, so it cannot be a field of "
+                raise ConfigError(
+                    f"the bytes of ps.{type(serde).__name__}() do not sort as its objects, so it cannot be a field of "
                     "ps.Tuple(): use String, Bytes, Integer, Long, Double or Tuple"
                 )
 

@@ -1,0 +1,51 @@
+"""Where an application names a serde, it is one: not its class, its name or a type of Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.api.serdes.base import Serde
+from penstock.errors import ConfigError
+
+_TUPLE = "ps.Tuple(ps.String(), ps.Long())"
+_MEANT = {
+    "bytes": "ps.Bytes()",
+    "str": "ps.String()",
+    "string": "ps.String()",
+    "int": "ps.Long()",
+    "long": "ps.Long()",
+    "integer": "ps.Integer()",
+    "float": "ps.Double()",
+    "double": "ps.Double()",
+    "json": "ps.Json()",
+    "dict": "ps.Json()",
+    "list": "ps.Json()",
+    "tuple": _TUPLE,
+}
+
+
+def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serde[Any]:
+    """The serde that was given. Raises ConfigError if it is none.
+
+    Args:
+        given: what the application gave.
+        where: names what the serde is for, as "store `totals`: the serde of the keys".
+        declaration: declares a serde there, as `app.store("totals", key={serde})`.
+    """
+    if isinstance(given, Serde):
+        return given
+    if isinstance(given, type) and issubclass(given, Serde):
+        made = _made(given)
+        what = f"the class {made.partition('(')[0]}, not an instance of it"
+    else:
+        name = given.__name__ if isinstance(given, type) else given
+        made = _MEANT.get(name.lower(), "ps.String()") if isinstance(name, str) else "ps.String()"
+        what = f"{given!r}, which is not a serde"
+    raise ConfigError(f"{where} is {what}: write {declaration.format(serde=made)}")
+
+
+def _made(serde: type[Serde[Any]]) -> str:
+    """How an instance of the class is made."""
+    if not serde.__module__.startswith("penstock."):
+        return f"{serde.__qualname__}()"
+    return _TUPLE if serde.__name__ == "Tuple" else f"ps.{serde.__name__}()"
