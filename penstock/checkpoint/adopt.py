@@ -12,6 +12,7 @@ from penstock.checkpoint.edit import MAX_OFFSET, Content, inputs_text
 from penstock.checkpoint.imported import SamzaCheckpoint, SamzaTask
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.system.base import PartitionOffsets
+from penstock.wording import counted
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -81,7 +82,8 @@ def _refuse_other_tasks(found: SamzaCheckpoint, target: Target) -> None:
         which = [f"has nothing of {_tasks(missing)}"] if missing else []
         which += [f"has also {_tasks(more)}"] if more else []
         raise IncompatibleError(
-            f"the job has {target.task_count} tasks, 0 to {target.task_count - 1}; the file {' and '.join(which)}. "
+            f"the job has {counted(target.task_count, 'task')}, 0 to {target.task_count - 1}; the file "
+            f"{' and '.join(which)}. "
             "Keys would move away from their state"
         )
 

@@ -19,6 +19,7 @@ from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.checkpoint.versions import Markers
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
+from penstock.wording import counted
 
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
 
@@ -67,14 +68,17 @@ def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: C
     messages, passed_over = _last_messages(lines)
     tasks = {task for task, _ in messages}
     there = Counter(version for _, version in messages)
-    notes = [f"{count} messages of type `{name}` are passed over" for name, count in sorted(passed_over.items())]
+    notes = [
+        f"passed over: {counted(count, 'message')} of type `{name}`" for name, count in sorted(passed_over.items())
+    ]
     if not tasks:
         raise ConfigError("; ".join(["there is no checkpoint in the file", *notes]))
     version = next((each for each in read_versions if there[each] == len(tasks)), None)
     if version is None:
-        found = ", ".join(f"version {each} of {count} tasks" for each, count in sorted(there.items()))
+        found = ", ".join(f"version {each} of {counted(count, 'task')}" for each, count in sorted(there.items()))
         raise IncompatibleError(
-            f"the file is of {len(tasks)} tasks and has {found}: no version that task.checkpoint.read.versions allows ("
+            f"the file is of {counted(len(tasks), 'task')} and has {found}: no version that "
+            "task.checkpoint.read.versions allows ("
             f"{','.join(map(str, read_versions))}) is there for all of them"
         )
     notes += [f"version {each} is there too and is passed over" for each in sorted(there) if each != version]

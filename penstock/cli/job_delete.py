@@ -19,6 +19,7 @@ from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.roots import BackendRoots
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,8 @@ def _show(content: JobContent) -> None:
             ("job root", content.root),
             *(("root of a backend", root) for root in content.roots),
             ("checkpoints", content.checkpoints),
-            ("state", f"{content.state_objects} objects, {size_text(content.state_bytes)}"),
-            ("metadata", f"{content.metadata_objects} objects"),
+            ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
+            ("metadata", counted(content.metadata_objects, "object")),
             *(("folder of this host", folder) for folder in content.folders),
         ]
     )

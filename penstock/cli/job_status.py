@@ -25,6 +25,7 @@ from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,10 @@ def input_status(
 
 def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> str | None:
     if next_offsets.keys() != ends.keys():
-        return f"it has {len(ends)} partitions now, the checkpoint has {len(next_offsets)}: the job will not start"
+        return (
+            f"it has {counted(len(ends), 'partition')} now, the checkpoint has {len(next_offsets)}: the job will "
+            "not start"
+        )
     for partition, offset in sorted(next_offsets.items()):
         end = ends[partition]
         if not end.oldest <= offset <= end.upcoming:

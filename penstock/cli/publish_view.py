@@ -11,6 +11,7 @@ from penstock.cli.errors import say
 from penstock.cli.output import size_text, stderr_console
 from penstock.system.base import System
 from penstock.system.publish import Published, PublishOptions, publish
+from penstock.wording import counted
 
 _LOG_EVERY_S = 5.0
 
@@ -23,7 +24,7 @@ class _Rate:
 
     def text(self, messages: int, size: int) -> str:
         rate = messages / max(time.monotonic() - self._began, 0.001)
-        return f"{messages:,} messages, {size_text(size)}, {rate:,.0f}/s"
+        return f"{counted(messages, 'message')}, {size_text(size)}, {rate:,.0f}/s"
 
 
 def publish_with_progress(system: System, stream: SystemStream, file: str, options: PublishOptions) -> str:

@@ -17,6 +17,7 @@ from penstock.cli.run_view import RunDisplay, RunObserver, open_display
 from penstock.cli.stop_signals import StopSignals
 from penstock.config.load import load_config
 from penstock.errors import UserCodeError
+from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.engine.job import Job
@@ -91,7 +92,7 @@ def _run_to_end(job: Job, signals: StopSignals) -> None:
     finally:
         display.close()
     done = job.progress.total_input_rows if job.progress else 0
-    end = f"{done:,} messages in {time.monotonic() - began:.1f} s, last checkpoint {job.last_checkpoint}"
+    end = f"{counted(done, 'message')} in {time.monotonic() - began:.1f} s, last checkpoint {job.last_checkpoint}"
     if stops > 1:
         say(f"job {job.name} was stopped at once: {end}; what came after it will be processed again")
         raise typer.Exit(1)

@@ -20,6 +20,7 @@ from penstock.startpoint.serde import (
     parse,
     parse_coordinator_key,
 )
+from penstock.wording import counted
 
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
@@ -66,7 +67,11 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
             found += _requests(namespace, key, value)
         except (CorruptError, ConfigError) as error:
             raise CorruptError(f"line {number}: {error}") from error
-    return found, [f"{passed_over} messages are no startpoints and are passed over"] if passed_over else []
+    return found, _notes(passed_over)
+
+
+def _notes(passed_over: int) -> list[str]:
+    return [f"passed over: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
 
 
 def _message(line: str) -> tuple[str, str, str | None]:

@@ -15,6 +15,7 @@ from penstock.cli.startpoint_job import open_startpoint_job
 from penstock.cli.startpoint_set import AppOption, DryRun
 from penstock.cli.startpoint_write import ask_for
 from penstock.errors import ConfigError
+from penstock.wording import counted
 
 
 def import_startpoints(
@@ -42,7 +43,8 @@ def import_startpoints(
         now_ms, ttl_ms = time.time_ns() // 1_000_000, target.found.config.job.startpoint_ttl_ms
         live = [request for request in found if not request.is_expired(now_ms, ttl_ms)]
         if len(live) < len(found):
-            notes.append(f"{len(found) - len(live)} startpoints are expired (job.startpoint.ttl.ms) and passed over")
+            expired = counted(len(found) - len(live), "startpoint")
+            notes.append(f"passed over: {expired} older than job.startpoint.ttl.ms")
         if not live:
             raise ConfigError("; ".join(["there is no startpoint to apply in the file", *notes]))
         ask_for(target, live, dry_run=dry_run, as_json=as_json, notes=notes)

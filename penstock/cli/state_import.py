@@ -13,6 +13,7 @@ from penstock.cli.errors import say
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, print_table
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.cli.state_import_target import StoreTarget
@@ -161,13 +162,11 @@ def _mapping(state: SparkState, target: StoreTarget, function: str | None, *, ra
 
 def _show(state: SparkState, target: StoreTarget, mapping: EntryMapping) -> None:
     serdes = target.spec.key_serde.name, target.spec.value_serde.name
+    partitions = counted(state.store.partitions, "partition")
     print_facts(
         [
             ("from", state.checkpoint.url),
-            (
-                "state",
-                f"{state.name} ({state.operator.name}), {state.store.partitions} partitions, batch {state.batch}",
-            ),
+            ("state", f"{state.name} ({state.operator.name}), {partitions}, batch {state.batch}"),
             ("to", f"store `{target.spec.name}` ({' '.join(serdes)}) of job {target.found.paths.root}"),
             ("tasks", target.tasks),
             ("positions", "as they are" if target.ran else "where a first start begins: the job never ran"),
@@ -212,6 +211,7 @@ def _tell(facts: ImportFacts, *, ran: bool) -> None:
         )
     left = f", {facts.left_out:,} left out" if facts.left_out else ""
     say(
-        f"{sum(facts.entries):,} entries imported into store `{facts.store}`{left}: checkpoint {facts.checkpoint} is "
+        f"{counted(sum(facts.entries), 'entry')} imported into store `{facts.store}`{left}: checkpoint "
+        f"{facts.checkpoint} is "
         f"the last one of job `{facts.job}` now, and its next start begins there"
     )

@@ -31,6 +31,7 @@ from penstock.state.spark.load import BaseUpload, StoreLoad
 from penstock.state.spark.mapping import EntryMapping
 from penstock.state.spark.reader import SparkState
 from penstock.system.partitioner import partition_of
+from penstock.wording import counted
 
 _UPLOADERS = 4
 _SHOW_EVERY = 5000
@@ -82,7 +83,9 @@ def _fill(state: SparkState, mapping: EntryMapping, target: StoreTarget, load: S
                     else:
                         load.put(partition_of(entry.partition_key, owners), entry.key, entry.value)
                     if count % _SHOW_EVERY == 0:
-                        text = f"partition {partition} of {state.store.partitions}, {sum(load.entries):,} entries"
+                        text = (
+                            f"partition {partition} of {state.store.partitions}, {counted(sum(load.entries), 'entry')}"
+                        )
                         bar.update(shown, description=f"reading: {text}")
     return left_out
 

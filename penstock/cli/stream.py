@@ -16,6 +16,7 @@ from penstock.cli.output import print_facts, print_json, print_table
 from penstock.cli.stream_retain import RetentionAge, RetentionBytes, retention_of
 from penstock.cli.streams import StreamName, open_stream
 from penstock.system.base import System
+from penstock.wording import counted
 
 app = typer.Typer(help="Create, fill, look at, limit and delete streams.", no_args_is_help=True)
 app.command("tail")(tail.tail)
@@ -79,10 +80,8 @@ def create(
         made = admin.create_stream(stream.stream, partitions, retention)
     finally:
         admin.close()
-    noun = "partition" if partitions == 1 else "partitions"
-    typer.echo(
-        f"created `{stream}` with {partitions} {noun}" if made else f"`{stream}` exists with {partitions} {noun}"
-    )
+    size = counted(partitions, "partition")
+    typer.echo(f"created `{stream}` with {size}" if made else f"`{stream}` exists with {size}")
 
 
 @app.command("publish")

@@ -18,6 +18,7 @@ from penstock.cli.streams import StreamName, open_stream
 from penstock.config.model import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.registry import open_system
+from penstock.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +85,43 @@ def delete_stream(
     admin = system.admin()
     try:
         ends = admin.offsets(stream.stream)
-        users = _readers(stream, config, assignments)
+        readers = _readers(stream, config, assignments)
         owner = admin.owner(stream.stream)
-        if owner is not None:
-            users.append(f"{owner}, whose changelog it is")
-        if users and not force:
-            raise ConfigError(
-                f"stream `{stream}` is used by {', '.join(users)}. Delete the job first (`penstock job delete`), or "
-                "add --force: the job can then not continue"
-            )
+        if (readers or owner is not None) and not force:
+            raise ConfigError(_used(stream, readers, owner))
         messages = sum(end.upcoming - end.oldest for end in ends.values())
-        confirm(f"Delete stream `{stream}` with {len(ends)} partitions and {messages:,} messages?", yes=yes)
+        size = counted(len(ends), "partition"), counted(messages, "message")
+        confirm(f"Delete stream `{stream}` with {' and '.join(size)}?", yes=yes)
         admin.delete_stream(stream.stream)
     finally:
         admin.close()
     if as_json:
         print_json({"stream": str(stream), "deleted": True, "messages": messages})
     else:
-        typer.echo(f"deleted `{stream}`: {len(ends)} partitions, {messages:,} messages")
+        typer.echo(f"deleted `{stream}`: {', '.join(size)}")
+
+
+def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
+    uses = []
+    if readers:
+        uses.append(f"is read by {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}")
+    if owner is not None:
+        uses.append(f"is the changelog of {owner}")
+    first = "the job" if len(readers) < 2 else "the jobs"
+    return (
+        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} can "
+        "then not continue"
+    )
 
 
 def _readers(stream: SystemStream, config: Path | None, assignments: list[str] | None) -> list[str]:
-    """The jobs whose last checkpoint has a position in the stream."""
+    """The names of the jobs whose last checkpoint has a position in the stream."""
     from penstock.checkpoint.log import CheckpointLog
 
     with open_all_jobs(config, assignments) as jobs:
         latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
     return [
-        f"job {name}, which reads it"
+        name
         for name, record in latest.items()
         if record is not None and stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     ]

@@ -21,6 +21,7 @@ from penstock.cli.output import utc_text
 from penstock.cli.streams import StreamName, open_stream
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemReader
+from penstock.wording import counted
 
 _LAST = 10
 _CHUNK = 1000
@@ -126,7 +127,8 @@ class StreamTail:
             return ends
         if self._partition not in ends:
             raise NotFoundError(
-                f"stream `{self._stream}` has no partition {self._partition}: its {len(ends)} are numbered from 0"
+                f"stream `{self._stream}` has no partition {self._partition}: it has "
+                f"{counted(len(ends), 'partition')}, numbered from 0"
             )
         return {self._partition: ends[self._partition]}
 

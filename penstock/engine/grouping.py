@@ -9,6 +9,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.startpoint.request import task_name
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def _refuse_missing(wanted: PartitionRange, ssps: Collection[SystemStreamPartiti
         )
     if wanted.last >= partitions:
         raise ConfigError(
-            f"`task.broadcast.inputs` names `{wanted}`, but `{wanted.stream}` has {partitions} partitions, the last "
+            f"`task.broadcast.inputs` names `{wanted}`, but `{wanted.stream}` has "
+            f"{counted(partitions, 'partition')}, the last "
             f"one is {partitions - 1}"
         )

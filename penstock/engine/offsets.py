@@ -11,6 +11,7 @@ from penstock.checkpoint.edit import NextOffsets
 from penstock.engine.pace import Pace, fair_shares
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
+from penstock.wording import counted
 
 Ends = Mapping[SystemStreamPartition, PartitionOffsets]
 
@@ -66,7 +67,8 @@ def resumed_positions(
         now = {ssp.partition for ssp in first if ssp.system_stream == stream}
         if before and before != now:
             raise IncompatibleError(
-                f"input `{stream}` had {len(before)} partitions at the checkpoint and has {len(now)} now. Keys would "
+                f"input `{stream}` had {counted(len(before), 'partition')} at the checkpoint and has {len(now)} "
+                "now. Keys would "
                 "move away from their state. Give the job a new `job.id` to start afresh, or restore the stream"
             )
     return {at: saved.get(at, first[at.ssp]) for at in readers}

@@ -36,6 +36,7 @@ from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
 from penstock.system.registry import open_system
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,8 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
     """Raise IncompatibleError if the application cannot go on from the checkpoint."""
     if record.task_count != tasks:
         raise IncompatibleError(
-            f"checkpoint {record.id} was made with {record.task_count} tasks, now there are {tasks}: the largest "
+            f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
+            "largest "
             "partition count of the inputs, job.intermediate.stream.partitions or task.broadcast.inputs has changed. "
             "Keys would move away from their state. Set it back, or give the job a new `job.id`"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.engine.offsets import Positions
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class BatchProgress:
     processed: int
 
     def __str__(self) -> str:
-        return f"batch {self.batch} of {self.messages:,} messages, {self.processed:,} processed"
+        return f"batch {self.batch} of {counted(self.messages, 'message')}, {self.processed:,} processed"
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.wording import counted
+
 if TYPE_CHECKING:
     from penstock.engine.job import Job
     from penstock.engine.progress import BatchProgress
@@ -44,8 +46,8 @@ class RunView:
     def messages_text(self) -> str:
         """Messages done, of how many, or how many are left."""
         if self.total is not None:
-            return f"{self.done:,} of {self.total:,} messages"
-        return f"{self.done:,} messages" + (f" ({self.lag:,} behind)" if self.lag else "")
+            return f"{self.done:,} of {counted(self.total, 'message')}"
+        return counted(self.done, "message") + (f" ({self.lag:,} behind)" if self.lag else "")
 
     @property
     def batch_text(self) -> str:

@@ -25,6 +25,7 @@ from penstock.api.serdes import Bytes, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.errors import ConfigError
+from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
 """Not a name an operator can have."""
@@ -171,8 +172,10 @@ def _check_stores(graph: ApplicationGraph, stage_of: dict[str, int]) -> None:
             )
     unused = [s.name for s in graph.stores if s.name not in users]
     if unused:
-        names = ", ".join(f"`{name}`" for name in unused)
-        raise ConfigError(f"store {names} is declared but no operator uses it: name it in process(..., stores=[...])")
+        names = listed([f"`{name}`" for name in unused])
+        what = f"store {names} is" if len(unused) == 1 else f"stores {names} are"
+        them = "it" if len(unused) == 1 else "them"
+        raise ConfigError(f"{what} declared but no operator uses {them}: name {them} in process(..., stores=[...])")
 
 
 class _Channels:

@@ -13,6 +13,7 @@ from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.startpoint.fan_out import FanOut, TaskInputs, counting, fan_out
 from penstock.startpoint.request import StartpointRequest, WithState, task_name
 from penstock.system.base import PartitionOffsets
+from penstock.wording import counted
 
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
 """The offset a request means now. Raises what `SystemAdmin.resolve_startpoint_to_offset` raises."""
@@ -179,7 +180,9 @@ def _refuse_misplaced(request: StartpointRequest, inputs: JobInputs) -> None:
         raise _refused(request, f"`{stream}` is {inputs.others[stream]}")
     partitions = {each.partition for ssps in inputs.tasks.values() for each in ssps if each.system_stream == stream}
     if partitions:
-        raise _refused(request, f"input `{stream}` has {len(partitions)} partitions, there is no {ssp.partition}")
+        raise _refused(
+            request, f"input `{stream}` has {counted(len(partitions), 'partition')}, there is no {ssp.partition}"
+        )
     known = sorted({str(each.system_stream) for ssps in inputs.tasks.values() for each in ssps})
     raise _refused(request, f"`{stream}` is no input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
 

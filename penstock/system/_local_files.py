@@ -32,6 +32,7 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.os_errors import explain
 from penstock.system._local_retention import write_retention
 from penstock.system._sqlite import connect, transaction, translate
+from penstock.wording import counted
 
 FORMAT = 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
@@ -164,7 +165,8 @@ class LocalFiles:
         found = self._describe_existing(stream, target)
         if found.partitions != partitions:
             raise IncompatibleError(
-                f"the stream `{self.system}.{stream}` exists with {found.partitions} partitions; {partitions} were "
+                f"the stream `{self.system}.{stream}` exists with {counted(found.partitions, 'partition')}; "
+                f"{partitions} were "
                 "asked for. A partition count cannot be changed: create a stream of another name"
             )
         return False

@@ -22,6 +22,7 @@ from penstock.api.startpoint import (
     StartpointVisitor,
 )
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.wording import counted
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -235,7 +236,9 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
     def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
         found = self._admin.offsets(ssp.stream)
         if ssp.partition not in found:
-            raise NotFoundError(f"stream `{ssp.system_stream}` has {len(found)} partitions, there is no `{ssp}`")
+            raise NotFoundError(
+                f"stream `{ssp.system_stream}` has {counted(len(found), 'partition')}, there is no `{ssp}`"
+            )
         return found[ssp.partition]
 
 

@@ -26,6 +26,7 @@ from penstock.system.base import (
     SystemWriter,
     WriterIdentity,
 )
+from penstock.wording import counted
 
 
 @dataclass(slots=True)
@@ -103,7 +104,8 @@ class MemorySystem(System):
                 return True
             if len(found) != partitions:
                 raise IncompatibleError(
-                    f"the stream `{self.name}.{stream}` exists with {len(found)} partitions; {partitions} were asked "
+                    f"the stream `{self.name}.{stream}` exists with {counted(len(found), 'partition')}; "
+                    f"{partitions} were asked "
                     "for"
                 )
             return False

@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.system._records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
+from penstock.wording import counted
 
 __all__ = ["Format", "MalformedRecordError", "PublishOptions", "Published", "publish", "read_records"]
 
@@ -96,7 +97,7 @@ def publish(
             if progress is not None:
                 progress(done.messages, done.bytes)
     except PenstockError as error:
-        raise type(error)(f"{error}\n{_progress_made(done, appender.of_this_batch, source)}") from error
+        raise type(error)(f"{error}{_progress_made(done, appender.of_this_batch, source)}") from error
     finally:
         writer.close()
     return done
@@ -202,6 +203,18 @@ def _now() -> int:
 
 
 def _progress_made(done: Published, of_this_batch: int, source: str) -> str:
-    where = f", up to line {done.last_line} of {source}" if done.messages else ""
-    more = f", and {of_this_batch} messages of the batch after it" if of_this_batch else ""
-    return f"Before this, {done.messages} messages were published{where}{more}."
+    whole = f"{_were(done.messages)} published, up to line {done.last_line} of {source}"
+    part = f"{_were(of_this_batch)} published, part of a batch"
+    match done.messages > 0, of_this_batch > 0:
+        case True, True:
+            return f"\nBefore this, {whole}; then {part}."
+        case True, False:
+            return f"\nBefore this, {whole}."
+        case False, True:
+            return f"\nBefore this, {part}."
+        case _:
+            return ""
+
+
+def _were(messages: int) -> str:
+    return f"{counted(messages, 'message')} {'was' if messages == 1 else 'were'}"

@@ -44,4 +44,5 @@ def published(count: int = 20, partitions: int = 4) -> None:
     Path("in.jsonl").write_text(lines)
     call("stream", "create", "flights", "--partitions", str(partitions))
     options = ("--key", "id", "--timestamp", "at")
-    assert f"{count} messages" in call("stream", "publish", "flights", "--file", "in.jsonl", *options)[0]
+    said = call("stream", "publish", "flights", "--file", "in.jsonl", *options)[0]
+    assert f"published to `local.flights`: {count} message" in said

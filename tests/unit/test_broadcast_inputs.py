@@ -85,7 +85,7 @@ def test_a_wrong_value(raw: object, said: str) -> None:
 
 def test_a_range_as_large_as_can_be_written_is_not_counted_through() -> None:
     (found,) = BroadcastInputs().parse("local.rates#[0-999999999]")
-    with pytest.raises(ConfigError, match=r"`local.rates` has 1 partitions, the last one is 0"):
+    with pytest.raises(ConfigError, match=r"`local.rates` has 1 partition, the last one is 0"):
         group_inputs([SSP("local", "rates", 0)], [found])
     with pytest.raises(RefusedError):
         BroadcastInputs().parse("local.rates#[0-9999999999]")

@@ -156,7 +156,7 @@ def test_the_preferred_version_that_all_tasks_have_counts(job: StoppedJob) -> No
     import_into(both[:3])
     assert job.last.next_offsets == {0: {ssp(0): 2}, 1: {ssp(1): 2}}, "version 2 is there of one task only"
     before = job.files()
-    assert "version 1 of 1 tasks, version 2 of 1" in import_into([both[0], both[3]], status=1)[1]
+    assert "version 1 of 1 task, version 2 of 1" in import_into([both[0], both[3]], status=1)[1]
     said = import_into(both[:2], "-c", "task.checkpoint.read.versions=2", status=1)[1]
     assert "task.checkpoint.read.versions" in said
     assert job.files() == before
@@ -179,7 +179,7 @@ def test_unknown_fields_are_ignored_and_unknown_types_noted(job: StoppedJob) -> 
     facts = call_json(
         "import", "flights", "-", "--yes", text="\n".join([*lines, line(0, 2, "?", type="checkpoint-v3")])
     )
-    assert facts["notes"] == ["1 messages of type `checkpoint-v3` are passed over"]
+    assert facts["notes"] == ["passed over: 1 message of type `checkpoint-v3`"]
     assert job.last.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}
 
 

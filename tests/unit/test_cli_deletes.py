@@ -77,7 +77,10 @@ def test_a_stream_is_deleted_only_if_that_was_said() -> None:
 
 def test_a_stream_that_a_job_reads_stays(objects: FileObjectStore) -> None:
     published(3, partitions=2)
-    assert "used by job totals-1, which reads it" in call("stream", "delete", "flights", "--yes", status=2)[1]
+    assert (
+        "`local.flights` is read by job totals-1. Delete the job first"
+        in call("stream", "delete", "flights", "--yes", status=2)[1]
+    )
     assert call_json("stream", "list")[0]["messages"] == 3
     call("stream", "delete", "flights", "--yes", "--force")
     assert call_json("stream", "list") == []
@@ -89,7 +92,7 @@ def test_a_changelog_stays(home: Path) -> None:
     admin.own("log", "store `s` of job totals-1")
     admin.close()
     assert call_json("stream", "list")[0]["owner"] == "store `s` of job totals-1"
-    assert "store `s` of job totals-1, whose changelog it is" in call("stream", "delete", "log", "-y", status=2)[1]
+    assert "is the changelog of store `s` of job totals-1. Delete" in call("stream", "delete", "log", "-y", status=2)[1]
 
 
 def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, home: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, hom
 
 def test_what_goes_is_named(objects: FileObjectStore) -> None:
     out, error = call("job", "delete", "totals", "--yes")
-    assert "1 objects, 2.0 KB" in out
+    assert "1 object, 2.0 KB" in out
     assert "job totals-1 was deleted" in error
 
 

@@ -290,8 +290,8 @@ def test_import_of_samzas_messages(job: StoppedJob) -> None:
         (0, None, "2"),
         (1, "Partition 1", "6"),
     ]
-    assert any("1 messages are no startpoints" in note for note in found["notes"])
-    assert any("1 startpoints are expired" in note for note in found["notes"])
+    assert any("passed over: 1 message without" in note for note in found["notes"])
+    assert any("passed over: 1 startpoint older" in note for note in found["notes"])
     assert "line 1" in call("import", "flights", "-", text='{"key":"x","value":null}', status=1)[1]
     call("import", "flights", "-", text=message("set-config", "a", {}), status=2)
 

@@ -66,7 +66,7 @@ def test_publish_names_the_line_that_is_wrong() -> None:
     out, error = call("stream", "publish", "s", "--file", "in.jsonl", status=2)
     assert not out
     assert "line 2" in error
-    assert "0 messages were published" in error
+    assert "published" not in error
     assert "there is no file" in call("stream", "publish", "s", "--file", "no.jsonl", status=1)[1]
 
 

@@ -234,7 +234,7 @@ def test_a_zip_with_two_members(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read(system: MemorySystem, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no file"):
+    with pytest.raises(NotFoundError, match=r"there is no file .*none.jsonl to publish$"):
         publish(system, "s", str(tmp_path / "none.jsonl"), PublishOptions())
     with pytest.raises(ConfigError, match="cannot be read"):
         publish(system, "s", str(tmp_path), PublishOptions(format="csv"))
@@ -252,9 +252,7 @@ def test_a_failed_append_says_what_was_published(tmp_path: Path) -> None:
     system.admin().create_stream("s", PARTITIONS)
     (tmp_path / "root" / "s" / "2.db").write_bytes(b"no database" * 100)
     source = write(tmp_path / "in.jsonl", '{"n": 1}\n' * 30)
-    with pytest.raises(
-        PenstockError, match=r"(?s)2\.db.*Before this, 0 messages .*, and 20 messages of the batch after"
-    ):
+    with pytest.raises(PenstockError, match=r"(?s)2\.db.*Before this, 20 messages were published, part of a batch"):
         publish(system, "s", source, PublishOptions())
 
 

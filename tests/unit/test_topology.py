@@ -158,6 +158,9 @@ def test_a_store_nobody_uses() -> None:
     app.store("s")
     with pytest.raises(ps.ConfigError, match="store `s` is declared but no operator uses it"):
         plan_topology(app.graph())
+    app.store("t")
+    with pytest.raises(ps.ConfigError, match="stores `s` and `t` are declared but no operator uses them: name them in"):
+        plan_topology(app.graph())
 
 
 def test_code_with_a_collector_reaches_every_output() -> None:

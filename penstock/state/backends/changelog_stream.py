@@ -42,6 +42,7 @@ from penstock.state.backends.changelog_partition import (
 )
 from penstock.state.records import Changes
 from penstock.system.base import OffsetRange, SystemAdmin
+from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +222,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 logger.warning("the changelog `%s` is not compacted: %s", ssp.system_stream, error)
                 continue
             if dropped:
-                names.append(f"{ssp.system_stream}/{ssp.partition} <= offset {offsets.end - 1}: {dropped} records")
+                names.append(
+                    f"{ssp.system_stream}/{ssp.partition} <= offset {offsets.end - 1}: {counted(dropped, 'record')}"
+                )
         return Garbage(tuple(names))
 
     def close(self) -> None:
@@ -266,7 +269,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         found = self._admin(stream).partition_count(stream.stream)
         if found != self._context.tasks:
             raise ConfigError(
-                f"the changelog `{stream}` has {found} partitions, the job {self._context.tasks} tasks: name another "
+                f"the changelog `{stream}` has {counted(found, 'partition')}, the job "
+                f"{counted(self._context.tasks, 'task')}: name another "
                 "stream as `stores.<name>.changelog`, or start the job with another `job.id`"
             )
 

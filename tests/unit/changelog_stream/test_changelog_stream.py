@@ -262,7 +262,7 @@ def test_another_stream_is_a_new_base(harness: BackendHarness, system: System) -
     assert marker_of(markers).ssp.stream == "renamed"
     assert harness.restore(markers["first"]) == {b"a": b"1", b"b": b"1"}
     planned = harness.collect([markers], [old], epoch=2, dry_run=True)
-    assert planned.names == (f"local.{STREAM}/0 <= offset 0: 1 records",)
+    assert planned.names == (f"local.{STREAM}/0 <= offset 0: 1 record",)
     assert harness.collect([markers], [old], epoch=2) == planned
     assert log(system) == []
     assert harness.restore(markers["first"]) == {b"a": b"1", b"b": b"1"}

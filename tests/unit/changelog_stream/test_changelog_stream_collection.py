@@ -72,7 +72,7 @@ def test_a_collection_waits_until_much_is_new(harness: BackendHarness, system: S
         markers.append(task.commit(first={b"%d" % (number % 10): b"y"}))
         dropped += harness.collect(markers[-1:], markers[-2:-1], epoch=1).names
     assert [name.rpartition(" <= ")[2] for name in dropped] == [
-        "offset 10: 1 records",
+        "offset 10: 1 record",
         "offset 20: 10 records",
     ]
     markers.append(task.commit(first={b"0": b"z"}))
