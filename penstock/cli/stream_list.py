@@ -14,7 +14,7 @@ from penstock.cli.confirm import Yes, confirm
 from penstock.cli.jobs import open_all_jobs
 from penstock.cli.options import AsJson, Assignments, ConfigFile, load_without_job
 from penstock.cli.output import print_json, print_table
-from penstock.cli.streams import StreamName, open_stream
+from penstock.cli.streams import StreamName, no_stream, open_stream
 from penstock.config.model import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.registry import open_system
@@ -84,7 +84,10 @@ def delete_stream(
     system, stream = open_stream(name, config, assignments)
     admin = system.admin()
     try:
-        ends = admin.offsets(stream.stream)
+        try:
+            ends = admin.offsets(stream.stream)
+        except NotFoundError:
+            raise no_stream(stream) from None
         readers = _readers(stream, config, assignments)
         owner = admin.owner(stream.stream)
         if (readers or owner is not None) and not force:

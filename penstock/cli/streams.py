@@ -10,7 +10,7 @@ import typer
 from penstock.api.ssp import SystemStream
 from penstock.cli.options import load_without_job
 from penstock.config.model import DEFAULT_SYSTEM
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import System
 from penstock.system.registry import open_system
 
@@ -22,6 +22,13 @@ StreamName = Annotated[
         show_default=False,
     ),
 ]
+
+
+def no_stream(stream: SystemStream) -> NotFoundError:
+    """The error where a command is about a stream that should be there, so that creating it is no advice."""
+    return NotFoundError(
+        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` shows those that do"
+    )
 
 
 def open_stream(name: str, file: Path | None, assignments: list[str] | None) -> tuple[System, SystemStream]:

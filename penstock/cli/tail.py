@@ -18,7 +18,7 @@ import typer
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import utc_text
-from penstock.cli.streams import StreamName, open_stream
+from penstock.cli.streams import StreamName, no_stream, open_stream
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemReader
 from penstock.wording import counted
@@ -122,7 +122,10 @@ class StreamTail:
                 yield from self._merged(starts, ends)
 
     def _ends(self) -> dict[int, PartitionOffsets]:
-        ends = self._admin.offsets(self._stream.stream)
+        try:
+            ends = self._admin.offsets(self._stream.stream)
+        except NotFoundError:
+            raise no_stream(self._stream) from None
         if self._partition is None:
             return ends
         if self._partition not in ends:

@@ -70,13 +70,19 @@ def test_publish_names_the_line_that_is_wrong() -> None:
     assert "there is no file" in call("stream", "publish", "s", "--file", "no.jsonl", status=1)[1]
 
 
-@pytest.mark.parametrize("arguments", [("describe", "no"), ("tail", "no"), ("publish", "no", "--file", "in.jsonl")])
+@pytest.mark.parametrize("arguments", [("describe", "no"), ("publish", "no", "--file", "in.jsonl")])
 def test_a_stream_that_is_not_there(arguments: tuple[str, ...]) -> None:
     Path("in.jsonl").write_text("{}\n")
     out, error = call("stream", *arguments, status=1)
     assert not out
     assert error.startswith("error: ")
     assert "penstock stream create" in error
+
+
+@pytest.mark.parametrize("arguments", [("tail", "no"), ("delete", "no", "--yes")])
+def test_a_stream_to_look_at_is_not_created(arguments: tuple[str, ...]) -> None:
+    error = call("stream", *arguments, status=1)[1]
+    assert error == "error: the stream `local.no` does not exist; `penstock stream list local` shows those that do\n"
 
 
 def test_a_dot_in_a_name_without_a_system() -> None:

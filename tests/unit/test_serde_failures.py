@@ -117,7 +117,12 @@ def reason(call: Any, key: ps.Serde[Any] | None = None, value: ps.Serde[Any] | N
         ),
         (
             lambda s, k: s.put(2**31, 1), ps.Integer(), None,
-            "store `s`: the key 2147483648 cannot be written by ps.Integer(): error: ",
+            ("store `s`: the key 2147483648 cannot be written by ps.Integer(): it is out of range. ps.Integer() takes "
+            "int from -2^31 to 2^31 - 1; for this key, declare"),
+        ),
+        (
+            lambda s, k: s.put((1 << 64,), 1), ps.Tuple(ps.Long()), None,
+            "store `s`: the key (18446744073709551616,) cannot be written by ps.Tuple(ps.Long()): a field is out of r",
         ),
         (
             lambda s, k: s.put("a", {1}), None, None,
@@ -131,7 +136,7 @@ def reason(call: Any, key: ps.Serde[Any] | None = None, value: ps.Serde[Any] | N
         ),
         (
             lambda s, k: s.put("a", "x"), None, ps.Long(),
-            ("store `s`: the value 'x' of key 'a' is str, but values are declared as ps.Long(). ps.Long() takes int "
+            ("store `s`: the value 'x' of key 'a' is a str, but values are declared as ps.Long(). ps.Long() takes int "
             'from -2^63 to 2^63 - 1; for this value, declare app.store("s", value=ps.String())'),
         ),
         (
@@ -140,7 +145,7 @@ def reason(call: Any, key: ps.Serde[Any] | None = None, value: ps.Serde[Any] | N
         ),
         (
             lambda s, k: s.range("a", "b"), ps.Tuple(ps.String(), ps.Long()), None,
-            ("store `s`: the key 'a' is str, but keys are declared as ps.Tuple(ps.String(), ps.Long()). ps.Tuple("
+            ("store `s`: the key 'a' is a str, but keys are declared as ps.Tuple(ps.String(), ps.Long()). ps.Tuple("
             "ps.String(), ps.Long()) takes tuple with its number of fields"),
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -67,6 +68,9 @@ class Place:
         if kind is not None:
             if not isinstance(obj, kind.types):
                 problem = f"is {_article(obj)}, but {part}s are declared as {name}"
+            elif isinstance(error, struct.error):  # its text has the range of the bytes, not that of the serde
+                whose = "a field is" if isinstance(serde, Tuple) else "it is"
+                problem = f"cannot be written by {name}: {whose} out of range"
             advice = f"{name} takes {kind.takes}"
             better = fitting(obj, part)
             if better is not None and better != name and self.declaration:
@@ -190,8 +194,8 @@ def _shown(obj: object) -> str:
 
 def _article(obj: object) -> str:
     name = type(obj).__name__
-    if name in {"bytes", "str", "None", "NoneType"}:
-        return name
+    if name in {"bytes", "NoneType"}:
+        return name.removesuffix("Type")
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
