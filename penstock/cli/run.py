@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 _STEP_S = 0.1
 
 
-class Until(StrEnum):
-    """Where a run ends by itself."""
-
-    LATEST = "latest"
-
-
 def run(
     application: Annotated[
         str,
@@ -43,7 +36,13 @@ def run(
     config: ConfigFile = None,
     assignments: Assignments = None,
     until: Annotated[
-        Until | None, typer.Option("--until", help="End once everything the inputs hold now is processed.")
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="latest",
+            help="`latest`: end once everything the inputs hold now is processed.",
+            show_default=False,
+        ),
     ] = None,
     from_checkpoint: Annotated[
         str | None,
@@ -67,9 +66,7 @@ def run(
         try:
             loaded.ship_by_value()
             launch = importlib.import_module("penstock.engine.launch")
-            job = launch.run_application(
-                loaded.app, settings, until=until.value if until else None, from_checkpoint=from_checkpoint
-            )
+            job = launch.run_application(loaded.app, settings, until=until, from_checkpoint=from_checkpoint)
             signals.count_only()
         except KeyboardInterrupt:
             if job is None:

@@ -175,7 +175,8 @@ def test_a_run_that_cannot_start() -> None:
     Path("flights.py").write_text(APPLICATION)
     assert "did you mean `task.commit.ms`" in call("run", "flights.py:app", "-c", "task.comit.ms=1", status=2)[1]
     assert "penstock stream create" in call("run", "flights.py:app", status=1)[1]
-    call("run", "flights.py:app", "--until", "tomorrow", status=2)
+    error = call("run", "flights.py:app", "--until", "tomorrow", status=2)[1]
+    assert "until='tomorrow': \"latest\" ends the job once it has read what the inputs hold now" in error
 
 
 def test_a_traceback_only_with_debug() -> None:
