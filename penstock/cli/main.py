@@ -45,7 +45,7 @@ COMMANDS = {
     "checkpoint": _Entry("checkpoint", "Look at the checkpoints of a job, and make one by hand."),
     "startpoint": _Entry("startpoint", "Say where a job begins in its inputs at its next start."),
     "state": _Entry("state", "Look at the backed-up state of a job."),
-    "stream": _Entry("stream", "Create, fill, look at and delete streams."),
+    "stream": _Entry("stream", "Create, fill, look at, limit and delete streams."),
     "config": _Entry("config", "Check a configuration, and list the keys there are."),
 }
 
