@@ -23,8 +23,8 @@ from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTi
 T = TypeVar("T")
 _LEAST_FREE_BYTES = 64 << 10
 """A disk with less than this is full: SQLite lengthens a shared file by 32 KB."""
-_AT_ONCE = 8
-"""Files that are written at once."""
+_AT_ONCE = 4
+"""Files that are written at once. More take longer than one after the other where a sync is quick."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
 
 
