@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.checkpoint.log import CheckpointLog
+from penstock.cli.changelogs import changelogs_of
 from penstock.cli.confirm import Yes, confirm
 from penstock.cli.errors import say
 from penstock.cli.jobs import FoundJob, JobName, open_job
@@ -24,7 +25,7 @@ from penstock.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class JobContent:
-    """What of a job there is: under the job root, and on this host. Streams are not the job's."""
+    """What of a job there is: under the job root, and on this host. Its streams stay."""
 
     job: str
     root: str
@@ -36,6 +37,8 @@ class JobContent:
     """The roots of backends with state of the job, by their URLs. It is among the state."""
     folders: tuple[str, ...]
     """Of this host: copies of its stores, and logs."""
+    changelogs: tuple[str, ...]
+    """The streams that the job owns, which stay."""
 
 
 def delete(
@@ -64,6 +67,9 @@ def delete(
         print_json(content)
     else:
         say(f"job {content.job} was deleted")
+        if content.changelogs:
+            commands = "\n".join(f"  penstock stream delete {stream}" for stream in content.changelogs)
+            say(f"its changelog streams are still there; to delete them:\n{commands}")
 
 
 def content_of(found: FoundJob) -> JobContent:
@@ -83,6 +89,7 @@ def content_of(found: FoundJob) -> JobContent:
         metadata_objects=len(metadata),
         roots=tuple(own),
         folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
+        changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
     )
 
 
@@ -100,6 +107,7 @@ def delete_job(found: FoundJob, content: JobContent) -> None:
             for key in root.list(f"{paths.root}/state"):
                 root.delete(key)
             root.delete(paths.uid)
+            root.remove_empty_folders(paths.root)
     for key in objects.list(f"{paths.root}/state"):
         objects.delete(key)
     objects.delete(paths.uid)
@@ -109,18 +117,26 @@ def delete_job(found: FoundJob, content: JobContent) -> None:
         if key != paths.lease:
             objects.delete(key)
     objects.delete(paths.lease)
+    objects.remove_empty_folders(paths.root)
 
 
 def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
     """The roots of backends, by URL, that are bound to this job; none if its folder is a copy that was not adopted."""
+    from penstock.metadata.identity import known_uid
+
+    uid = _own_uid(found)
+    return {url: objects for url, objects in roots.separate() if uid and known_uid(objects, found.paths) == uid}
+
+
+def _own_uid(found: FoundJob) -> str:
+    """The job's uid; empty if it has none, or if its folder is a copy, not adopted, with the uid of the original."""
     from penstock.metadata.identity import check_root, known_uid
 
     try:
         check_root(found.objects, found.paths, found.config.job.root)
     except IncompatibleError:
-        return {}
-    uid = known_uid(found.objects, found.paths)
-    return {url: objects for url, objects in roots.separate() if uid and known_uid(objects, found.paths) == uid}
+        return ""
+    return known_uid(found.objects, found.paths)
 
 
 def _folders(found: FoundJob) -> list[Path]:
@@ -150,5 +166,6 @@ def _show(content: JobContent) -> None:
             ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
             ("metadata", counted(content.metadata_objects, "object")),
             *(("folder of this host", folder) for folder in content.folders),
+            *(("changelog that stays", stream) for stream in content.changelogs),
         ]
     )

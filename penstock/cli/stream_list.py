@@ -11,6 +11,7 @@ import typer
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.cli.confirm import Yes, confirm
+from penstock.cli.errors import say
 from penstock.cli.jobs import open_all_jobs
 from penstock.cli.options import AsJson, Assignments, ConfigFile, load_without_job
 from penstock.cli.output import print_json, print_table
@@ -79,7 +80,7 @@ def delete_stream(
     """Delete a stream and all its messages.
 
     It is refused if the last checkpoint of a job under `job.root` has a position in it, or if it is the changelog of a
-    store. Jobs that write to it, or are elsewhere, are not looked for.
+    store of such a job. Jobs that write to it, or are elsewhere, are not looked for.
     """
     system, stream = open_stream(name, config, assignments)
     admin = system.admin()
@@ -88,10 +89,10 @@ def delete_stream(
             ends = admin.offsets(stream.stream)
         except NotFoundError:
             raise no_stream(stream) from None
-        readers = _readers(stream, config, assignments)
-        owner = admin.owner(stream.stream)
-        if (readers or owner is not None) and not force:
-            raise ConfigError(_used(stream, readers, owner))
+        if not force:
+            readers, owner = _users(stream, admin.owner(stream.stream), config, assignments)
+            if readers or owner is not None:
+                raise ConfigError(_used(stream, readers, owner))
         messages = sum(end.upcoming - end.oldest for end in ends.values())
         size = counted(len(ends), "partition"), counted(messages, "message")
         confirm(f"Delete stream `{stream}` with {' and '.join(size)}?", yes=yes)
@@ -117,14 +118,29 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
     )
 
 
-def _readers(stream: SystemStream, config: Path | None, assignments: list[str] | None) -> list[str]:
-    """The names of the jobs whose last checkpoint has a position in the stream."""
+def _users(
+    stream: SystemStream, owner: str | None, config: Path | None, assignments: list[str] | None
+) -> tuple[list[str], str | None]:
+    """Who still needs the stream: the names of the jobs whose last checkpoint has a position in it, and its owner. If
+    the owner's job is gone, the readers are also jobs made of copies of it, whose state may be in the stream."""
     from penstock.checkpoint.log import CheckpointLog
+    from penstock.cli.changelogs import is_restored_from
+    from penstock.metadata.identity import known_uid
+    from penstock.state.backends.changelog_owner import owner_uid
 
     with open_all_jobs(config, assignments) as jobs:
         latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
-    return [
+        uids = {known_uid(job.objects, job.paths) for job in jobs}
+    records = [(name, record) for name, record in latest.items() if record is not None]
+    readers = [
         name
-        for name, record in latest.items()
-        if record is not None and stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+        for name, record in records
+        if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     ]
+    uid = None if owner is None else owner_uid(owner)
+    if uid is None or uid in uids:
+        return readers, owner
+    root = load_without_job(config, assignments).job.root
+    say(f"`{stream}` is the changelog of {owner}, which is gone: no job in job.root {root} has this uid")
+    copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
+    return [*readers, *copies], None

@@ -127,6 +127,12 @@ class FileObjectStore(ObjectStore):
         with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
             _sync_folder(path.parent)
 
+    def remove_empty_folders(self, prefix: str) -> None:
+        base = self.root / check_key(prefix)
+        for folder, _, _ in os.walk(base, topdown=False):
+            with suppress(OSError):  # it is not empty, or gone
+                os.rmdir(folder)
+
     def close(self) -> None:
         self._durable_folders.clear()
 

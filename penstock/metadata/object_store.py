@@ -89,6 +89,11 @@ class ObjectStore(ABC):
         overrides it."""
         self.delete(key)
 
+    def remove_empty_folders(self, prefix: str) -> None:
+        """Remove what deletes below the folder `prefix` left that is no object, and the folder itself if nothing is in
+        it. Objects written meanwhile stay. A store that has folders apart from its objects overrides it."""
+        check_key(prefix)
+
     @abstractmethod
     def close(self) -> None:
         """Release what is open. Idempotent; no other call follows."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.identity import settle
+from penstock.metadata.identity import known_uid, settle
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
+from penstock.state.backends.changelog_owner import owner_text
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, own_home, published
 
@@ -95,6 +98,45 @@ def test_a_changelog_stays(home: Path) -> None:
     assert "is the changelog of store `s` of job totals-1. Delete" in call("stream", "delete", "log", "-y", status=2)[1]
 
 
+def test_the_changelogs_of_a_deleted_job_are_named_and_can_be_deleted(objects: FileObjectStore, home: Path) -> None:
+    admin = LocalSystem("local", str(home / "streams")).admin()
+    for stream, job, uid in (("mine", "totals-1", known_uid(objects, PATHS)), ("others", "totals-1", "0123456789ab")):
+        admin.create_stream(stream, 1)
+        admin.own(stream, owner_text(job, uid, "s"))
+    admin.close()
+    refusal = call("stream", "delete", "mine", "--yes", status=2)[1]
+    assert "is the changelog of job totals-1" in refusal
+    out, error = call("job", "delete", "totals", "--yes")
+    assert "local.mine" in out
+    assert "  penstock stream delete local.mine\n" in error
+    assert "others" not in out + error
+    settle(objects, PATHS, (home / "jobs").as_uri())
+    CheckpointLog(objects, PATHS).claim("run-2")
+    assert "which is gone: no job in job.root" in call("stream", "delete", "local.mine", "--yes")[1]
+    assert [each["stream"] for each in call_json("stream", "list")] == ["local.others"]
+
+
+def test_a_changelog_that_a_copy_restores_from_stays(objects: FileObjectStore, home: Path) -> None:
+    marker = ChangelogStreamMarker(SystemStreamPartition("local", "log", 0), "7").serialize()
+    log = CheckpointLog(objects, PATHS)
+    last = log.read().latest
+    assert last is not None
+    claim = log.claim("run-2")
+    checkpoint = CheckpointId(1_700_000_000_002, 6)
+    value = CheckpointV2(checkpoint, {}, {BACKEND: {"s": marker}}).encode()
+    log.append(
+        replace(
+            last, id=checkpoint, epoch=claim.epoch, run_id=claim.run_id, writer=claim.writer, tasks={0: {"2": value}}
+        )
+    )
+    admin = LocalSystem("local", str(home / "streams")).admin()
+    admin.create_stream("log", 1)
+    admin.own("log", owner_text("gone-1", "0123456789ab", "s"))
+    admin.close()
+    assert "is read by job totals-1" in call("stream", "delete", "log", "--yes", status=2)[1]
+    call("stream", "delete", "log", "--yes", "--force")
+
+
 def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, home: Path) -> None:
     published(3, partitions=2)
     assert "--yes does it" in call("job", "delete", "totals", status=2)[1]
@@ -103,6 +145,7 @@ def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, hom
     assert (facts["job"], facts["checkpoints"], facts["stateObjects"], facts["stateBytes"]) == ("totals-1", 1, 1, 2048)
     assert len(facts["folders"]) == 1
     assert objects.list("") == ["other-1/uid"]
+    assert objects.folders() == ["other-1"], "and no empty folder is left"
     assert list((home / "state").iterdir()) == []
     assert call_json("stream", "list")[0]["messages"] == 3
     assert "there is no job" in call("job", "delete", "totals", "--yes", status=1)[1]

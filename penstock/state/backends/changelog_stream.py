@@ -31,6 +31,7 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.backends.bases import BaseBackup, Bases
+from penstock.state.backends.changelog_owner import is_owned_by, owner_text
 from penstock.state.backends.changelog_partition import (
     NAME,
     Changelog,
@@ -215,7 +216,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             admin = self._admin(ssp.system_stream)
             try:
                 owner = admin.owner(ssp.stream)
-                if owner is not None and not owner.startswith(self._job()):
+                if owner is not None and not is_owned_by(owner, self._context.paths.root, self._context.uid):
                     continue  # the job was made of a copy of another one, whose stream this is
                 dropped = admin.compact(offsets, writer, min_dirty_ratio=ratio, dry_run=dry_run)
             except NotFoundError as error:  # the stream was removed or created anew: there is nothing of ours in it
@@ -247,18 +248,14 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
     def _own(self, stream: SystemStream, store: str) -> None:
         """Become the stream's owner. Raises ConfigError if it has another one."""
-        mine = f"{self._job()}, store {store}"
+        mine = owner_text(self._context.paths.root, self._context.uid, store)
         owner = self._admin(stream).own(stream.stream, mine)
         if owner != mine:
             raise ConfigError(
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
-                f"store of each job needs a stream of its own: set `stores.{store}.changelog`, or delete the stream if "
-                "its owner is gone and nothing is to be restored from it"
+                f"store of each job needs a stream of its own: set `stores.{store}.changelog`. If the owner's job was "
+                f"deleted, `penstock stream delete {stream}` deletes what it left"
             )
-
-    def _job(self) -> str:
-        """The job, as owner of streams. Its uid tells it from jobs of the same name in other roots."""
-        return f"job {self._context.paths.root} (uid {self._context.uid})"
 
     def _admin(self, stream: SystemStream) -> SystemAdmin:
         if stream.system not in self._admins:

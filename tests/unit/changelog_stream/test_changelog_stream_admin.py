@@ -144,7 +144,12 @@ def test_a_stream_has_one_owner_among_all_jobs(system: System) -> None:
     for who, admin in others.items():
         with pytest.raises(ConfigError) as refused:
             admin.create_resources(5)
-        for part in ("`local.shared`", "another owner: job contract-1 (uid a), store first", f"This is {who}"):
+        for part in (
+            "`local.shared`",
+            "another owner: job contract-1 (uid a), store first",
+            f"This is {who}",
+            "`penstock stream delete local.shared`",
+        ):
             assert part in str(refused.value)
     owner.create_resources(2)
     with pytest.raises(ConfigError, match="is a changelog"):

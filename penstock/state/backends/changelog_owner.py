@@ -1,0 +1,32 @@
+"""The text by which a changelog stream names its owner: a store of a job."""
+
+from __future__ import annotations
+
+import re
+
+_OWNER = re.compile(r"job \S+ \(uid (\S+)\), store .+", re.DOTALL)
+
+
+def owner_text(job: str, uid: str, store: str) -> str:
+    """The owner. The uid tells the job from jobs of the same name in other roots.
+
+    Example:
+        >>> owner_text("counts-1", "0123456789ab", "words")
+        'job counts-1 (uid 0123456789ab), store words'
+    """
+    return f"{_job(job, uid)}, store {store}"
+
+
+def is_owned_by(owner: str, job: str, uid: str) -> bool:
+    """Whether the owner is a store of the job."""
+    return owner.startswith(_job(job, uid))
+
+
+def owner_uid(owner: str) -> str | None:
+    """The uid of the owner's job; None if the text has another form."""
+    match = _OWNER.fullmatch(owner)
+    return match[1] if match else None
+
+
+def _job(job: str, uid: str) -> str:
+    return f"job {job} (uid {uid})"
