@@ -16,7 +16,7 @@ from penstock.cli.lease_watch import watch_lease
 from penstock.cli.options import AsJson, Assignments, ConfigFile
 from penstock.cli.output import print_facts, print_json, size_text
 from penstock.cli.ownership import held_job
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.roots import BackendRoots
@@ -129,14 +129,15 @@ def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
 
 
 def _own_uid(found: FoundJob) -> str:
-    """The job's uid; empty if it has none, or if its folder is a copy, not adopted, with the uid of the original."""
+    """The job's uid; empty if it has none or it cannot be read, or if its folder is a copy that was not adopted, with the
+    uid of the original."""
     from penstock.metadata.identity import check_root, known_uid
 
     try:
         check_root(found.objects, found.paths, found.config.job.root)
-    except IncompatibleError:
+        return known_uid(found.objects, found.paths)
+    except (CorruptError, IncompatibleError):
         return ""
-    return known_uid(found.objects, found.paths)
 
 
 def _folders(found: FoundJob) -> list[Path]:
