@@ -129,8 +129,8 @@ def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
 
 
 def _own_uid(found: FoundJob) -> str:
-    """The job's uid; empty if it has none or it cannot be read, or if its folder is a copy that was not adopted, with the
-    uid of the original."""
+    """The job's uid. It is empty if there is none, if it cannot be read, and if the folder is a copy, not adopted,
+    with the uid of the original."""
     from penstock.metadata.identity import check_root, known_uid
 
     try:
