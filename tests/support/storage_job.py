@@ -28,6 +28,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.admins import BackendAdmins
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.reader import markers_of
 from penstock.state.records import Changes
 from penstock.system.base import System
@@ -175,6 +176,7 @@ class StorageJob:
         for name, tasks in homes.items():
             storage = ContainerStorage(package, name, claim.epoch, len(tasks))
             storage._objects = self.objects
+            storage._roots = BackendRoots(storage._package.config, self.objects)
             call = OpenCall(
                 Identity(name, claim.epoch),
                 self._batch,
