@@ -167,8 +167,11 @@ class TaskInstance:
             standing, self._standing = self._standing, {}
         for instance in standing.values():
             self._close(instance)
-        for engine in self._engines.values():
-            engine.close()
+        for store, engine in self._engines.items():
+            try:
+                engine.close()
+            except Exception as error:  # a working copy, which is never read again
+                logger.warning("store `%s` of task %d was not closed cleanly: %s", store, self.task, error)
 
     def _check(self) -> None:
         if self._broken is not None:
