@@ -17,7 +17,7 @@ import penstock.testing
 
 SUBMODULES = {
     "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata", "os_errors",
-    "runtime", "startpoint", "state", "system", "testing",
+    "runtime", "startpoint", "state", "system", "testing", "wording",
 }  # fmt: skip
 
 
