@@ -18,6 +18,7 @@ from penstock.container.storage import ContainerStorage
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
@@ -132,7 +133,7 @@ class StateJob:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
         changes = self._content.change(count).as_dict()
         token = new_token()
-        attempt = self._task.start_attempt(_STAGE, token)
+        attempt = self._task.start_attempt(_STAGE, token, Batch(self._batch + 1, 1, 0))
         attempt.instance.overlays[STORE].changes.update(changes)
         self._task.finish_attempt(attempt)
         self._batch += 1

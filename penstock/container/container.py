@@ -26,6 +26,7 @@ from penstock.container.protocol import (
 from penstock.container.storage import ContainerStorage
 from penstock.errors import ContainerLostError
 from penstock.runtime.attempt import Attempt, DiscardedAttemptError, new_token
+from penstock.runtime.batch import NO_BATCH
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
 from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
@@ -107,8 +108,8 @@ class Container:
         self._package: JobPackage | None = None
         self._storage: ContainerStorage | None = None
         self._running: dict[tuple[int, int], RunningAttempt] = {}
-        self._batch = (-1, -1)
-        """(batch, run) whose attempts may come."""
+        self._batch = NO_BATCH
+        """The run whose attempts may come."""
         self._processed = 0
         """Messages that its attempts have processed that are finished."""
         self._cancel_restore = threading.Event()
@@ -141,7 +142,7 @@ class Container:
             tasks = storage.restore(call, cancelled, report)
             with self._lock:
                 self._package, self._storage, self._tasks = package, storage, tasks
-                self._batch = (-1, -1)
+                self._batch = NO_BATCH
             return list(storage.failed_restores)
         finally:
             self._open_lock.release()
@@ -174,7 +175,7 @@ class Container:
         """A run of a batch begins: drop what an earlier run of it left."""
         with self._lock:
             self._check(call.identity)
-            self._batch = (call.batch, call.run)
+            self._batch = call.batch
             self._processed = 0
             tasks = list(self._tasks.values())
             running, self._running = self._running, {}
@@ -193,7 +194,7 @@ class Container:
         if older is not None:
             with older.lock:  # it stays listed until then, so that a beat tells how long this takes
                 self._discard_locked(older, task)
-        running = RunningAttempt(task.start_attempt(call.stage, new_token()))
+        running = RunningAttempt(task.start_attempt(call.stage, new_token(), call.batch))
         with self._lock:
             try:
                 self._check_attempt(call, number)
@@ -258,7 +259,7 @@ class Container:
         for instance in tasks.values():
             instance.await_copies(max(0.0, deadline - time.monotonic()))
         for task, instance in tasks.items():
-            instance.end(call.batch, {int(stage): token for stage, token in call.tokens[str(task)].items()})
+            instance.end(call.batch.number, {int(stage): token for stage, token in call.tokens[str(task)].items()})
 
     def snapshot(self, call: CommitCall) -> None:
         """The synchronous part of a commit: take what changed since the last one."""
@@ -287,7 +288,7 @@ class Container:
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
-            batch, processed = self._batch[0], self._processed
+            batch, processed = self._batch.number, self._processed
             pending = sum(task.pending_bytes for task in self._tasks.values())
         stalled, slowest = max(((a.stalled_seconds(now), a) for a in running), key=lambda s: s[0], default=(0.0, None))
         doing = "" if slowest is None else slowest.processing()
@@ -325,15 +326,13 @@ class Container:
 
     def _check_attempt(self, call: AttemptCall, number: int) -> TaskInstance:
         self._check(call.identity)
-        if (call.batch, call.run) != self._batch:
-            raise ContainerLostError(
-                f"an attempt of batch {call.batch} run {call.run} came during batch {self._batch[0]} "
-                f"run {self._batch[1]}"
-            )
+        if call.batch != self._batch:
+            raise ContainerLostError(f"an attempt of {call.batch} came during {self._batch}")
         task = self._tasks.get(number)
-        if task is None or task.last_ended != call.last_ended or call.batch != call.last_ended + 1:
+        if task is None or task.last_ended != call.batch.last_ended:
             known = "not here" if task is None else f"at batch {task.last_ended}"
-            raise ContainerLostError(f"an attempt expects task {number} at batch {call.last_ended}; it is {known}")
+            expected = call.batch.last_ended
+            raise ContainerLostError(f"an attempt expects task {number} at batch {expected}; it is {known}")
         return task
 
 

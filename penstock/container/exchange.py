@@ -57,7 +57,7 @@ def exchange(
         _forget(uri)
         raise ContainerLostError(
             f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
-            f"batch {call.batch} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
+            f"batch {call.batch.number} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
         ) from error
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import orjson
 
 from penstock.container.tls import TlsIdentity
+from penstock.runtime.batch import Batch
 
 AUTH_HEADER = "authorization"
 T = TypeVar("T")
@@ -73,15 +74,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCall:
-    """An execution of (batch, stage) for some tasks of one container, an attempt each. `run` counts the executions of
-    the batch; `last_ended` is the tasks' last ended batch as the driver knows it."""
+    """An execution of (batch, stage) for some tasks of one container, an attempt each."""
 
     identity: Identity
-    batch: int
-    run: int
+    batch: Batch
     stage: int
     tasks: list[int]
-    last_ended: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,7 @@ class StartRun:
     """Attempts of this run of this batch may come; those of an earlier run of it no longer."""
 
     identity: Identity
-    batch: int
-    run: int
+    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class EndCall:
     """Apply exactly these attempts: task (as text) -> stage (as text) -> token."""
 
     identity: Identity
-    batch: int
+    batch: Batch
     tokens: dict[str, dict[str, str]]
 
 
@@ -177,6 +174,8 @@ def load(cls: type[T], data: bytes) -> T:
     if "identity" in fields:
         fields["identity"] = Identity(**fields["identity"])
     try:
+        if isinstance(fields.get("batch"), dict):
+            fields["batch"] = Batch(**fields["batch"])
         return cls(**fields)
     except TypeError as error:
         raise ValueError(f"not a {cls.__name__}: {error}") from error

@@ -27,6 +27,7 @@ from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.runtime.batch import Batch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -179,11 +180,11 @@ class ContainerDirectory:
         if len(noted) > _NOTES:
             logger.error("%d more restores fell back to another backend: see the containers' logs", len(noted) - _NOTES)
 
-    def start_run(self, epoch: int, batch: int, run: int) -> None:
+    def start_run(self, epoch: int, batch: Batch) -> None:
         """A run of a batch begins."""
-        self._all(lambda c: c.start_run(StartRun(c.identity(epoch), batch, run), _CALL_SECONDS))
+        self._all(lambda c: c.start_run(StartRun(c.identity(epoch), batch), _CALL_SECONDS))
 
-    def end(self, epoch: int, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
+    def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
         """Apply the batch everywhere; where stores are being copied for a commit, once that is done.
 
         Raises:
@@ -206,9 +207,9 @@ class ContainerDirectory:
                         raise ContainerLostError(self.loss()) from error
                     if time.monotonic() >= deadline:
                         raise PenstockTimeoutError(
-                            f"batch {batch} could not end within task.commit.timeout.ms={timeout_ms}: {error}"
+                            f"batch {batch.number} could not end within task.commit.timeout.ms={timeout_ms}: {error}"
                         ) from error
-                    logger.info("batch %d waits for its end: %s", batch, error)
+                    logger.info("batch %d waits for its end: %s", batch.number, error)
 
         self._all(one)
 

@@ -39,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.metadata.lease import LeaseKeeper
 from penstock.runtime.attempt import Report
+from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 
 logger = logging.getLogger(__name__)
@@ -330,9 +331,8 @@ class RunLoop:
     def _run_batch(self, planned: BatchRanges, latest: Mapping[SystemStreamPartition, int]) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         watch = Stopwatch()
-        batch = self._batch + 1
-        batch_time_ms = max(self._batch_time_ms, time.time_ns() // 1_000_000)
-        self._board.update(running=(batch, planned.messages))
+        batch = Batch(self._batch + 1, self._run, max(self._batch_time_ms, time.time_ns() // 1_000_000))
+        self._board.update(running=(batch.number, planned.messages))
         try:
             outcome = self._run_until_good(batch, planned)
         finally:
@@ -347,21 +347,22 @@ class RunLoop:
         self._pace = self._pace.after(self._bounds, took_ms, planned.messages, sizes)
         before = self._positions
         self._positions = advance(before, planned.ranges)
-        self._batch, self._batch_time_ms, self._run = batch, batch_time_ms, 0
+        self._batch, self._batch_time_ms, self._run = batch.number, batch.time_ms, 0
         self._total_rows += planned.messages
         self._commit_requested = self._commit_requested or outcome.commit
         self._commit_if_due(watch)
         self._report(planned, outcome, before, latest, watch)
         return outcome.shutdown
 
-    def _run_until_good(self, batch: int, planned: BatchRanges) -> Succeeded | None:
+    def _run_until_good(self, batch: Batch, planned: BatchRanges) -> Succeeded | None:
         """None if the run was told to stop at once."""
         while True:
             if self._stop.immediate.is_set():
                 return None
-            self._run += 1
+            batch = batch.next_run()
+            self._run = batch.run
             self._run_began = time.monotonic()
-            self._directory.start_run(self._claim.epoch, batch, self._run)
+            self._directory.start_run(self._claim.epoch, batch)
             lanes = self._directory.lanes()
             try:
                 self._in_spark = True
@@ -405,15 +406,17 @@ class RunLoop:
         self._cancel_rest()
         self._await_quiet_spark()
 
-    def _plan(self, lanes: tuple[Lane, ...], batch: int, planned: BatchRanges) -> BatchPlan:
+    def _plan(self, lanes: tuple[Lane, ...], batch: Batch, planned: BatchRanges) -> BatchPlan:
         job = self._job
         return BatchPlan(
-            SourceStage(job.worker_package, lanes, planned.by_task),
+            SourceStage(job.worker_package, lanes, batch, planned.by_task),
             tuple(
-                ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, self._run, job.tls)
+                ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, job.tls)
                 for stage in job.topology.container_stages
             ),
-            None if job.topology.sink is None else SinkStage(job.worker_package, lanes, job.writer(self._claim.epoch)),
+            None
+            if job.topology.sink is None
+            else SinkStage(job.worker_package, lanes, batch, job.writer(self._claim.epoch)),
         )
 
     # Commits.

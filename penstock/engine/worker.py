@@ -15,6 +15,7 @@ from penstock.api.shipped import read_shipped
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.container.tls import TlsIdentity
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
@@ -89,6 +90,7 @@ class SourceStage:
 
     package: PackedPackage
     lanes: tuple[Lane, ...]
+    batch: Batch
     ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -104,7 +106,9 @@ class SourceStage:
     ) -> Iterator[pa.RecordBatch]:
         for task in tasks:
             ranges = self.ranges.get(task, ())
-            yield from _batches(run_source(package.topology, package.settings, task, ranges, package.systems, progress))
+            yield from _batches(
+                run_source(package.topology, package.settings, self.batch, task, ranges, package.systems, progress)
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +119,14 @@ class ContainerStage:
     lanes: tuple[Lane, ...]
     secret: str = field(repr=False)
     epoch: int
-    batch: int
-    run: int
+    batch: Batch
     tls: TlsIdentity | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _settle()
         lane = self.lanes[_partition()]
         identity = Identity(lane.address.incarnation, self.epoch)
-        call = AttemptCall(identity, self.batch, self.run, self.stage, list(lane.tasks), self.batch - 1)
+        call = AttemptCall(identity, self.batch, self.stage, list(lane.tasks))
         return exchange(
             lane.address, self.secret, call, iter(batches), lambda batch: _split(batch, self.stage), self.tls
         )
@@ -135,6 +138,7 @@ class SinkStage:
 
     package: PackedPackage
     lanes: tuple[Lane, ...]
+    batch: Batch
     identity: WriterIdentity
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import ContainerLostError, FailedMessage, RetryableError
+from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Way
 from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
@@ -147,8 +148,9 @@ def _name(source: tuple[int, int]) -> str:
 class Attempt:
     """Runs a stage instance over its input, once."""
 
-    def __init__(self, instance: StageInstance, token: str, tasks: int) -> None:
+    def __init__(self, instance: StageInstance, token: str, tasks: int, batch: Batch) -> None:
         self.instance = instance
+        self.batch = batch
         self.token = token
         self._sources = Sources(instance.topology.expected_sources(instance.stage, instance.task, tasks))
         self._failure: FailedMessage | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from penstock.runtime.attempt import Report, new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings
@@ -22,6 +23,7 @@ from penstock.system.base import OffsetRange, System, WriterIdentity
 def run_batch_in_process(
     topology: Topology,
     settings: RuntimeSettings,
+    batch: Batch,
     tasks: Sequence[TaskInstance],
     ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]],
     systems: Mapping[str, System],
@@ -30,11 +32,11 @@ def run_batch_in_process(
     """Run all stages of a batch, one after the other; `ranges` are the (input index, range) of each task."""
     waiting: list[Packet] = []
     for task in range(settings.tasks):
-        waiting.extend(run_source(topology, settings, task, ranges.get(task, ()), systems))
+        waiting.extend(run_source(topology, settings, batch, task, ranges.get(task, ()), systems))
     for stage in topology.container_stages:
         for instance in tasks:
             mine, waiting = _take(waiting, stage.number, instance.task)
-            waiting.extend(_run_attempt(topology, settings, instance, stage.number, mine))
+            waiting.extend(_run_attempt(topology, settings, batch, instance, stage.number, mine))
     if topology.sink is not None:
         for task in range(settings.tasks):
             mine, waiting = _take(waiting, topology.sink, task)
@@ -52,11 +54,16 @@ def _take(packets: list[Packet], stage: int, task: int) -> tuple[list[Packet], l
 
 
 def _run_attempt(
-    topology: Topology, settings: RuntimeSettings, task: TaskInstance, stage: int, packets: list[Packet]
+    topology: Topology,
+    settings: RuntimeSettings,
+    batch: Batch,
+    task: TaskInstance,
+    stage: int,
+    packets: list[Packet],
 ) -> list[Packet]:
     token = new_token()
     try:
-        attempt = task.start_attempt(stage, token)
+        attempt = task.start_attempt(stage, token, batch)
     except (OperatorFailedError, EngineFailedError) as error:
         return list(failed_attempt(topology, settings, stage, task.task, token, error))
     sent: list[Packet] = []

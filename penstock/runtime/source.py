@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.attempt import Attempt, new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
@@ -33,6 +34,7 @@ class SourceProgress:
 def run_source(
     topology: Topology,
     settings: RuntimeSettings,
+    batch: Batch,
     task: int,
     ranges: Sequence[tuple[int, OffsetRange]],
     systems: Mapping[str, System],
@@ -46,7 +48,7 @@ def run_source(
         instance = StageInstance(topology, 0, task, settings, {})
         if progress is not None:
             progress.position = instance.position
-        attempt = Attempt(instance, token, settings.tasks)
+        attempt = Attempt(instance, token, settings.tasks, batch)
         for index, offsets in ranges:
             reader = readers.get(offsets.ssp.system)
             if reader is None:

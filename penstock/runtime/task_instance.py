@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from penstock.errors import ContainerLostError, Interrupted, RetryableError
 from penstock.runtime.attempt import Attempt
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
 from penstock.state.engine import Engine
@@ -50,14 +51,14 @@ class TaskInstance:
         self._broken: str | None = None
         self.last_ended = last_ended
 
-    def start_attempt(self, stage: int, token: str) -> Attempt:
+    def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
         """Begin an attempt, with the standing instance if it is free. Raises OperatorFailedError from `init`."""
         with self._lock:
             self._check()
             instance = self._standing.pop(stage, None)
         if instance is None:
             instance = StageInstance(self._topology, stage, self.task, self._settings, self._engines)
-        return Attempt(instance, token, self._settings.tasks)
+        return Attempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: Attempt) -> None:
         """Keep a finished attempt until End names it, or does not."""

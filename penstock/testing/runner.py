@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from penstock.engine.grouping import group_inputs
 from penstock.engine.offsets import BatchRanges, TaskSsp, advance, plan_ranges
 from penstock.engine.pace import Pace
 from penstock.errors import ConfigError, PenstockError, UserCodeError
+from penstock.runtime.batch import Batch
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import marked_interrupts
@@ -149,6 +151,7 @@ class TestRunner:
                 run_batch_in_process(
                     self._topology,
                     self._settings,
+                    Batch(self._batch + 1, 1, time.time_ns() // 1_000_000),
                     self._instances,
                     planned.by_task,
                     self._systems,

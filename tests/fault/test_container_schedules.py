@@ -10,6 +10,7 @@ import pytest
 
 from penstock.container.protocol import EndCall, OpenCall
 from penstock.errors import ContainerLostError
+from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, Succeeded
 from penstock.runtime.packet import to_batch
 from penstock.system.partitioner import partition_of
@@ -143,7 +144,7 @@ def test_end_with_a_token_nobody_has_changes_nothing(job: Job) -> None:
         with pytest.raises(ContainerLostError, match="no finished attempt"):
             job.end_in(job.homes[task].client, 1, wrong)
     with pytest.raises(ContainerLostError, match="End names tasks"):
-        job.homes[0].client.end(EndCall(job.homes[0].client.identity(job.epoch), 1, {}), 30)
+        job.homes[0].client.end(EndCall(job.homes[0].client.identity(job.epoch), Batch(1, 1, 0), {}), 30)
     job.end(1, outcome.tokens)
     assert stored(job, job.commit()) == oracle(first)
 
@@ -201,10 +202,10 @@ def test_a_container_is_replaced_silently_inside_an_epoch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"batch": 2, "last_ended": 1}, "batch 2 run 1 came during batch 1 run 1"),
-        ({"batch": 0, "last_ended": -1}, "batch 0 run 1 came during"),
-        ({"run": 2}, "batch 1 run 2 came during"),
-        ({"last_ended": 3}, "expects task 0 at batch 3; it is at batch 0"),
+        ({"batch": Batch(2, 1, 0)}, "batch 2 run 1 came during batch 1 run 1"),
+        ({"batch": Batch(0, 1, 0)}, "batch 0 run 1 came during"),
+        ({"batch": Batch(1, 2, 0)}, "batch 1 run 2 came during"),
+        ({"batch": Batch(1, 1, 7)}, "batch 1 run 1 came during"),
         ({"tasks": [1]}, "expects task 1 at batch 0; it is not here"),
         ({"stage": 7}, "stage 7"),
     ],
@@ -214,6 +215,13 @@ def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, ob
     with pytest.raises(ContainerLostError, match=said):
         attempt(job.homes[0].address, job.call(run, 0, **changed), [to_batch(run.for_task(0))])
     job.run_batch(1, messages(10), run=2)
+
+
+def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> None:
+    run = job.start(1, messages(10))
+    job.start_run(4, 1)
+    with pytest.raises(ContainerLostError, match="expects task 0 at batch 3; it is at batch 0"):
+        attempt(job.homes[0].address, job.call(run, 0, batch=Batch(4, 1, 0)), [to_batch(run.for_task(0))])
 
 
 def test_calls_of_an_older_epoch_are_refused(job: Job) -> None:

@@ -18,6 +18,7 @@ from penstock.container.client import ContainerClient
 from penstock.container.protocol import Identity, PlainCall, StartRun, dump
 from penstock.container.tls import TlsIdentity, connect, new_identity
 from penstock.errors import ContainerLostError, PenstockError
+from penstock.runtime.batch import Batch
 from tests.support.containers import SECRET, ContainerProcess
 
 IDENTITY = new_identity()
@@ -38,7 +39,7 @@ def by_port(container: ContainerProcess, tls: TlsIdentity | None, uri: str | Non
 
 def start_run(client: ContainerClient, timeout_s: float = 5) -> None:
     """A call that the container refuses, because it is in no epoch yet."""
-    client.start_run(StartRun(client.identity(1), 1, 1), timeout_s)
+    client.start_run(StartRun(client.identity(1), Batch(1, 1, 0)), timeout_s)
 
 
 def is_served(client: ContainerClient) -> bool:

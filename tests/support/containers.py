@@ -38,6 +38,7 @@ from penstock.container.tls import TlsIdentity
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import Report
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
 from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
@@ -178,20 +179,21 @@ class Job:
                 ranges[task] = [(0, OffsetRange(ssp, first, first + len(mine)))]
         self.start_run(batch, run)
         sent = (
-            run_source(self.topology, self.settings, t, ranges.get(t, ()), self._systems) for t in range(self.tasks)
+            run_source(self.topology, self.settings, Batch(batch, run, 0), t, ranges.get(t, ()), self._systems)
+            for t in range(self.tasks)
         )
         return Run(batch, run, [packet for packets in sent for packet in packets])
 
     def start_run(self, batch: int, run: int) -> None:
         """A run of a batch begins."""
         for client in self.clients:
-            client.start_run(StartRun(client.identity(self.epoch), batch, run), DEADLINE_S)
+            client.start_run(StartRun(client.identity(self.epoch), Batch(batch, run, 0)), DEADLINE_S)
 
     def call(self, started: Run, number: int, **changed: object) -> AttemptCall:
         """The call of an attempt of a task of the run."""
         identity = Identity(self.homes[number].address.incarnation, self.epoch)
-        fields = {"identity": identity, "batch": started.batch, "run": started.run, "stage": STAGE, "tasks": [number]}
-        return AttemptCall(**{**fields, "last_ended": started.batch - 1, **changed})  # type: ignore[arg-type]
+        fields = {"identity": identity, "batch": Batch(started.batch, started.run, 0), "stage": STAGE}
+        return AttemptCall(**{**fields, "tasks": [number], **changed})  # type: ignore[arg-type]
 
     def attempt(self, run: Run, task: int, packets: Sequence[Packet] | None = None) -> tuple[list[Packet], Report]:
         """Run an attempt to its end: all it sent, and its report."""
@@ -230,7 +232,7 @@ class Job:
     def end_in(self, client: ContainerClient, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
         """End the batch in one container."""
         own = {str(t): {str(s): token for s, token in tokens[t].items()} for t in self.tasks_of(client)}
-        client.end(EndCall(client.identity(self.epoch), batch, own), DEADLINE_S)
+        client.end(EndCall(client.identity(self.epoch), Batch(batch, 1, 0), own), DEADLINE_S)
 
     def commit(self, number: int = 1) -> dict[str, dict[str, dict[str, str]]]:
         """Snapshot and upload everywhere; the markers."""
@@ -282,8 +284,8 @@ def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> lis
         lambda: list(
             client.open(OpenCall(Identity(identity.incarnation, 10**6), 0, None, None, [], [0]), job.package, timeout)
         ),
-        lambda: client.start_run(StartRun(identity, 2, 1), timeout),
-        lambda: client.end(EndCall(identity, 1, {}), timeout),
+        lambda: client.start_run(StartRun(identity, Batch(2, 1, 0)), timeout),
+        lambda: client.end(EndCall(identity, Batch(1, 1, 0), {}), timeout),
         lambda: client.snapshot(commit, timeout),
         lambda: client.upload(commit, timeout),
     ]

@@ -24,6 +24,7 @@ from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
@@ -214,7 +215,7 @@ class StorageJob:
         for home in self.fleet.homes.values():
             for number, task in home.tasks.items():
                 token = new_token()
-                attempt = task.start_attempt(STAGE, token)
+                attempt = task.start_attempt(STAGE, token, Batch(self._batch, 1, 1))
                 for store in self.stores:
                     attempt.instance.overlays[store].changes.update(changes.get((store, number), {}))
                 task.finish_attempt(attempt)

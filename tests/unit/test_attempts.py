@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ContainerLostError
 from penstock.runtime.attempt import Attempt, DiscardedAttemptError, Report, Sources, new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet
 from penstock.runtime.source import run_source
@@ -20,6 +21,7 @@ from penstock.state.engine import MemoryEngine
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 
+BATCH = Batch(1, 1, 0)
 SOURCE = (0, 0)
 
 
@@ -141,11 +143,11 @@ class Bench:
         ssp = SystemStreamPartition("m", "i", 0)
         first = self.system.writer(None).append(ssp, [(0, None, str(v).encode()) for v in values])
         ranges = [(0, OffsetRange(ssp, first, first + len(values)))]
-        sent = run_source(self.topology, self.settings, 0, ranges, {"m": self.system})
+        sent = run_source(self.topology, self.settings, BATCH, 0, ranges, {"m": self.system})
         return [p for p in sent if p.stage == 1]
 
     def attempt(self, packets: list[Packet]) -> Attempt:
-        attempt = self.task.start_attempt(1, new_token())
+        attempt = self.task.start_attempt(1, new_token(), BATCH)
         for packet in packets:
             list(attempt.accept(packet))
         return attempt
@@ -244,7 +246,7 @@ def test_a_task_whose_end_failed_half_way_does_nothing_more() -> None:
     for refused in (
         lambda: bench.task.end(1, {1: attempt.token}),
         lambda: bench.task.take_changes(),
-        lambda: bench.task.start_attempt(1, "t"),
+        lambda: bench.task.start_attempt(1, "t", BATCH),
     ):
         with pytest.raises(ContainerLostError, match="no space left"):
             refused()

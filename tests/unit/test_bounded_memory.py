@@ -18,6 +18,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.runtime import router, spool
 from penstock.runtime.attempt import Report, _next_piece
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet, decode_messages
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
@@ -46,7 +47,9 @@ def append(system: MemorySystem, *values: bytes) -> None:
 
 
 def source(system: MemorySystem, app: ps.StreamApplication, messages: int) -> Iterator[Packet]:
-    return run_source(plan_topology(app.graph()), SETTINGS, 0, [(0, OffsetRange(IN, 0, messages))], {"m": system})
+    return run_source(
+        plan_topology(app.graph()), SETTINGS, Batch(1, 1, 0), 0, [(0, OffsetRange(IN, 0, messages))], {"m": system}
+    )
 
 
 def values_of(packets: list[Packet]) -> list[Any]:

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.api.serdes import Serde
 from penstock.api.store import StoreSpec
+from penstock.runtime.batch import Batch
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Succeeded, decide_outcome
@@ -37,7 +38,8 @@ def committed(app: ps.StreamApplication, values: list[Any], *, restarts: bool) -
             task = TaskInstance(0, topology, settings, engines, batch - 1)
         system.writer(None).append(ssp, [(0, b"k", ps.Json().to_bytes(value))])
         ranges = {0: [(0, OffsetRange(ssp, batch - 1, batch))]}
-        reports = run_batch_in_process(topology, settings, [task], ranges, {"m": system}, WriterIdentity("job", 1))
+        now, writer = Batch(batch, 1, 0), WriterIdentity("job", 1)
+        reports = run_batch_in_process(topology, settings, now, [task], ranges, {"m": system}, writer)
         outcome = decide_outcome(reports, topology, 1)
         assert isinstance(outcome, Succeeded), outcome
         task.end(batch, outcome.tokens[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import penstock as ps
+from penstock.runtime.batch import Batch
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.outcome import Succeeded, decide_outcome
 from penstock.system.base import WriterIdentity
@@ -31,7 +32,13 @@ def runner_of(*, dead_letter: str | None = None) -> TestRunner:
 def outcome_of(runner: TestRunner) -> Succeeded:
     planned = runner._plan(None)
     reports = run_batch_in_process(
-        runner._topology, runner._settings, runner._instances, planned.by_task, runner._systems, WriterIdentity("t", 1)
+        runner._topology,
+        runner._settings,
+        Batch(runner._batch + 1, 1, 0),
+        runner._instances,
+        planned.by_task,
+        runner._systems,
+        WriterIdentity("t", 1),
     )
     outcome = decide_outcome(reports, runner._topology, 2)
     assert isinstance(outcome, Succeeded)
