@@ -13,7 +13,7 @@ from benchmarks.common import DRIVER_MEMORY
 from benchmarks.workload import STREAM, Totals, Workload, compare
 from penstock.config.load import load_config
 from penstock.engine.job import Job
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from penstock.system.local import LocalSystem
 
 STORE = "totals"

@@ -14,9 +14,9 @@ import rocksdict
 
 import penstock as ps
 from penstock.api.store import StoreSpec
-from penstock.state.engine import RocksDbEngine
-from penstock.state.store import TaskStore
-from penstock.state.write_behind import WriteBehindEngine
+from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.stores.store import TaskStore
 
 _VALUE = {"flight": "UA1545", "miles": 1400}
 _CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20

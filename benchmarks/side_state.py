@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from benchmarks.state_content import KEY_BYTES
 from benchmarks.state_job import StateJob, files_below, folder_bytes
-from penstock.state.engine import Engine
+from penstock.state.engines.engine import Engine
+from penstock.state.reading.verify import Digest, digest
 from penstock.state.records import compress, encode_records
-from penstock.state.verify import Digest, digest
 
 PageCache = Literal["warm", "cold"]
 VERIFIED_KEYS = 1_000_000

@@ -24,7 +24,7 @@ from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import Engine
+from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system

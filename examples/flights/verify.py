@@ -13,7 +13,7 @@ from rich.table import Table
 from examples.flights.data import carrier_names, expected_totals
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_system
 

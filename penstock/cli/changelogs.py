@@ -11,7 +11,7 @@ from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.cli.errors import say
 from penstock.cli.jobs import FoundJob
 from penstock.errors import NotFoundError, PenstockError
-from penstock.state.backends.changelog_owner import is_owned_by
+from penstock.state.backends.changelog_stream.owner import is_owned_by
 from penstock.system.registry import open_system
 
 

@@ -28,7 +28,7 @@ from penstock.cli.state_texts import Texts
 from penstock.cli.state_version import FORMS, choose_versions, version_text
 
 if TYPE_CHECKING:
-    from penstock.state.diff import Difference
+    from penstock.state.reading.diff import Difference
 
 _CHANGES = ("added", "removed", "changed")
 
@@ -50,8 +50,8 @@ def diff_versions(
     With --json one object a line: `change`, `key`, `task`, and the values `from` and `to`, as far as they are there;
     then a last one with the counts of all, whatever the limit is.
     """
-    from penstock.state.diff import diff
-    from penstock.state.store_version import StoreVersion
+    from penstock.state.reading.diff import diff
+    from penstock.state.reading.store_version import StoreVersion
 
     with open_job(job, config, assignments) as found, reading(found) as (reader, view):
         log = CheckpointLog(found.objects, found.paths)

@@ -25,7 +25,7 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.state.reader import StateReader
+from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 
 

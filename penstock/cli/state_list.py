@@ -18,7 +18,7 @@ from penstock.cli.state_version import FORMS, choose_version
 from penstock.config.model import JobConfig
 
 if TYPE_CHECKING:
-    from penstock.state.inventory import StoredObjects
+    from penstock.state.reading.inventory import StoredObjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
     from contextlib import closing
 
     from penstock.state.backends.roots import BackendRoots
-    from penstock.state.inventory import stored_objects
+    from penstock.state.reading.inventory import stored_objects
 
     log = CheckpointLog(found.objects, found.paths)
     view = log.read("report")
@@ -104,8 +104,8 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
 
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:
     """What the backends hold for one checkpoint, by store. Raises CorruptError if a task's value does not decode."""
-    from penstock.state.inventory import marker_text
-    from penstock.state.reader import markers_of
+    from penstock.state.reading.inventory import marker_text
+    from penstock.state.reading.reader import markers_of
 
     found: dict[str, dict[str | None, list[TaskVersion]]] = {store: {} for store in sorted(record.stores)}
     for task in range(record.task_count):
@@ -121,7 +121,7 @@ def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersi
 
 
 def _show(facts: StateFacts, *, by_task: bool) -> None:
-    from penstock.state.inventory import summed
+    from penstock.state.reading.inventory import summed
 
     columns = ("checkpoint", "batch", "store", "backend", "task" if by_task else "tasks", "version")
     rows = [row for held in facts.versions for row in (_task_rows(held) if by_task else [_row(held)])]
@@ -131,7 +131,7 @@ def _show(facts: StateFacts, *, by_task: bool) -> None:
 
 
 def _row(held: HeldVersion) -> tuple[object, ...]:
-    from penstock.state.inventory import span_text
+    from penstock.state.reading.inventory import span_text
 
     span = span_text(each.version for each in held.versions) if held.versions else None
     place = (held.checkpoint, held.batch, held.store, held.backend)

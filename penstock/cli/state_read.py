@@ -32,7 +32,7 @@ from penstock.cli.state_version import Version, version_text
 from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
-    from penstock.state.store_version import Entry
+    from penstock.state.reading.store_version import Entry
 
 TaskNumber = Annotated[int | None, typer.Option("--task", min=0, help="Only this task.", show_default=False)]
 

@@ -21,8 +21,8 @@ from penstock.cli.state_version import choose_version
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.state.reader import StateReader
-    from penstock.state.store_version import StoreVersion
+    from penstock.state.reading.reader import StateReader
+    from penstock.state.reading.store_version import StoreVersion
 
 SHOWN = 20
 """Rows of a table if no limit is given."""
@@ -80,7 +80,7 @@ class RestoreView:
 @contextmanager
 def reading(found: FoundJob) -> Iterator[tuple[StateReader, RestoreView]]:
     """A reader of the job's state, and what shows its progress."""
-    from penstock.state.reader import StateReader
+    from penstock.state.reading.reader import StateReader
     from penstock.system.registry import open_systems
 
     systems = open_systems(found.config)
@@ -101,7 +101,7 @@ def reading_version(
     Raises:
         ConfigError, NotFoundError, CorruptError: as `choose_version` and StoreVersion.
     """
-    from penstock.state.store_version import StoreVersion
+    from penstock.state.reading.store_version import StoreVersion
 
     log = CheckpointLog(found.objects, found.paths)
     record = choose_version(log, found, version)
@@ -116,7 +116,7 @@ def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[
         NotFoundError: the checkpoint has no such store, or the application's file is not there.
         ConfigError: the application cannot be loaded, or has not this store with these serdes.
     """
-    from penstock.state.reader import check_store
+    from penstock.state.reading.reader import check_store
 
     check_store(record, store)
     key, value = serde_names(record.stores[store])

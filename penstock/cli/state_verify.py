@@ -17,7 +17,7 @@ from penstock.cli.state_version import Version, choose_version
 from penstock.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from penstock.state.verify import StoreVerdict
+    from penstock.state.reading.verify import StoreVerdict
 
 
 def verify_state(
@@ -32,7 +32,7 @@ def verify_state(
 
     Exit status 1 if a backend cannot be restored or two of one store differ: it is not safe to switch to it.
     """
-    from penstock.state.verify import verify
+    from penstock.state.reading.verify import verify
 
     with open_job(job, config, assignments) as found:
         record = choose_version(CheckpointLog(found.objects, found.paths), found, version)

@@ -126,7 +126,7 @@ def _users(
     from penstock.checkpoint.log import CheckpointLog
     from penstock.cli.changelogs import is_restored_from
     from penstock.metadata.identity import known_uid
-    from penstock.state.backends.changelog_owner import owner_uid
+    from penstock.state.backends.changelog_stream.owner import owner_uid
 
     with open_all_jobs(config, assignments) as jobs:
         latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}

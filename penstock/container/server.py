@@ -36,7 +36,7 @@ from penstock.runtime.attempt import new_token
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.packet import PACKET_SCHEMA, Packet, from_batch, split_by_size, to_batch
-from penstock.state.engine import EngineFailedError
+from penstock.state.engines.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)
 BEAT_SECONDS = 0.5

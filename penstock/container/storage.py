@@ -25,9 +25,9 @@ from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBa
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.registry import backend_factory
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.engine import Engine, RocksDbEngine
+from penstock.state.engines.engine import Engine, RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.restore import Restored, Tried, restore_order, restore_store
-from penstock.state.write_behind import WriteBehindEngine
 
 if TYPE_CHECKING:
     from penstock.container.container import JobPackage

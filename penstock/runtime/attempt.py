@@ -20,7 +20,7 @@ from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
 from penstock.runtime.router import FLUSH_BYTES
-from penstock.state.engine import EngineFailedError
+from penstock.state.engines.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
 _AT_ONCE = 1024

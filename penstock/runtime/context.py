@@ -10,7 +10,7 @@ from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage, Interrupted
 from penstock.runtime.packet import split_origin
-from penstock.state.engine import EngineFailedError
+from penstock.state.engines.engine import EngineFailedError
 
 
 class OperatorFailedError(BaseException):

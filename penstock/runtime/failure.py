@@ -16,7 +16,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
 from penstock.runtime.router import Router
 from penstock.runtime.topology import Topology
-from penstock.state.engine import EngineFailedError
+from penstock.state.engines.engine import EngineFailedError
 
 
 def failed_attempt(

@@ -16,7 +16,7 @@ from penstock.runtime.source import run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
-from penstock.state.engine import EngineFailedError
+from penstock.state.engines.engine import EngineFailedError
 from penstock.system.base import OffsetRange, System, WriterIdentity
 
 

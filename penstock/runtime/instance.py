@@ -28,9 +28,9 @@ from penstock.runtime.operators import (
 from penstock.runtime.places import place_of_channel
 from penstock.runtime.router import Outlet, Router
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Routing, Topology, has_collector
-from penstock.state.engine import Engine
-from penstock.state.overlay import Overlay
-from penstock.state.store import TaskStore, UndoableStore
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.overlay import Overlay
+from penstock.state.stores.store import TaskStore, UndoableStore
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
 """Where a message began: what the outlets held, and the requests made so far."""

@@ -11,7 +11,7 @@ from penstock.runtime.attempt import Attempt
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import Topology
-from penstock.state.engine import Engine
+from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableE
 from penstock.os_errors import explained
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import Engine
+from penstock.state.engines.engine import Engine
 from penstock.state.folders import make_empty
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from penstock.state.store import TaskStore, UndoableStore
+from penstock.state.stores.store import TaskStore, UndoableStore
 
 _UNCHANGEABLE = (str, bytes, int, float, bool, type(None))
 _OURS = 2

@@ -26,7 +26,7 @@ from penstock.state.backends.base import (
     StoreCopy,
     StoreMarker,
 )
-from penstock.state.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
 from penstock.state.records import Changes
 from penstock.system.base import System
 

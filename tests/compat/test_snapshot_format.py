@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.backends.blob.index import DirIndex, FileBlob, FileIndex
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 
 GOLDEN = Path(__file__).parent / "golden"
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

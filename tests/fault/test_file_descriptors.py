@@ -22,13 +22,13 @@ from penstock.metadata.paths import JobPaths
 from penstock.os_errors import explain
 from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
-from penstock.state.backends.blob.blob import BlobFactory
+from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
 from penstock.state.copies import LocalCopies
-from penstock.state.engine import RocksDbEngine
-from penstock.state.reader import StateReader
-from penstock.state.verify import verify
+from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.reading.reader import StateReader
+from penstock.state.reading.verify import verify
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness

@@ -16,7 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as penstock
 from penstock.engine.progress import JobProgress
 from penstock.engine.session import create_session
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from tests.support import broadcast_app
 from tests.support.jobs import DEADLINE_S, Home
 

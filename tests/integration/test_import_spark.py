@@ -13,7 +13,7 @@ import pytest
 
 from penstock.config.load import load_config
 from penstock.metadata.open import open_store
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from penstock.state.spark.checkpoint import SparkCheckpoint
 from penstock.state.spark.reader import open_state
 from tests.support.spark_state import GOLDEN, read_plain

@@ -25,7 +25,7 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest
-from penstock.state.reader import StateReader
+from penstock.state.reading.reader import StateReader
 from penstock.system.base import OffsetRange, WriterIdentity
 from tests.support import job_app
 from tests.support.job_app import Event, add_event

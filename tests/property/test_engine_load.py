@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.state.engine as engines
+import penstock.state.engines.engine as engines
 from penstock.errors import CorruptError
-from penstock.state.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
 from penstock.state.records import Changes
 
 BULK = 1000

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.serdes.prefix import end_of_prefix
 from penstock.api.store import StoreSpec
-from penstock.state.engine import MemoryEngine
-from penstock.state.store import TaskStore
+from penstock.state.engines.engine import MemoryEngine
+from penstock.state.stores.store import TaskStore
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 ODD_TEXT = st.text(st.sampled_from("\x00\x01a\x7f\xff\uffff\U00010000"))

@@ -16,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import penstock as ps
 from penstock.api.store import StoreSpec
-from penstock.state import gaps, overlay
-from penstock.state.engine import Engine, MemoryEngine, RocksDbEngine
-from penstock.state.gaps import Gaps
-from penstock.state.store import UndoableStore
-from penstock.state.write_behind import WriteBehindEngine
+from penstock.state.engines import gaps, overlay
+from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.gaps import Gaps
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.stores.store import UndoableStore
 
 KEYS = st.integers(0, 30).map(lambda n: b"%02d" % n)
 BOUNDS = st.tuples(KEYS, KEYS).map(sorted)

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.engine import commit
 from penstock.state import restore
-from penstock.state.backends import bases
+from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup
 from tests.support.random_life import Life
 
@@ -27,7 +27,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "_BACKOFF_SECONDS", 0.001)
     monkeypatch.setattr(commit, "_BACKOFF_SECONDS", 0.001)
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(bases, "SMALL_BASE_SECONDS", 0.0)
+    monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     monkeypatch.setattr(backup, "_BASE_RETRY_SECONDS", 0.001)
     monkeypatch.setattr("penstock.container.storage._BASE_POLL_SECONDS", 0.001)
 

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import penstock as ps
 from penstock.api.store import StoreSpec
-from penstock.state.cache import ValueCache
-from penstock.state.engine import Engine, MemoryEngine, RocksDbEngine
-from penstock.state.overlay import MISSING, Overlay
-from penstock.state.store import TaskStore, UndoableStore
+from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.stores.cache import ValueCache
+from penstock.state.stores.store import TaskStore, UndoableStore
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])
 VALUES = st.integers(0, 9)

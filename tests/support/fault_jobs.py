@@ -11,7 +11,7 @@ from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends import registry
-from penstock.state.reader import StateReader
+from penstock.state.reading.reader import StateReader
 from tests.support.faults import Faults
 from tests.support.jobs import ROOT, Home, Totals, same
 

@@ -30,7 +30,7 @@ from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.identity import adopt
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 from tests.support.job_app import Event, add_event, add_region

@@ -17,7 +17,7 @@ from penstock.engine.commit import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.remote_store import RemoteObjectStore
-from penstock.state.reader import StateReader, markers_of
+from penstock.state.reading.reader import StateReader, markers_of
 from penstock.system.memory import MemorySystem
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.storage_job import DEADLINE_S, PATHS, StorageJob

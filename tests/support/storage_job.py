@@ -30,7 +30,7 @@ from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.reader import markers_of
+from penstock.state.reading.reader import markers_of
 from penstock.state.records import Changes
 from penstock.system.base import System
 

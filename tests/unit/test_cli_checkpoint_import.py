@@ -202,7 +202,9 @@ def test_a_file_does_not_make_a_module_be_imported(
     job: StoppedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
-        "from penstock.state.backends.blob.blob import BlobFactory\nopen('imported', 'w')\nclass Own(BlobFactory): pass"
+        "from penstock.state.backends.blob.factory import BlobFactory\n"
+        "open('imported', 'w')\n"
+        "class Own(BlobFactory): pass"
     )
     (tmp_path / "own_backend.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -18,7 +18,7 @@ from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.identity import known_uid, settle
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
-from penstock.state.backends.changelog_owner import owner_text
+from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, own_home, published
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.state.inventory import marker_text, span_text, stored_objects
+from penstock.state.reading.inventory import marker_text, span_text, stored_objects
 from tests.support.state_job import JOB, StateJob
 
 TASKS = 3

@@ -12,9 +12,9 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, NotFoundError
-from penstock.state.diff import diff
-from penstock.state.reader import StateReader
-from penstock.state.store_version import StoreVersion
+from penstock.state.reading.diff import diff
+from penstock.state.reading.reader import StateReader
+from penstock.state.reading.store_version import StoreVersion
 from tests.support.state_job import StateJob
 
 TASKS = 3

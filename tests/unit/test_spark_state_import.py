@@ -24,7 +24,7 @@ from penstock.config.model import JobConfig
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
-from penstock.state.reader import read_store
+from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
 from tests.support.faults import Fault, Faults
 from tests.support.spark_state import GOLDEN

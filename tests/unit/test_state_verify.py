@@ -19,9 +19,9 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engine import MemoryEngine
-from penstock.state.reader import StateReader
-from penstock.state.verify import BackendVerdict, digest, verify
+from penstock.state.engines.engine import MemoryEngine
+from penstock.state.reading.reader import StateReader
+from penstock.state.reading.verify import BackendVerdict, digest, verify
 from tests.support.fault_backend import FaultyFactory
 
 FIRST = "changelog-files"
@@ -219,7 +219,7 @@ def test_the_reader_leaves_nothing_behind(both: Written, monkeypatch: pytest.Mon
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     make: Callable[..., str] = partial(_make_folder, scratch)
-    monkeypatch.setattr("penstock.state.reader.tempfile.mkdtemp", make)
+    monkeypatch.setattr("penstock.state.reading.reader.tempfile.mkdtemp", make)
     assert both.agrees()
     assert list(scratch.iterdir()) == []
 

@@ -10,8 +10,8 @@ import pytest
 import penstock as ps
 from penstock.api.store import StoreSpec
 from penstock.config.load import load_config
-from penstock.state.engine import MemoryEngine
-from penstock.state.store import TaskStore, UndoableStore
+from penstock.state.engines.engine import MemoryEngine
+from penstock.state.stores.store import TaskStore, UndoableStore
 from penstock.testing import TestRunner
 from penstock.testing.checked_store import CheckedStore, CheckedUndoableStore
 

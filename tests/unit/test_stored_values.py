@@ -18,8 +18,8 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Succeeded, decide_outcome
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
-from penstock.state.engine import MemoryEngine
-from penstock.state.store import TaskStore
+from penstock.state.engines.engine import MemoryEngine
+from penstock.state.stores.store import TaskStore
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.testing import StaleValueError, TestRunner, UnwrittenChangeError

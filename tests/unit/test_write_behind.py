@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.state.engine import Engine, RocksDbEngine
+from penstock.state.engines.engine import Engine, RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.records import Changes
-from penstock.state.write_behind import WriteBehindEngine
 
 _BUFFER = 1 << 20
 

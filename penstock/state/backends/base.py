@@ -27,7 +27,7 @@ from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.pools import BackendPools, process_pools
-from penstock.state.engine import Engine
+from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
 from penstock.system.base import System
 

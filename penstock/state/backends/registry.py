@@ -6,9 +6,9 @@ from importlib import import_module
 
 from penstock.errors import ConfigError
 from penstock.state.backends.base import StateBackendFactory
-from penstock.state.backends.blob.blob import BlobFactory
+from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
 
 _FACTORIES: dict[str, type[StateBackendFactory]] = {
     "changelog-files": ChangelogFilesFactory,

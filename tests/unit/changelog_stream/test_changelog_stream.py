@@ -13,8 +13,9 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
-from penstock.state.backends import bases, changelog_partition
-from penstock.state.backends.changelog_partition import ChangelogMarker
+from penstock.state.backends import base_backup
+from penstock.state.backends.changelog_stream import partition
+from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
@@ -37,9 +38,9 @@ def test_a_commit_is_its_net_changes_at_its_time(harness: BackendHarness, system
 def test_a_large_commit_is_several_appends(
     harness: BackendHarness, system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 7)
-    monkeypatch.setattr(changelog_partition, "_APPEND_BYTES", 40)
-    monkeypatch.setattr(changelog_partition, "_READ_MESSAGES", 3)
+    monkeypatch.setattr(partition, "_APPEND_RECORDS", 7)
+    monkeypatch.setattr(partition, "_APPEND_BYTES", 40)
+    monkeypatch.setattr(partition, "_READ_MESSAGES", 3)
     task = harness.backup(1)
     changes = {b"%d" % number: b"x" * (number % 50) for number in range(100)}
     markers = task.commit(first=changes)
@@ -74,7 +75,7 @@ class FlakyWriter(MemoryWriter):
 def test_an_append_of_unknown_outcome_is_made_again(
     objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 3)
+    monkeypatch.setattr(partition, "_APPEND_RECORDS", 3)
     system = FlakySystem(seed)
     rng = random.Random(seed)
     with closing(make_harness(objects, tmp_path, system)) as harness:
@@ -193,7 +194,7 @@ def test_a_base_starts_a_generation(harness: BackendHarness, system: System) -> 
 def test_a_base_that_breaks_off_counts_for_nothing(
     objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 5)
+    monkeypatch.setattr(partition, "_APPEND_RECORDS", 5)
     system = FlakySystem(seed)
     with closing(make_harness(objects, tmp_path, system)) as harness:
         content = {b"%d" % number: b"x" for number in range(20)}
@@ -207,8 +208,8 @@ def test_a_base_that_breaks_off_counts_for_nothing(
 
 
 def test_a_base_that_is_cancelled(objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 1)
-    monkeypatch.setattr(bases, "SMALL_BASE_SECONDS", 0.0)
+    monkeypatch.setattr(partition, "_APPEND_RECORDS", 1)
+    monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     reached, go_on = threading.Event(), threading.Event()
 
     class SlowSystem(MemorySystem):

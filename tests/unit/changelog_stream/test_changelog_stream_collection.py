@@ -18,9 +18,9 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.admins import BackendAdmins
-from penstock.state.backends import changelog_partition
-from penstock.state.backends.changelog_partition import ChangelogMarker
-from penstock.state.backends.changelog_stream import needless
+from penstock.state.backends.changelog_stream import partition
+from penstock.state.backends.changelog_stream.changelog_stream import needless
+from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.records import Changes
 from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem
@@ -98,8 +98,8 @@ def test_any_history_keeps_every_retained_marker(
 ) -> None:
     """Epochs that end in the middle of a commit, rewinds to any retained checkpoint, cleared stores, stores that
     another backend restored, and collections. The oracle is a plain dict for each checkpoint."""
-    monkeypatch.setattr(changelog_partition, "_APPEND_RECORDS", 4)
-    monkeypatch.setattr(changelog_partition, "_READ_MESSAGES", 3)
+    monkeypatch.setattr(partition, "_APPEND_RECORDS", 4)
+    monkeypatch.setattr(partition, "_READ_MESSAGES", 3)
     rng = random.Random(seed)
     system = LocalSystem("local", str(tmp_path / "streams")) if seed % 8 == 0 else MemorySystem("local")
     log: list[tuple[dict[str, str], dict[bytes, bytes]]] = []

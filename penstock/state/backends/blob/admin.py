@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.state.backends.base import AdminContext, StoreMarker
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.blob.names import BlobNames, epoch_of, is_index
+from penstock.state.backends.content.names import BlobNames, epoch_of, is_index
 from penstock.state.backends.objects import ObjectBackendAdmin
 
 _CACHED_KEYS = 1_000_000

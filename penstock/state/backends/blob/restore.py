@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.blob.names import BlobNames
-from penstock.state.backends.blob.stored_files import fetch_files
-from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.content.names import BlobNames
+from penstock.state.backends.content.stored_files import fetch_files
+from penstock.state.backends.content.transfer import ByteBudget
 
 
 class BlobRestore(TaskRestoreManager):

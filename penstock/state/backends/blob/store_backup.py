@@ -11,11 +11,11 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
 from penstock.state.backends.base import BackendContext
-from penstock.state.backends.blob.index import DirIndex, SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.blob.names import BlobNames, index_name
-from penstock.state.backends.blob.stored_files import StoredFiles
-from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.content.index import DirIndex, SnapshotIndex
+from penstock.state.backends.content.names import BlobNames, index_name
+from penstock.state.backends.content.stored_files import StoredFiles
+from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 
 logger = logging.getLogger(__name__)

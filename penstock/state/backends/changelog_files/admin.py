@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from penstock.metadata.paths import versioned_name
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
-from penstock.state.backends.blob.names import BlobNames, epoch_of
 from penstock.state.backends.changelog_files.history import Found
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.content.names import BlobNames, epoch_of
 from penstock.state.backends.objects import ObjectBackendAdmin
 
 _CACHED = 10_000

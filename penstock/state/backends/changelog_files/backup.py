@@ -11,15 +11,15 @@ from functools import partial
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
-from penstock.state.backends.bases import BaseBackup, Bases
-from penstock.state.backends.blob.names import BlobNames
-from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_files.damaged import is_damaged
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
 from penstock.state.backends.changelog_files.history import Found, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.content.names import BlobNames
+from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
 

@@ -4,13 +4,13 @@ now and then a snapshot in the background."""
 from __future__ import annotations
 
 from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
-from penstock.state.backends.blob.files import MAX_PART_BYTES
-from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.keeper import SMALL_FILE_BYTES, Limits
 from penstock.state.backends.changelog_files.marker import NAME
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+from penstock.state.backends.content.files import MAX_PART_BYTES
+from penstock.state.backends.content.transfer import ByteBudget
 
 _IN_FLIGHT = ByteBudget(64 << 20)
 """Of the snapshots of all tasks of a process together."""

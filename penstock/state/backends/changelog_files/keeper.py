@@ -15,12 +15,12 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import StateSettings
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
-from penstock.state.backends.blob.index import DirIndex
-from penstock.state.backends.blob.names import BlobNames
-from penstock.state.backends.blob.stored_files import StoredFiles
-from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.content.index import DirIndex
+from penstock.state.backends.content.names import BlobNames
+from penstock.state.backends.content.stored_files import StoredFiles
+from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.pools import InTurn, settle
 
 logger = logging.getLogger(__name__)

@@ -8,15 +8,15 @@ from contextlib import closing
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
-from penstock.state.backends.blob.names import BlobNames
-from penstock.state.backends.blob.stored_files import fetch_files
-from penstock.state.backends.blob.transfer import ByteBudget
 from penstock.state.backends.changelog_files.damaged import note_damaged
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
-from penstock.state.engine import Engine, engine_kind, open_whatever
+from penstock.state.backends.content.names import BlobNames
+from penstock.state.backends.content.stored_files import fetch_files
+from penstock.state.backends.content.transfer import ByteBudget
+from penstock.state.engines.engine import Engine, engine_kind, open_whatever
 from penstock.state.folders import make_empty
 from penstock.state.records import Changes, changes_bytes
 

@@ -17,8 +17,8 @@ import orjson
 
 from penstock.documents import decoding, fields, integer, text
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.backends.blob.index import DirIndex
 from penstock.state.backends.changelog_files.marker import Version
+from penstock.state.backends.content.index import DirIndex
 
 FORMAT = 1
 SHARED_FOLDER = "files"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
 from penstock.state.backends.blob.admin import BlobAdmin
 from penstock.state.backends.blob.backup import BlobBackup
-from penstock.state.backends.blob.files import MAX_PART_BYTES
 from penstock.state.backends.blob.restore import BlobRestore
-from penstock.state.backends.blob.transfer import ByteBudget
+from penstock.state.backends.content.files import MAX_PART_BYTES
+from penstock.state.backends.content.transfer import ByteBudget
 
 NAME = "blob"
 _IN_FLIGHT = ByteBudget(128 << 20)

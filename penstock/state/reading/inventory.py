@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.metadata.paths import versioned_name
-from penstock.state.backends.blob.names import epoch_of, is_index
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER
+from penstock.state.backends.content.names import epoch_of, is_index
 
 _NUMBER = re.compile(r"([0-9]+)")
 _SHOWN = 40

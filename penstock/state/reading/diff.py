@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.state.store_version import Entry, StoreVersion
+from penstock.state.reading.store_version import Entry, StoreVersion
 
 Change: TypeAlias = Literal["added", "removed", "changed"]
 

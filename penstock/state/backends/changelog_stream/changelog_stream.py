@@ -30,9 +30,9 @@ from penstock.state.backends.base import (
     TaskBackupManager,
     TaskRestoreManager,
 )
-from penstock.state.backends.bases import BaseBackup, Bases
-from penstock.state.backends.changelog_owner import is_owned_by, owner_text
-from penstock.state.backends.changelog_partition import (
+from penstock.state.backends.base_backup import BaseBackup, Bases
+from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_text
+from penstock.state.backends.changelog_stream.partition import (
     NAME,
     Changelog,
     ChangelogMarker,

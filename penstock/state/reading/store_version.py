@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError, PenstockError
-from penstock.state.reader import StateReader, check_store
+from penstock.state.reading.reader import StateReader, check_store
 from penstock.state.restore import Restored
 from penstock.system.partitioner import partition_of
 

@@ -14,9 +14,9 @@ from concurrent.futures import Executor, Future
 from itertools import islice
 from pathlib import Path
 
-from penstock.state.engine import Engine
-from penstock.state.gaps import Gaps
-from penstock.state.overlay import Overlay
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.gaps import Gaps
+from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes, changes_bytes
 
 _ENTRY_BYTES = 150

@@ -15,7 +15,7 @@ import orjson
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import array, decoding, fields, integer, text
 from penstock.errors import IncompatibleError
-from penstock.state.backends.blob.names import content_of
+from penstock.state.backends.content.names import content_of
 
 FORMAT = 1
 _DEEPEST = 100

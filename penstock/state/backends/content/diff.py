@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from penstock.state.backends.blob.files import LocalFile
-from penstock.state.backends.blob.index import DirIndex, FileIndex
+from penstock.state.backends.content.files import LocalFile
+from penstock.state.backends.content.index import DirIndex, FileIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from penstock.state.overlay import MISSING
+from penstock.state.engines.overlay import MISSING
 from penstock.state.records import Changes
 
 

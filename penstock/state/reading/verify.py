@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
-from penstock.state.engine import Engine
-from penstock.state.reader import StateReader
+from penstock.state.engines.engine import Engine
+from penstock.state.reading.reader import StateReader
 
 
 @dataclass(frozen=True, slots=True)

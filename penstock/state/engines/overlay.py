@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from sortedcontainers import SortedSet
 
-from penstock.state.engine import Engine
-from penstock.state.gaps import Gaps
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.gaps import Gaps
 from penstock.state.records import Changes
 
 _FIRST, _MOST = 4, 512

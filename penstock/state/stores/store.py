@@ -9,10 +9,10 @@ from penstock.api.serdes import not_bytes
 from penstock.api.serdes.failures import store_place
 from penstock.api.store import KeyValueStore, StoreSpec
 from penstock.errors import Interrupted, SerdeError
-from penstock.state.cache import ValueCache
-from penstock.state.engine import Engine, EngineFailedError
-from penstock.state.overlay import MISSING, Overlay
-from penstock.state.scans import prefix_bounds, range_bounds
+from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.stores.cache import ValueCache
+from penstock.state.stores.scans import prefix_bounds, range_bounds
 
 
 class TaskStore(KeyValueStore[Any, Any]):
