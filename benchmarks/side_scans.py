@@ -14,7 +14,7 @@ import rocksdict
 
 import penstock as ps
 from penstock.api.store import StoreSpec
-from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.store import TaskStore
 

@@ -25,7 +25,8 @@ from penstock.state.backends.base import BackendContext, RestoreProgress, TaskBa
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.registry import backend_factory
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.engines.engine import Engine, RocksDbEngine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.restore import Restored, Tried, restore_order, restore_store
 

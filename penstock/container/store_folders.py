@@ -8,7 +8,8 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
 from penstock.state.copies import LocalCopies
-from penstock.state.engines.engine import Engine, open_engine, open_restored
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import open_engine, open_restored
 
 
 def stores_directory(config: JobConfig, job_uid: str) -> Path:

@@ -27,7 +27,7 @@ from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, PartitionOffsets, System, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of

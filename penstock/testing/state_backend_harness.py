@@ -26,7 +26,9 @@ from penstock.state.backends.base import (
     StoreCopy,
     StoreMarker,
 )
-from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.system.base import System
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.state.backends.base import StateBackendFactory
-from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

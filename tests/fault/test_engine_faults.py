@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ContainerLostError
 from penstock.runtime.outcome import JobFailed
 from penstock.state.backends.base import StoreCopy
-from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from tests.support.container_app import Message, oracle
 from tests.support.containers import ContainerProcess, Job, stored, wait_until
 

@@ -24,9 +24,9 @@ from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.copies import LocalCopies
-from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.reading.reader import StateReader
 from penstock.state.reading.verify import verify
 from penstock.system.base import OffsetRange

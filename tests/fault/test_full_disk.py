@@ -64,7 +64,7 @@ import os, sys
 from pathlib import Path
 from penstock.config.load import load_config
 from penstock.errors import RetryableError
-from penstock.state.engines.engine import open_engine
+from penstock.state.engines.open import open_engine
 
 settings = load_config(overrides={"job.name": "j"}).store("s")
 engine = open_engine(settings, Path(sys.argv[1]) / "engine")

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import penstock.state.engines.engine as engines
+import penstock.state.engines.rocksdb as rocksdb_engine
 from penstock.errors import CorruptError
-from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 
 BULK = 1000
@@ -109,7 +111,7 @@ def test_every_load_as_a_table(steps: list[tuple[bool, dict[bytes, bytes | None]
     """Also of odd keys, of deletes only, and of keys that the last table has."""
     model: dict[bytes, bytes] = {}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "_BULK", 1)
+        patch.setattr(rocksdb_engine, "_BULK", 1)
         engine = rocksdb(Path(folder))
         for loaded, changes in steps:
             (engine.load if loaded else engine.apply)(changes)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.serdes.prefix import end_of_prefix
 from penstock.api.store import StoreSpec
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.store import TaskStore
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))

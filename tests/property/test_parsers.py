@@ -35,15 +35,16 @@ from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.startpoint.request import StartpointRequest, decode_request
 from penstock.startpoint.serde import decode_fan_out, decode_startpoint, parse_coordinator_key
+from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
 from penstock.state.backends.changelog_files.history import Found, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex, SnapshotIndex
+from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_listing
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system._local_files import StreamInfo, _parse
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem

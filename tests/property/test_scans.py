@@ -17,8 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import penstock as ps
 from penstock.api.store import StoreSpec
 from penstock.state.engines import gaps, overlay
-from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine
 from penstock.state.engines.gaps import Gaps
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.store import UndoableStore
 

@@ -13,8 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import penstock as ps
 from penstock.api.store import StoreSpec
-from penstock.state.engines.engine import Engine, MemoryEngine, RocksDbEngine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.store import TaskStore, UndoableStore
 

@@ -14,7 +14,7 @@ from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
-from penstock.state.engines.engine import RocksDbEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.testing.state_backend_harness import BackendHarness, Content, EngineName
 from tests.support.hooked_store import Call, HookedStore

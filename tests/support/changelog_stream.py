@@ -10,7 +10,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.config.model import JobConfig
 from penstock.metadata.object_store import ObjectStore
-from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.base import PartitionOffsets, RawMessage, System
 from penstock.testing.state_backend_contract import BackendHarness

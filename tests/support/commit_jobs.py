@@ -12,7 +12,7 @@ from penstock.container.protocol import CleanUpCall, CommitCall, OpenCall
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.copies import LocalCopies
-from penstock.state.engines.engine import open_whatever
+from penstock.state.engines.open import open_whatever
 from penstock.state.restore import restore_store
 from tests.support.containers import DEADLINE_S, ContainerProcess, Job, _epochs
 from tests.support.faults import Faults

@@ -48,7 +48,7 @@ from penstock.runtime.spool import Spool
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
 from tests.support.container_app import Message, totals_graph

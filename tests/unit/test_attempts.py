@@ -17,7 +17,7 @@ from penstock.runtime.packet import Kind, Packet
 from penstock.runtime.source import run_source
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 

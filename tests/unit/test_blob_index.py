@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.metadata.paths import JobPaths
+from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex, SnapshotIndex
+from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.backends.content.names import BlobNames, epoch_of, file_name, index_name, is_index
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

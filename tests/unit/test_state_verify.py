@@ -19,7 +19,7 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.reading.reader import StateReader
 from penstock.state.reading.verify import BackendVerdict, digest, verify
 from tests.support.fault_backend import FaultyFactory

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.api.store import StoreSpec
 from penstock.config.load import load_config
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.store import TaskStore, UndoableStore
 from penstock.testing import TestRunner
 from penstock.testing.checked_store import CheckedStore, CheckedUndoableStore

@@ -18,7 +18,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Succeeded, decide_outcome
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.store import TaskStore
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem

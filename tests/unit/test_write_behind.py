@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.state.engines.engine import Engine, RocksDbEngine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.records import Changes
 

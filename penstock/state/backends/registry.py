@@ -8,7 +8,7 @@ from penstock.errors import ConfigError
 from penstock.state.backends.base import StateBackendFactory
 from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 
 _FACTORIES: dict[str, type[StateBackendFactory]] = {
     "changelog-files": ChangelogFilesFactory,

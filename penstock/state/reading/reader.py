@@ -22,7 +22,8 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.engines.engine import Engine, open_whatever
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import open_whatever
 from penstock.state.restore import Restored, restore_order, restore_store
 from penstock.system.base import System
 from penstock.system.registry import open_systems

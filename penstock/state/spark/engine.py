@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import CorruptError, PenstockError
-from penstock.state.engines.engine import RocksDbEngine, engine_error
+from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
 from penstock.state.records import Changes
 from penstock.state.spark.changelog import Kind, read_changelog
 

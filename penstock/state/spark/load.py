@@ -13,7 +13,8 @@ from penstock.config.model import StoreSettings
 from penstock.errors import IncompatibleError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
-from penstock.state.engines.engine import Engine, open_engine
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import open_engine
 
 _BUFFERS_BYTES = 256 << 20
 """What the write buffers of all tasks' engines together hold."""

@@ -19,7 +19,8 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
-from penstock.state.backends.changelog_stream.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
+from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity

@@ -19,7 +19,7 @@ from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.changelog_stream.changelog_stream import needless
+from penstock.state.backends.changelog_stream.admin import needless
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.records import Changes
 from penstock.system.base import System, WriterIdentity

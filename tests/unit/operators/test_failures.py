@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.serdes import Serde
-from penstock.state.engines.engine import MemoryEngine
+from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner
 
 

@@ -14,7 +14,7 @@ from penstock import documents
 from penstock.documents import decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
-from penstock.state.backends.content.index import SnapshotIndex
+from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.content.names import BlobNames, epoch_of, is_index
 
 _FORMAT = 1

@@ -11,8 +11,9 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
 from penstock.state.backends.base import BackendContext
+from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.content.index import DirIndex, SnapshotIndex
+from penstock.state.backends.content.index import DirIndex
 from penstock.state.backends.content.names import BlobNames, index_name
 from penstock.state.backends.content.stored_files import StoredFiles
 from penstock.state.backends.content.transfer import ByteBudget

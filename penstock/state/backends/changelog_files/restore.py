@@ -16,7 +16,8 @@ from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snap
 from penstock.state.backends.content.names import BlobNames
 from penstock.state.backends.content.stored_files import fetch_files
 from penstock.state.backends.content.transfer import ByteBudget
-from penstock.state.engines.engine import Engine, engine_kind, open_whatever
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import engine_kind, open_whatever
 from penstock.state.folders import make_empty
 from penstock.state.records import Changes, changes_bytes
 

@@ -1,47 +1,25 @@
-"""The changelog stream backend: a commit's net changes are appended to a compacted stream (DESIGN section 8).
-
-Processing logs nothing; only `upload` writes. A store has a stream, a task a partition of it. A store that is backed up
-anew, or begins without a checkpoint, starts a generation: only what is behind its first offset counts.
-"""
+"""The admin of the changelog stream backend."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
-from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
 from penstock.state.backends.base import (
     AdminContext,
-    BackendContext,
     Garbage,
-    RestoreProgress,
-    RestoreTarget,
     Retention,
     StateBackendAdmin,
-    StateBackendFactory,
-    StoreCopy,
     StoreMarker,
-    TaskBackupManager,
-    TaskRestoreManager,
 )
-from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_text
 from penstock.state.backends.changelog_stream.partition import (
-    NAME,
-    Changelog,
     ChangelogMarker,
     changelog_system,
     changelog_writer,
-    read_changes,
-    size_of,
 )
-from penstock.state.records import Changes
 from penstock.system.base import OffsetRange, SystemAdmin
 from penstock.wording import counted
 
@@ -49,120 +27,6 @@ logger = logging.getLogger(__name__)
 
 _MIN_DIRTY_RATIO = 0.5
 """A partition is compacted when at least this part of what is looked at is new, as Kafka's log cleaner does it."""
-
-
-class ChangelogStreamBackup(TaskBackupManager):
-    """Appends net changes."""
-
-    def __init__(self, context: BackendContext) -> None:
-        self._context = context
-        self._logs: dict[str, Changelog] = {}
-        self._markers: dict[str, ChangelogMarker] = {}
-        self._bases = Bases[ChangelogMarker]()
-        self._taken: dict[str, Changes] = {}
-        self._timestamp_ms = 0
-
-    def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
-        self._timestamp_ms = 0 if checkpoint_id is None else checkpoint_id.millis
-        given = {store: ChangelogMarker.deserialize(marker) for store, marker in markers.items()}
-        for store in self._context.stores:
-            log = self._logs[store] = self._open(store)
-            marker = self._continue(store, log, checkpoint_id, given.get(store))
-            if marker is not None:
-                self._markers[store] = marker
-            else:
-                base = BaseBackup(partial(self._write_base, store), self._context.pools.maintenance)
-                self._bases.need(store, base)
-
-    def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        return self._bases.needs_copy(store)
-
-    def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
-        self._timestamp_ms = checkpoint_id.millis
-        self._taken = dict(changes)
-        self._bases.add(changes)
-
-    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
-        for store, marker, since in self._bases.advance(copies):
-            self._markers[store], self._taken[store] = marker, since
-        for store, marker in list(self._markers.items()):
-            changes = self._taken.get(store, {}).items()
-            written = self._logs[store].append(checkpoint_id.millis, changes, self._context.check_leaving)
-            if written is not None:
-                self._markers[store] = replace(marker, offset=written.end - 1)
-            self._taken.pop(store, None)  # so that a second call appends no store again that is done
-        return {store: marker.serialize() for store, marker in self._markers.items()}
-
-    def close(self) -> None:
-        self._bases.cancel()
-        for log in self._logs.values():
-            log.close()
-
-    def _open(self, store: str) -> Changelog:
-        stream = self._context.config.store(store).changelog
-        ssp = SystemStreamPartition(stream.system, stream.stream, self._context.task)
-        system = changelog_system(self._context.systems, stream)
-        return Changelog(system, ssp, changelog_writer(self._context.paths, self._context.epoch))
-
-    def _continue(
-        self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None
-    ) -> ChangelogMarker | None:
-        """What the next commit follows, the log being at it; None if the store needs a base."""
-        upcoming = log.take_over()
-        if checkpoint_id is None or (marker is not None and marker.offset is None):
-            return ChangelogMarker(log.ssp, upcoming, None)  # the store is empty: a new generation, nothing to revert
-        if marker is None or marker.ssp != log.ssp:
-            return None
-        try:
-            return log.revert(marker, checkpoint_id.millis)
-        except NotFoundError as error:
-            # Another backend restored the store. Going on behind a hole would make markers that restore nothing.
-            logger.warning(
-                "store `%s` of task %d gets a new base in its changelog, the old one cannot be continued: %s",
-                store,
-                self._context.task,
-                error,
-            )
-            return None
-
-    def _write_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
-        """Everything in the copy, as a new generation. Until it is complete nobody else appends to the partition."""
-
-        def proceed() -> None:
-            if cancelled.is_set():
-                raise RetryableError(f"the base of store `{store}` was cancelled")
-
-        log = self._open(store)  # of this thread alone
-        try:
-            generation = log.take_over()
-            with closing(copy.entries()) as entries:
-                written = log.append(self._timestamp_ms, entries, proceed)
-            return ChangelogMarker(log.ssp, generation, None if written is None else written.end - 1)
-        finally:
-            log.close()
-
-
-class ChangelogStreamRestore(TaskRestoreManager):
-    """Replays a marker's range, and nothing behind it: whatever other epochs wrote there has no effect."""
-
-    def __init__(self, context: BackendContext) -> None:
-        self._context = context
-
-    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
-        reader = changelog_system(self._context.systems, wanted.ssp.system_stream).reader()
-        try:
-            for changes in read_changes(reader, wanted.range):
-                if progress.cancelled.is_set():
-                    raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
-                engine.apply(changes)
-                progress.report(size_of(changes))
-        except NotFoundError as error:
-            raise NotFoundError(
-                f"store `{store}` of task {self._context.task} cannot be rebuilt from its changelog: {error}"
-            ) from error
-        finally:
-            reader.close()
 
 
 class ChangelogStreamAdmin(StateBackendAdmin):
@@ -304,20 +168,3 @@ def _by_partition(markers: Iterable[StoreMarker]) -> dict[SystemStreamPartition,
         marker = ChangelogMarker.deserialize(own.marker)
         found.setdefault(marker.ssp, []).append(marker)
     return found
-
-
-class ChangelogStreamFactory(StateBackendFactory):
-    """`changelog-stream`."""
-
-    @property
-    def name(self) -> str:
-        return NAME
-
-    def backup_manager(self, context: BackendContext) -> ChangelogStreamBackup:
-        return ChangelogStreamBackup(context)
-
-    def restore_manager(self, context: BackendContext) -> ChangelogStreamRestore:
-        return ChangelogStreamRestore(context)
-
-    def admin(self, context: AdminContext) -> ChangelogStreamAdmin:
-        return ChangelogStreamAdmin(context)

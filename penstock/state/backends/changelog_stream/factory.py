@@ -1,0 +1,36 @@
+"""The changelog stream backend: a commit's net changes are appended to a compacted stream (DESIGN section 8).
+
+Processing logs nothing; only `upload` writes. A store has a stream, a task a partition of it. A store that is backed up
+anew, or begins without a checkpoint, starts a generation: only what is behind its first offset counts.
+"""
+
+from __future__ import annotations
+
+from penstock.state.backends.base import (
+    AdminContext,
+    BackendContext,
+    StateBackendFactory,
+)
+from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
+from penstock.state.backends.changelog_stream.backup import ChangelogStreamBackup
+from penstock.state.backends.changelog_stream.partition import (
+    NAME,
+)
+from penstock.state.backends.changelog_stream.restore import ChangelogStreamRestore
+
+
+class ChangelogStreamFactory(StateBackendFactory):
+    """`changelog-stream`."""
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def backup_manager(self, context: BackendContext) -> ChangelogStreamBackup:
+        return ChangelogStreamBackup(context)
+
+    def restore_manager(self, context: BackendContext) -> ChangelogStreamRestore:
+        return ChangelogStreamRestore(context)
+
+    def admin(self, context: AdminContext) -> ChangelogStreamAdmin:
+        return ChangelogStreamAdmin(context)

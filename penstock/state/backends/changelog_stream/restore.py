@@ -1,0 +1,40 @@
+"""The restore manager of the changelog stream backend."""
+
+from __future__ import annotations
+
+from penstock.errors import NotFoundError, RetryableError
+from penstock.state.backends.base import (
+    BackendContext,
+    RestoreProgress,
+    RestoreTarget,
+    TaskRestoreManager,
+)
+from penstock.state.backends.changelog_stream.partition import (
+    ChangelogMarker,
+    changelog_system,
+    read_changes,
+    size_of,
+)
+
+
+class ChangelogStreamRestore(TaskRestoreManager):
+    """Replays a marker's range, and nothing behind it: whatever other epochs wrote there has no effect."""
+
+    def __init__(self, context: BackendContext) -> None:
+        self._context = context
+
+    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+        wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
+        reader = changelog_system(self._context.systems, wanted.ssp.system_stream).reader()
+        try:
+            for changes in read_changes(reader, wanted.range):
+                if progress.cancelled.is_set():
+                    raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
+                engine.apply(changes)
+                progress.report(size_of(changes))
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"store `{store}` of task {self._context.task} cannot be rebuilt from its changelog: {error}"
+            ) from error
+        finally:
+            reader.close()

@@ -1,0 +1,98 @@
+"""An engine in memory: a sorted map, and one file for a copy of it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from sortedcontainers import SortedDict
+
+from penstock.os_errors import explained
+from penstock.state.engines.engine import Engine
+from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
+
+ENTRIES = "entries.zst"
+"""The file of a copy of a MemoryEngine."""
+
+
+class _MemoryScan(Iterator[tuple[bytes, bytes]]):
+    """A scan of a sorted map, some entries at a time; all that is left at once before the map changes."""
+
+    def __init__(self, entries: SortedDict, lock: threading.Lock, start: bytes | None, end: bytes | None) -> None:
+        self._map = entries
+        self._lock = lock
+        self._next, self._inclusive, self._end = start, True, end
+        self._size = 4
+        self._found: deque[tuple[bytes, bytes]] = deque()
+        self._complete = False
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        if not self._found:
+            with self._lock:
+                self.take(self._size)
+            self._size = min(2 * self._size, 512)
+            if not self._found:
+                raise StopIteration
+        return self._found.popleft()
+
+    def take(self, most: int | None = None) -> None:
+        """Copy what is left, at most so many entries. Under the lock."""
+        if not self._complete:
+            keys = list(islice(self._map.irange(self._next, self._end, inclusive=(self._inclusive, False)), most))
+            self._found.extend((key, self._map[key]) for key in keys)
+            self._complete = most is None or len(keys) < most
+            if keys:
+                self._next, self._inclusive = keys[-1], False
+
+
+class MemoryEngine(Engine):
+    """A sorted map in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """With a path: what a copy in that folder holds, if there is one. Raises CorruptError."""
+        self._map: SortedDict = SortedDict()
+        self._scans: weakref.WeakSet[_MemoryScan] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        if path is not None and (path / ENTRIES).exists():
+            self._map.update(_read_entries(path / ENTRIES))
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._map.get(key)
+        return value
+
+    def apply(self, changes: Changes) -> None:
+        with self._lock:
+            for scan in self._scans:
+                scan.take()
+            self._scans.clear()
+            for key, value in changes.items():
+                if value is None:
+                    self._map.pop(key, None)
+                else:
+                    self._map[key] = value
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        scan = _MemoryScan(self._map, self._lock, start, end)
+        with self._lock:
+            self._scans.add(scan)
+        return scan
+
+    def copy_to(self, directory: Path) -> None:
+        """Write everything: the cost grows with the state."""
+        directory.mkdir(parents=True)
+        records = encode_records(self._map)
+        (directory / ENTRIES).write_bytes(len(records).to_bytes(8, "big") + compress(records))
+
+    def close(self) -> None:
+        self._map.clear()
+
+
+def _read_entries(path: Path) -> dict[bytes, bytes | None]:
+    with explained(f"the copy `{path}` could not be read", "job.logged.store.base.dir"):
+        data = path.read_bytes()
+    size = int.from_bytes(data[:8], "big")
+    return decode_records(decompress(data[8:], size, f"the copy `{path}`"), str(path))

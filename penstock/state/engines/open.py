@@ -1,0 +1,95 @@
+"""Opening the engine of a store over a folder: the configured one, or the one whose files are there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.config.model import StoreSettings
+from penstock.config.table import EngineKind
+from penstock.errors import CorruptError
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.memory import ENTRIES, MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.records import Changes
+
+_CHUNK_BYTES = 8 << 20
+"""How much of a store is held in memory while it is read from one kind of engine into the other."""
+
+
+def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:
+    """The engine a store is configured to have, over a folder: new, or what a restore or copy has put there.
+
+    Raises:
+        CorruptError: the folder's files are damaged, or of the other kind of engine.
+    """
+    if _of_the_other_kind(settings, directory).exists():
+        raise CorruptError(
+            f"`{directory}` holds the files of another kind of store than stores.{settings.name}.factory="
+            f"{settings.factory}. Set it back, or restore from a changelog backend, which fits both"
+        )
+    if settings.factory == "memory":
+        return MemoryEngine(directory)
+    return RocksDbEngine(
+        directory,
+        block_cache_bytes=settings.rocksdb_block_cache_bytes,
+        write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+        read_only=read_only,
+    )
+
+
+def open_restored(settings: StoreSettings, directory: Path) -> Engine:
+    """The engine a store is configured to have, over a folder that a restore has filled. Files of the other kind, from
+    before `stores.<name>.factory` was changed, are read into a new engine.
+
+    Raises:
+        CorruptError: the files are damaged.
+    """
+    if not _of_the_other_kind(settings, directory).exists():
+        return open_engine(settings, directory)
+    source_directory = directory.with_name(f"{directory.name}.other")
+    shutil.rmtree(source_directory, ignore_errors=True)
+    directory.rename(source_directory)
+    try:
+        with closing(open_whatever(settings, source_directory)) as source:
+            engine = open_engine(settings, directory)
+            try:
+                for entries in _chunks(source.scan(None, None)):
+                    engine.load(entries)
+            except BaseException:
+                engine.close()
+                raise
+    finally:
+        shutil.rmtree(source_directory, ignore_errors=True)
+    return engine
+
+
+def _of_the_other_kind(settings: StoreSettings, directory: Path) -> Path:
+    """A file that only the engine has which the store is not configured to have."""
+    return directory / ("CURRENT" if settings.factory == "memory" else ENTRIES)
+
+
+def _chunks(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Changes]:
+    chunk: dict[bytes, bytes | None] = {}
+    size = 0
+    for key, value in entries:
+        chunk[key] = value
+        size += len(key) + len(value)
+        if size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = {}, 0
+    if chunk:
+        yield chunk
+
+
+def engine_kind(directory: Path) -> EngineKind:
+    """The kind of engine whose files are in the folder; `rocksdb` if there are none."""
+    return "memory" if (directory / ENTRIES).exists() else "rocksdb"
+
+
+def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
+    """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
+    return open_engine(replace(settings, factory=engine_kind(directory)), directory)

@@ -1,0 +1,146 @@
+"""RocksDB on disk as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from penstock.errors import CorruptError, PenstockError
+from penstock.os_errors import explain, os_error_in
+from penstock.state.engines.engine import Engine
+from penstock.state.records import Changes
+
+_BULK = 1000
+"""Fewer changes than this are not worth a table."""
+_PLACE = "job.logged.store.base.dir"
+"""The key that says where the engines' files are."""
+
+
+class RocksDbEngine(Engine):
+    """RocksDB, opened for as long as the task stays in its container.
+
+    The write-ahead log is off: what makes state durable is the commit's backup, and a directory whose process died
+    is thrown away, never reopened.
+    """
+
+    def __init__(self, path: Path, *, block_cache_bytes: int, write_buffer_bytes: int, read_only: bool = False) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._options = options = _options(block_cache_bytes, write_buffer_bytes)
+        access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
+        try:
+            self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
+        except Exception as error:
+            raise engine_error(error, f"RocksDB cannot open `{path}`") from error
+        self._write_options = rocksdict.WriteOptions()
+        setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def apply(self, changes: Changes) -> None:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in changes.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        with self._writing():
+            self._db.write(batch, self._write_options)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the operating system refused, for example for want of space, says where and what to do about it."""
+        try:
+            yield
+        except Exception as error:
+            cause = os_error_in(str(error))
+            if cause is None:
+                raise
+            raise explain(cause, f"RocksDB cannot write `{self._path}`", _PLACE) from error
+
+    def load(self, changes: Changes) -> None:
+        """Sorted, as a table of its own, which costs less than puts and leaves nothing to compact."""
+        if len(changes) < _BULK:
+            self.apply(changes)
+            return
+        with self._writing():
+            self._load_table(changes, self._path.with_name(f"{self._path.name}.load"))
+
+    def _load_table(self, changes: Changes, table: Path) -> None:
+        writer = rocksdict.SstFileWriter(self._options)
+        writer.open(str(table))
+        for key in sorted(changes):
+            value = changes[key]
+            if value is None:
+                del writer[key]
+            else:
+                writer[key] = value
+        writer.finish()
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        self._db.ingest_external_file([str(table)], options)
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        options = rocksdict.ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        # Before the first entry is asked for, so that later writes do not move it.
+        return self._until_the_end(iter(self._db.items(from_key=start, read_opt=options)), start, end)
+
+    def _until_the_end(
+        self, items: Iterator[tuple[bytes, bytes]], start: bytes | None, end: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries, and CorruptError where the binding would merely end: at a block that is damaged."""
+        last = start
+        for entry in items:
+            last = entry[0]
+            yield entry
+        options = rocksdict.ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        rest: Any = self._db.iter(options)
+        if last is None:
+            rest.seek_to_first()
+        else:
+            rest.seek(last)
+            if rest.valid() and rest.key() == last:
+                rest.next()
+        try:
+            rest.status()
+        except Exception as error:
+            raise engine_error(error, f"a scan of `{self._path}` failed") from error
+
+    def copy_to(self, directory: Path) -> None:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with self._writing():
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def engine_error(error: Exception, what: str) -> PenstockError:
+    """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
+    refused, for example for want of file descriptors."""
+    cause = os_error_in(str(error))
+    return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, _PLACE)
+
+
+def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(rocksdict.Cache(block_cache_bytes))
+    table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+    return options
