@@ -25,10 +25,11 @@ from penstock.container.protocol import (
 )
 from penstock.container.storage import ContainerStorage
 from penstock.errors import ContainerLostError
-from penstock.runtime.attempt import Attempt, DiscardedAttemptError, new_token
+from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import NO_BATCH
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
+from penstock.runtime.sources import DiscardedAttemptError
 from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
 from penstock.runtime.topology import Topology
 from penstock.system.base import System

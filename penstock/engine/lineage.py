@@ -16,8 +16,8 @@ from pyspark import RDD, SparkContext
 from penstock.engine.frames import Frames, FramesByLane
 from penstock.engine.worker import ByLane, ContainerStage, Lane, SinkStage, SourceStage, lane_of_tasks
 from penstock.errors import PenstockError
-from penstock.runtime.attempt import Report
 from penstock.runtime.packet import REPORT_STAGE, from_batch
+from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
 
 

@@ -38,9 +38,9 @@ from penstock.errors import (
     UserCodeError,
 )
 from penstock.metadata.lease import LeaseKeeper
-from penstock.runtime.attempt import Report
 from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.runtime.reports import Report
 
 logger = logging.getLogger(__name__)
 E = TypeVar("E", bound=Exception)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
-from penstock.errors import ContainerLostError, FailedMessage, RetryableError
+from penstock.errors import FailedMessage
 from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Way
 from penstock.runtime.context import OperatorFailedError, Page
 from penstock.runtime.instance import StageInstance
-from penstock.runtime.packet import REPORT_STAGE, Kind, Packet, decode_messages, origin_code
+from penstock.runtime.packet import Packet, decode_messages, origin_code
+from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.router import FLUSH_BYTES
+from penstock.runtime.sources import Sources
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
@@ -28,121 +28,9 @@ _AT_ONCE = 1024
 they are still in the processor's cache."""
 
 
-class DiscardedAttemptError(RetryableError):
-    """The attempt's input was not complete or not of one piece. It is dropped; Spark or the run loop tries again."""
-
-
 def new_token() -> str:
     """A random name for an attempt."""
     return secrets.token_hex(8)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What an attempt tells the driver: who it was, whose rows it read, and what came of it."""
-
-    stage: int
-    task: int
-    token: str
-    read: dict[int, dict[int, str]]
-    """Source stage -> source task -> the token that was read."""
-    messages: int = 0
-    """Messages read."""
-    dead_letters: int = 0
-    written: dict[str, int] = field(default_factory=dict)
-    """Output stream -> messages written (sink stage)."""
-    commit: bool = False
-    shutdown: bool = False
-    failed: FailedMessage | None = None
-    error: tuple[str, str] | None = None
-    """Kind and text of an error that is not the application's: a range that no longer exists, a fenced writer, a store
-    whose engine failed."""
-    upstream_failed: bool = False
-    """A source failed, so this attempt did nothing."""
-    input_bytes: dict[int, int] = field(default_factory=dict)
-    """Number of an input -> bytes of keys and values that were read of it (stage 0)."""
-
-    def packet(self) -> Packet:
-        """The report as a packet to the driver."""
-        payload = orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
-        return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
-
-    @classmethod
-    def from_payload(cls, payload: bytes) -> Report:
-        """Read a report packet's payload."""
-        fields: dict[str, Any] = orjson.loads(payload)
-        fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
-        fields["input_bytes"] = {int(index): size for index, size in fields["input_bytes"].items()}
-        if fields["failed"] is not None:
-            fields["failed"] = FailedMessage(**fields["failed"])
-        if fields["error"] is not None:
-            fields["error"] = tuple(fields["error"])
-        return cls(**fields)
-
-
-class Sources:
-    """What an attempt has received from each source. Puts each source's packets in sequence, checks the trailers."""
-
-    def __init__(self, expected: frozenset[tuple[int, int]]) -> None:
-        self._expected = expected
-        self._tokens: dict[tuple[int, int], str] = {}
-        self._next: dict[tuple[int, int], int] = {}
-        self._waiting: dict[tuple[int, int], dict[int, Packet]] = {}
-        self._messages: dict[tuple[int, int], int] = {}
-        self._trailers: dict[tuple[int, int], Packet] = {}
-        self.failed = False
-        """A source sent a failed trailer."""
-
-    def accept(self, packet: Packet) -> Iterator[Packet]:
-        """Take a packet; yields the data packets that are next in their source's sequence."""
-        source = (packet.source_stage, packet.source_task)
-        if source not in self._expected:
-            raise DiscardedAttemptError(f"rows came from {_name(source)}, which does not send here")
-        token = self._tokens.setdefault(source, packet.token)
-        if token != packet.token:
-            raise DiscardedAttemptError(f"rows of two attempts of {_name(source)} came: {token} and {packet.token}")
-        if packet.kind != Kind.DATA:
-            if source in self._trailers:
-                raise DiscardedAttemptError(f"a second trailer came from {_name(source)}")
-            self._trailers[source] = packet
-            self.failed = self.failed or packet.kind == Kind.FAILED_TRAILER
-            return
-        waiting = self._waiting.setdefault(source, {})
-        if packet.seq in waiting or packet.seq < self._next.get(source, 0):
-            raise DiscardedAttemptError(f"packet {packet.seq} came twice from {_name(source)}")
-        waiting[packet.seq] = packet
-        while (ready := waiting.pop(self._next.get(source, 0), None)) is not None:
-            self._next[source] = ready.seq + 1
-            self._messages[source] = self._messages.get(source, 0) + ready.messages
-            yield ready
-
-    def check_complete(self) -> None:
-        """Raise DiscardedAttemptError unless everything from every source has come."""
-        missing = self._expected - self._trailers.keys()
-        if missing:
-            raise DiscardedAttemptError(
-                f"the rows ended without the trailer of {', '.join(_name(s) for s in sorted(missing))}"
-            )
-        if self.failed:
-            return
-        for source, trailer in self._trailers.items():
-            got = (self._next.get(source, 0), self._messages.get(source, 0))
-            if self._waiting.get(source) or got != (trailer.seq, trailer.messages):
-                raise DiscardedAttemptError(
-                    f"{_name(source)} sent {trailer.seq} packets with {trailer.messages} messages, but "
-                    f"{got[0]} packets with {got[1]} messages came"
-                )
-
-    def tokens(self) -> dict[int, dict[int, str]]:
-        """Source stage -> source task -> token."""
-        read: dict[int, dict[int, str]] = {}
-        for (stage, task), token in self._tokens.items():
-            read.setdefault(stage, {})[task] = token
-        return read
-
-
-def _name(source: tuple[int, int]) -> str:
-    return f"stage {source[0]} task {source[1]}"
 
 
 class Attempt:
@@ -293,12 +181,6 @@ class Attempt:
         self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
 
 
-def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
-    """A failed engine as an attempt's error: the answer to it is that to a lost container, a new epoch in which the
-    task is restored."""
-    return ContainerLostError.__name__, f"task {task}: {error}"
-
-
 def _next_piece(messages: int, sent_bytes: int) -> int:
     """How many messages to process at once, after so many were turned into so many bytes."""
     if sent_bytes > FLUSH_BYTES:
@@ -320,6 +202,3 @@ def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) 
             "value": None if value is None else value.hex(),
         }
     )
-
-
-__all__ = ["Attempt", "DiscardedAttemptError", "Report", "Sources", "engine_error", "new_token"]

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
-from penstock.runtime.attempt import Report, engine_error
 from penstock.runtime.context import OperatorFailedError, Page, Position, SspTable
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet
+from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.router import Router
 from penstock.runtime.topology import Topology
 from penstock.state.engines.engine import EngineFailedError

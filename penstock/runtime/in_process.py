@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from penstock.runtime.attempt import Report, new_token
+from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import REPORT_STAGE, Packet
+from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
 from penstock.runtime.spool import Spool

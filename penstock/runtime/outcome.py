@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ContainerLostError, FailedMessage
-from penstock.runtime.attempt import Report
+from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
 
 

@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import PenstockError, RetryableError
-from penstock.runtime.attempt import Report, Sources, new_token
+from penstock.runtime.attempt import new_token
 from penstock.runtime.failure import failure_report
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet, decode_messages
+from penstock.runtime.reports import Report
+from penstock.runtime.sources import Sources
 from penstock.runtime.spool import Spool, Spooled
 from penstock.runtime.topology import Topology
 from penstock.system.base import RawRecord, System, SystemWriter, WriterIdentity

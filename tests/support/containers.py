@@ -37,11 +37,11 @@ from penstock.container.protocol import (
 from penstock.container.tls import TlsIdentity
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.runtime.attempt import Report
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
 from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
+from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
 from penstock.runtime.spool import Spool

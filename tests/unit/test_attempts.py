@@ -10,11 +10,13 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ContainerLostError
-from penstock.runtime.attempt import Attempt, DiscardedAttemptError, Report, Sources, new_token
+from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet
+from penstock.runtime.reports import Report
 from penstock.runtime.source import run_source
+from penstock.runtime.sources import DiscardedAttemptError, Sources
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.memory import MemoryEngine

@@ -17,10 +17,11 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.runtime import router, spool
-from penstock.runtime.attempt import Report, _next_piece
+from penstock.runtime.attempt import _next_piece
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet, decode_messages
+from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.source import run_source
 from penstock.runtime.spool import Spool

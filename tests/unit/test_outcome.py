@@ -8,8 +8,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import FailedMessage
-from penstock.runtime.attempt import Report
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology, plan_topology
 
 TASKS = 2

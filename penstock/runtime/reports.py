@@ -1,0 +1,61 @@
+"""What an attempt tells the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from penstock.errors import ContainerLostError, FailedMessage
+from penstock.runtime.packet import REPORT_STAGE, Kind, Packet
+from penstock.state.engines.engine import EngineFailedError
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an attempt tells the driver: who it was, whose rows it read, and what came of it."""
+
+    stage: int
+    task: int
+    token: str
+    read: dict[int, dict[int, str]]
+    """Source stage -> source task -> the token that was read."""
+    messages: int = 0
+    """Messages read."""
+    dead_letters: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    """Output stream -> messages written (sink stage)."""
+    commit: bool = False
+    shutdown: bool = False
+    failed: FailedMessage | None = None
+    error: tuple[str, str] | None = None
+    """Kind and text of an error that is not the application's: a range that no longer exists, a fenced writer, a store
+    whose engine failed."""
+    upstream_failed: bool = False
+    """A source failed, so this attempt did nothing."""
+    input_bytes: dict[int, int] = field(default_factory=dict)
+    """Number of an input -> bytes of keys and values that were read of it (stage 0)."""
+
+    def packet(self) -> Packet:
+        """The report as a packet to the driver."""
+        payload = orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
+        return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
+
+    @classmethod
+    def from_payload(cls, payload: bytes) -> Report:
+        """Read a report packet's payload."""
+        fields: dict[str, Any] = orjson.loads(payload)
+        fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
+        fields["input_bytes"] = {int(index): size for index, size in fields["input_bytes"].items()}
+        if fields["failed"] is not None:
+            fields["failed"] = FailedMessage(**fields["failed"])
+        if fields["error"] is not None:
+            fields["error"] = tuple(fields["error"])
+        return cls(**fields)
+
+
+def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
+    """A failed engine as an attempt's error: the answer to it is that to a lost container, a new epoch in which the
+    task is restored."""
+    return ContainerLostError.__name__, f"task {task}: {error}"
