@@ -126,7 +126,8 @@ def find_target(found: FoundJob, view: LogView, app: Application | None) -> Impo
 
 
 def _of_application(config: JobConfig, app: Application) -> ImportTarget:
-    from penstock.engine.prepare import JobStreams, store_layout
+    from penstock.plan.layout import store_layout
+    from penstock.plan.streams import JobStreams
 
     graph = app.graph()
     streams = JobStreams.open(graph, config)

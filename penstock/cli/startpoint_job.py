@@ -66,7 +66,7 @@ class StartpointJob:
 
     def resolve(self, request: StartpointRequest) -> int:
         """The offset a request means now."""
-        from penstock.engine.start_plan import resolve_request
+        from penstock.plan.start import resolve_request
 
         return resolve_request(self.admins, request)
 
@@ -76,8 +76,8 @@ class StartpointJob:
         Raises:
             IncompatibleError: an input has another number of partitions than at the checkpoint.
         """
-        from penstock.engine.offsets import to_next_offsets
-        from penstock.engine.start_plan import start_positions
+        from penstock.plan.positions import to_next_offsets
+        from penstock.plan.start import start_positions
 
         after = to_next_offsets(start_positions(decision, self.inputs, self.found.config), len(self.inputs.tasks))
         return offset_changes({} if self.origin is None else self.origin.next_offsets, after)
@@ -125,7 +125,7 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
 
 
 def _of_application(config: JobConfig, app: Application) -> JobInputs:
-    from penstock.engine.prepare import JobStreams
+    from penstock.plan.streams import JobStreams
 
     graph = app.graph()
     streams = JobStreams.open(graph, config)

@@ -18,13 +18,14 @@ from penstock.cli.jobs import FoundJob
 from penstock.cli.lease_watch import watch_lease
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.engine.grouping import Grouping
-from penstock.engine.offsets import first_positions
-from penstock.engine.prepare import JobStreams, check_layout, store_layout
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.plan.grouping import Grouping
+from penstock.plan.layout import check_layout, store_layout
+from penstock.plan.positions import first_positions
+from penstock.plan.streams import JobStreams
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 

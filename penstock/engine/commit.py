@@ -15,8 +15,8 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
 from penstock.engine.directory import ContainerDirectory, Markers
-from penstock.engine.offsets import Positions, to_next_offsets
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.plan.positions import Positions, to_next_offsets
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
-from penstock.engine.assignment import assign_tasks
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.plan.assignment import assign_tasks
 from penstock.runtime.batch import Batch
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from penstock.container.store_folders import stores_directory
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died, stop_context
 from penstock.engine.job import Job
-from penstock.engine.prepare import JobStreams, PreparedJob, prepare
+from penstock.engine.prepare import PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_loop import RunLoop, StopRequest
 from penstock.engine.run_view import log_progress
@@ -35,6 +35,7 @@ from penstock.metadata.lease import LeaseKeeper
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.stop_request import StopRequests, StopWatch
+from penstock.plan.streams import JobStreams
 
 logger = logging.getLogger(__name__)
 

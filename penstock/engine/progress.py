@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.engine.offsets import Positions
+from penstock.plan.positions import Positions
 from penstock.wording import counted
 
 

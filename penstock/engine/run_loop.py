@@ -23,8 +23,6 @@ from penstock.engine.commit import Boundary, CommitCoordinator, Completed
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
-from penstock.engine.offsets import BatchRanges, Positions, TaskSsp, advance, plan_ranges, to_positions
-from penstock.engine.pace import BatchBounds, Pace
 from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
@@ -38,6 +36,9 @@ from penstock.errors import (
     UserCodeError,
 )
 from penstock.metadata.lease import LeaseKeeper
+from penstock.plan.pace import BatchBounds, Pace
+from penstock.plan.positions import Positions, TaskSsp, to_positions
+from penstock.plan.ranges import BatchRanges, advance, plan_ranges
 from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 from penstock.runtime.reports import Report

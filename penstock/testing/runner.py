@@ -16,10 +16,11 @@ from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
-from penstock.engine.grouping import group_inputs
-from penstock.engine.offsets import BatchRanges, TaskSsp, advance, plan_ranges
-from penstock.engine.pace import Pace
 from penstock.errors import ConfigError, PenstockError, UserCodeError
+from penstock.plan.grouping import group_inputs
+from penstock.plan.pace import Pace
+from penstock.plan.positions import TaskSsp
+from penstock.plan.ranges import BatchRanges, advance, plan_ranges
 from penstock.runtime.batch import Batch
 from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.instance import RuntimeSettings

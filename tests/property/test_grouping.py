@@ -8,19 +8,12 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
-from penstock.engine.grouping import group_inputs
-from penstock.engine.offsets import (
-    BatchRanges,
-    TaskSsp,
-    advance,
-    plan_ranges,
-    resumed_positions,
-    to_next_offsets,
-    to_positions,
-)
-from penstock.engine.pace import Pace
 from penstock.engine.progress import source_progress
 from penstock.errors import ConfigError
+from penstock.plan.grouping import group_inputs
+from penstock.plan.pace import Pace
+from penstock.plan.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
+from penstock.plan.ranges import BatchRanges, advance, plan_ranges
 from penstock.system.base import OffsetRange, PartitionOffsets
 
 SSP = SystemStreamPartition

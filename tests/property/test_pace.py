@@ -9,8 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.engine.offsets import BatchRanges, TaskSsp, plan_ranges
-from penstock.engine.pace import FIRST_MESSAGES, BatchBounds, Pace, fair_shares
+from penstock.plan.pace import FIRST_MESSAGES, BatchBounds, Pace, fair_shares
+from penstock.plan.positions import TaskSsp
+from penstock.plan.ranges import BatchRanges, plan_ranges
 from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "a")

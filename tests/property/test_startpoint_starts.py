@@ -20,10 +20,10 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import build_versions
 from penstock.config.load import load_config
-from penstock.engine import start_plan
-from penstock.engine.grouping import group_inputs
-from penstock.engine.start_plan import StartPlan, plan_start
 from penstock.metadata.file_store import FileObjectStore
+from penstock.plan import start as start_plan
+from penstock.plan.grouping import group_inputs
+from penstock.plan.start import StartPlan, plan_start
 from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.assignment import assign_tasks
+from penstock.plan.assignment import assign_tasks
 
 
 def test_tasks_go_where_copies_of_them_are() -> None:

@@ -18,11 +18,11 @@ from penstock.cli import checkpoint_target, startpoint_job
 from penstock.config.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.load import load_config
 from penstock.config.values import RefusedError
-from penstock.engine.grouping import group_inputs
-from penstock.engine.offsets import TaskSsp
-from penstock.engine.prepare import JobStreams
-from penstock.engine.start_plan import plan_start
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.plan.grouping import group_inputs
+from penstock.plan.positions import TaskSsp
+from penstock.plan.start import plan_start
+from penstock.plan.streams import JobStreams
 from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name

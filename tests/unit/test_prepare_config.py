@@ -10,8 +10,9 @@ import penstock as ps
 from penstock.api.graph import ApplicationGraph
 from penstock.api.retention import StreamRetention
 from penstock.config.load import load_config
-from penstock.engine.prepare import JobStreams, check_config
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.plan.fit import check_config
+from penstock.plan.streams import JobStreams
 from penstock.system.local import LocalSystem
 
 

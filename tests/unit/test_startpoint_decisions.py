@@ -14,10 +14,10 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.startpoint_facts import taken_facts
 from penstock.config.load import load_config
-from penstock.engine.grouping import group_inputs
-from penstock.engine.offsets import TaskSsp
-from penstock.engine.start_plan import start_positions
 from penstock.errors import IncompatibleError
+from penstock.plan.grouping import group_inputs
+from penstock.plan.positions import TaskSsp
+from penstock.plan.start import start_positions
 from penstock.startpoint.decide import (
     Candidates,
     JobInputs,

@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.checkpoint.record import Claim
-from penstock.engine.prepare import check_layout, store_layout
+from penstock.plan.layout import check_layout, store_layout
 from tests.support.checkpoints import checkpoint
 
 

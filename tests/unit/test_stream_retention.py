@@ -15,9 +15,10 @@ import pytest
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.engine.offsets import TaskSsp, plan_ranges
-from penstock.engine.pace import Pace
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.plan.pace import Pace
+from penstock.plan.positions import TaskSsp
+from penstock.plan.ranges import plan_ranges
 from penstock.system import local
 from penstock.system._local_files import LocalFiles
 from penstock.system._local_retention import Piece, mark_time

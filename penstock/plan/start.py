@@ -11,7 +11,7 @@ from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
-from penstock.engine.offsets import Positions, TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecision, decide_start, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_number

@@ -1,0 +1,44 @@
+"""Whether a configuration fits an application. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.api.graph import ApplicationGraph
+from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.v2 import VERSION as V2
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError
+
+
+def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if the configuration does not fit the application's stores and outputs."""
+    known = {spec.name for spec in graph.stores}
+    for name in config.store_names:
+        if name not in known:
+            stores = ", ".join(f"`{store}`" for store in sorted(known)) or "none"
+            raise ConfigError(f"`stores.{name}.*` is configured, but the application has the stores: {stores}")
+    outputs = {spec.stream for spec in graph.outputs} | {config.task.dead_letter_stream}
+    for stream in config.retained_streams:
+        if stream not in outputs:
+            raise ConfigError(
+                f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
+                f"Change the retention of other streams with `penstock stream retain {stream}`"
+            )
+    _check_versions(known, config)
+
+
+def _check_versions(stores: Iterable[str], config: JobConfig) -> None:
+    """Checkpoints must be written in a version that can hold the markers of every store, and be read in it."""
+    write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
+    used = next(version for version in read if version in write)
+    if used == V2:
+        return
+    lost = sorted(store for store in stores if BACKEND not in config.store(store).backup_factories)
+    if lost:
+        raise ConfigError(
+            f"checkpoints would be read in version {used} (task.checkpoint.write.versions is "
+            f"{','.join(map(str, write))}, task.checkpoint.read.versions {','.join(map(str, read))}), which holds "
+            f"markers of `{BACKEND}` only. The stores {', '.join(f'`{store}`' for store in lost)} are not backed up "
+            f"to it, so no start could restore them. Add it to their backup.factories, or write and read version {V2}"
+        )

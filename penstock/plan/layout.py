@@ -1,0 +1,74 @@
+"""Which operators use which store, and whether an application fits the stores of a checkpoint. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.api.graph import ApplicationGraph, ProcessSpec
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import IncompatibleError
+from penstock.wording import counted
+
+
+def store_layout(graph: ApplicationGraph) -> dict[str, str]:
+    """Store -> what a checkpoint remembers of it: `operators key-serde value-serde`."""
+    users: dict[str, list[str]] = {spec.name: [] for spec in graph.stores}
+    for op in graph.operators:
+        if isinstance(op, ProcessSpec):
+            for store in op.stores:
+                users[store].append(op.id)
+    return {
+        spec.name: f"{','.join(users[spec.name])} {spec.key_serde.name} {spec.value_serde.name}"
+        for spec in graph.stores
+    }
+
+
+def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int) -> None:
+    """Raise IncompatibleError if the application cannot go on from the checkpoint."""
+    if record.task_count != tasks:
+        raise IncompatibleError(
+            f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
+            "largest "
+            "partition count of the inputs, job.intermediate.stream.partitions or task.broadcast.inputs has changed. "
+            "Keys would move away from their state. Set it back, or give the job a new `job.id`"
+        )
+    for store, before in record.stores.items():
+        now = layout.get(store)
+        if now == before:
+            continue
+        if now is None:
+            raise IncompatibleError(
+                f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
+                "longer in the application. Declare it again, or give the job a new `job.id` to start without state"
+            )
+        raise IncompatibleError(
+            f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
+            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or give the job a "
+            "new `job.id` to start without state"
+        )
+
+
+def _renamed(before: str, now: str) -> str:
+    """What to write where the store is the same and its operators have other ids: those without one are numbered."""
+    (old, *serdes), (new, *others) = before.split(" "), now.split(" ")
+    olds, news = old.split(","), new.split(",")
+    if serdes != others or len(olds) != len(news):
+        return ""
+    moved = [(was, is_now) for was, is_now in zip(olds, news, strict=True) if was != is_now]
+    ids = " and ".join(f'.process(..., id="{was}") to the one that is `{is_now}` now' for was, is_now in moved)
+    return (
+        "Operators without an id are numbered in order: one that is put before another changes its id. If these are "
+        f"the operators that wrote the store, give them their ids back: {ids}; and give each one before them a new id. "
+        "Otherwise: "
+    )
+
+
+def _old_numbers(store: str, before: str, now: str) -> str:
+    """What to declare where only the form of number keys differs: they used to be written as Samza does."""
+    old, new = before.split(" "), now.split(" ")
+    if len(old) != 3 or len(new) != 3 or (old[0], old[2]) != (new[0], new[2]) or new[1] != f"ordered-{old[1]}":
+        return ""
+    return (
+        "Its keys are in Samza's form, which has no ranges: "
+        f'app.store("{store}", key=ps.Samza{old[1].capitalize()}()) reads them. '
+    )
