@@ -410,7 +410,7 @@ class RunLoop:
     def _plan(self, lanes: tuple[Lane, ...], batch: Batch, planned: BatchRanges) -> BatchPlan:
         job = self._job
         return BatchPlan(
-            SourceStage(job.worker_package, lanes, batch, planned.by_task),
+            SourceStage(job.worker_package, lanes, batch, planned.by_task, self._claim.epoch),
             tuple(
                 ContainerStage(stage.number, lanes, job.secret, self._claim.epoch, batch, job.tls)
                 for stage in job.topology.container_stages

@@ -21,7 +21,7 @@ from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
-from penstock.runtime.source import SourceProgress, run_source
+from penstock.runtime.source import InputReaders, SourceProgress, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.streams import run_together
 from penstock.runtime.topology import Topology
@@ -53,6 +53,7 @@ class PackedPackage:
 
 
 _packages: dict[str, WorkerPackage] = {}
+_readers: dict[tuple[str, int], InputReaders] = {}
 _writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
 _settled = False
 
@@ -92,6 +93,7 @@ class SourceStage:
     lanes: tuple[Lane, ...]
     batch: Batch
     ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]]
+    epoch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
@@ -99,16 +101,15 @@ class SourceStage:
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
         progress = SourceProgress()
-        yield from _alive(self._batches(package, self.lanes[_partition()].tasks, progress), progress)
+        packets = self.packets(package, self.lanes[_partition()].tasks, progress)
+        yield from _alive(_batches(packets), progress)
 
-    def _batches(
-        self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress
-    ) -> Iterator[pa.RecordBatch]:
+    def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
+        """What all these tasks send, one task after the other."""
+        readers = _input_readers(self.package.digest, self.epoch, package)
         for task in tasks:
             ranges = self.ranges.get(task, ())
-            yield from _batches(
-                run_source(package.topology, package.settings, self.batch, task, ranges, package.systems, progress)
-            )
+            yield from run_source(package.topology, package.settings, self.batch, task, ranges, readers, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,17 @@ class ByLane:
 def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
     """The number of each task's lane, by task."""
     return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
+
+
+def _input_readers(digest: str, epoch: int, package: WorkerPackage) -> InputReaders:
+    """The readers of this process; those of another job or epoch are closed."""
+    key = (digest, epoch)
+    if key not in _readers:
+        for older in _readers.values():
+            older.close()
+        _readers.clear()
+        _readers[key] = InputReaders(package.systems)
+    return _readers[key]
 
 
 def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentity) -> OutputWriters:

@@ -13,7 +13,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
-from penstock.runtime.source import run_source
+from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import Topology
@@ -32,8 +32,9 @@ def run_batch_in_process(
 ) -> list[Report]:
     """Run all stages of a batch, one after the other; `ranges` are the (input index, range) of each task."""
     waiting: list[Packet] = []
-    for task in range(settings.tasks):
-        waiting.extend(run_source(topology, settings, batch, task, ranges.get(task, ()), systems))
+    with closing(InputReaders(systems)) as readers:
+        for task in range(settings.tasks):
+            waiting.extend(run_source(topology, settings, batch, task, ranges.get(task, ()), readers))
     for stage in topology.container_stages:
         for instance in tasks:
             mine, waiting = _take(waiting, stage.number, instance.task)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
@@ -12,10 +17,85 @@ from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.packet import Packet
 from penstock.runtime.topology import Topology
-from penstock.system.base import OffsetRange, System, SystemReader
+from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
 """Messages read at once."""
+_KEPT_READERS = 64
+"""Readers kept between batches: each has files or connections open."""
+
+
+_Place: TypeAlias = tuple[SystemStreamPartition, int | None]
+"""A partition, and the task that reads it where readers cannot seek: several tasks may read a broadcast input."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A reader between two batches, and the offset that its last range ended at."""
+
+    reader: SystemReader
+    position: int
+
+
+class InputReaders:
+    """The readers of one process for the inputs of a job, one for each partition, kept from batch to batch: opening a
+    partition costs more than reading a few messages of it.
+
+    A reader that cannot seek (`System.readers_seek`) is kept for the range that begins where its last one ended; for
+    any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs to
+    that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
+    """
+
+    def __init__(self, systems: Mapping[str, System]) -> None:
+        self._systems = systems
+        self._lock = threading.Lock()
+        self._kept: dict[_Place, _Kept] = {}
+        """The one that was used last is at the end."""
+        self._closed = False
+
+    def read(self, offsets: OffsetRange, task: int) -> Generator[list[RawMessage], None, None]:
+        """Every message of the range; see `SystemReader.read`. Close the iterator if you leave it before its end."""
+        system = self._systems[offsets.ssp.system]
+        place = (offsets.ssp, None if system.readers_seek else task)
+        reader = self._take(place, offsets.start) or system.reader()
+        try:
+            yield from reader.read(offsets, READ_MESSAGES)
+        except BaseException:
+            reader.close()
+            raise
+        self._keep(place, _Kept(reader, offsets.end))
+
+    def close(self) -> None:
+        """Close the readers. One that is in use is closed when that use ends."""
+        with self._lock:
+            self._closed = True
+            left, self._kept = self._kept, {}
+        for kept in left.values():
+            kept.reader.close()
+
+    def _take(self, place: _Place, start: int) -> SystemReader | None:
+        with self._lock:
+            kept = self._kept.pop(place, None)
+        if kept is None:
+            return None
+        if place[1] is not None and kept.position != start:
+            kept.reader.close()
+            return None
+        return kept.reader
+
+    def _keep(self, place: _Place, used: _Kept) -> None:
+        left: list[_Kept | None]
+        with self._lock:
+            if self._closed:
+                left = [used]
+            else:
+                left = [self._kept.pop(place, None)]
+                self._kept[place] = used
+                if len(self._kept) > _KEPT_READERS:
+                    left.append(self._kept.pop(next(iter(self._kept))))
+        for kept in left:
+            if kept is not None:
+                kept.reader.close()
 
 
 class SourceProgress:
@@ -24,11 +104,18 @@ class SourceProgress:
     def __init__(self) -> None:
         self.position: Position | None = None
         """The position of the task that runs now."""
+        self.tasks = 0
+        """How many tasks have begun."""
+
+    def begin(self, position: Position) -> None:
+        """Another task begins."""
+        self.position = position
+        self.tasks += 1
 
     def __call__(self) -> object:
-        """A value that changes whenever another message has been processed."""
+        """A value that changes whenever another task began or another message has been processed."""
         position = self.position
-        return None if position is None else (id(position), position.progress())
+        return None if position is None else (self.tasks, position.progress())
 
 
 def run_source(
@@ -37,31 +124,26 @@ def run_source(
     batch: Batch,
     task: int,
     ranges: Sequence[tuple[int, OffsetRange]],
-    systems: Mapping[str, System],
+    readers: InputReaders,
     progress: SourceProgress | None = None,
 ) -> Iterator[Packet]:
     """Everything the task's ranges (input index, range) come to: data packets, trailers, the report."""
     token = new_token()
-    readers: dict[str, SystemReader] = {}
     instance: StageInstance | None = None
     try:
         instance = StageInstance(topology, 0, task, settings, {})
         if progress is not None:
-            progress.position = instance.position
+            progress.begin(instance.position)
         attempt = Attempt(instance, token, settings.tasks, batch)
         for index, offsets in ranges:
-            reader = readers.get(offsets.ssp.system)
-            if reader is None:
-                reader = readers[offsets.ssp.system] = systems[offsets.ssp.system].reader()
-            for messages in reader.read(offsets, READ_MESSAGES):
-                yield from attempt.accept_input(index, offsets.ssp.partition, messages)
+            with closing(readers.read(offsets, task)) as chunks:
+                for messages in chunks:
+                    yield from attempt.accept_input(index, offsets.ssp.partition, messages)
         yield from attempt.finish()
     except RetryableError:
         raise
     except (PenstockError, OperatorFailedError) as error:
         yield from failed_attempt(topology, settings, 0, task, token, error)
     finally:
-        for reader in readers.values():
-            reader.close()
         if instance is not None:
             instance.close()

@@ -243,7 +243,10 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
 
 
 class SystemReader(ABC):
-    """Reads offset ranges. Used by one thread.
+    """Reads offset ranges. Used by one thread at a time.
+
+    It is kept for many ranges, over thousands of batches: each call sees the partition as it is then, also one that
+    was deleted and created again. After an error it is closed and not used again.
 
     Lists are bounded twice: they hold at most `chunk_messages`, and end with the message with which their keys and
     values reach `chunk_bytes`. No more than that may be in memory, however large messages are.
@@ -316,6 +319,9 @@ class System(ABC):
     cleaner does, cannot hold what must be readable up to an offset exactly."""
     retains: ClassVar[bool] = False
     """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
+    readers_seek: ClassVar[bool] = False
+    """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
+    fetches ahead, a reader is used again only for the range of its partition that begins where its last one ended."""
 
     @abstractmethod
     def admin(self) -> SystemAdmin: ...

@@ -75,6 +75,7 @@ class LocalSystem(System):
     busy_timeout_ms: int = 30_000
 
     compacts_on_request: ClassVar[bool] = True
+    readers_seek: ClassVar[bool] = True
     retains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -282,11 +283,11 @@ class LocalAdmin(SystemAdmin):
 
 
 class LocalReader(SystemReader):
-    """Reads offset ranges of local streams. Used by one thread; made by `LocalSystem.reader`."""
+    """Reads offset ranges of local streams. Used by one thread at a time; made by `LocalSystem.reader`."""
 
     def __init__(self, files: LocalFiles) -> None:
         self._files = files
-        self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+        self._pool = ConnectionPool(files.busy_timeout_ms, self._open)
 
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
@@ -312,6 +313,12 @@ class LocalReader(SystemReader):
     def close(self) -> None:
         """Close the files."""
         self._pool.close()
+
+    def _open(self, path: str) -> sqlite3.Connection:
+        """Many readers are kept open, and each reads a page once: SQLite would keep 2 MB of pages for each."""
+        connection = self._files.open(path)
+        connection.execute("PRAGMA cache_size=-128")
+        return connection
 
     def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         path = self._files.partition_path(offsets.ssp)

@@ -61,6 +61,7 @@ class MemorySystem(System):
     """
 
     compacts_on_request: ClassVar[bool] = True
+    readers_seek: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
         if not name or "." in name:

@@ -43,7 +43,7 @@ from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
 from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
 from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
-from penstock.runtime.source import run_source
+from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.topology import plan_topology
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
@@ -178,11 +178,12 @@ class Job:
                 first = self.system.writer(None).append(ssp, mine)
                 ranges[task] = [(0, OffsetRange(ssp, first, first + len(mine)))]
         self.start_run(batch, run)
-        sent = (
-            run_source(self.topology, self.settings, Batch(batch, run, 0), t, ranges.get(t, ()), self._systems)
-            for t in range(self.tasks)
-        )
-        return Run(batch, run, [packet for packets in sent for packet in packets])
+        with closing(InputReaders(self._systems)) as readers:
+            sent = (
+                run_source(self.topology, self.settings, Batch(batch, run, 0), t, ranges.get(t, ()), readers)
+                for t in range(self.tasks)
+            )
+            return Run(batch, run, [packet for packets in sent for packet in packets])
 
     def start_run(self, batch: int, run: int) -> None:
         """A run of a batch begins."""

@@ -1,11 +1,12 @@
-"""Running out of file descriptors."""
+"""Open files of this process, and running out of file descriptors."""
 
 from __future__ import annotations
 
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 
 @contextmanager
@@ -25,3 +26,12 @@ def descriptors_left(count: int) -> Iterator[None]:
     finally:
         for descriptor in taken:
             os.close(descriptor)
+
+
+def open_under(root: Path) -> set[str]:
+    """The files of partitions under a folder that this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {path for path in found if path.startswith(f"{root}/") and path.endswith(".db")}

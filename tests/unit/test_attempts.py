@@ -15,7 +15,7 @@ from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet
 from penstock.runtime.reports import Report
-from penstock.runtime.source import run_source
+from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.sources import DiscardedAttemptError, Sources
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
@@ -145,7 +145,7 @@ class Bench:
         ssp = SystemStreamPartition("m", "i", 0)
         first = self.system.writer(None).append(ssp, [(0, None, str(v).encode()) for v in values])
         ranges = [(0, OffsetRange(ssp, first, first + len(values)))]
-        sent = run_source(self.topology, self.settings, BATCH, 0, ranges, {"m": self.system})
+        sent = run_source(self.topology, self.settings, BATCH, 0, ranges, InputReaders({"m": self.system}))
         return [p for p in sent if p.stage == 1]
 
     def attempt(self, packets: list[Packet]) -> Attempt:

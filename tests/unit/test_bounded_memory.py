@@ -23,7 +23,7 @@ from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind, Packet, decode_messages
 from penstock.runtime.reports import Report
 from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
-from penstock.runtime.source import run_source
+from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.topology import plan_topology
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -48,9 +48,8 @@ def append(system: MemorySystem, *values: bytes) -> None:
 
 
 def source(system: MemorySystem, app: ps.StreamApplication, messages: int) -> Iterator[Packet]:
-    return run_source(
-        plan_topology(app.graph()), SETTINGS, Batch(1, 1, 0), 0, [(0, OffsetRange(IN, 0, messages))], {"m": system}
-    )
+    ranges, readers = [(0, OffsetRange(IN, 0, messages))], InputReaders({"m": system})
+    return run_source(plan_topology(app.graph()), SETTINGS, Batch(1, 1, 0), 0, ranges, readers)
 
 
 def values_of(packets: list[Packet]) -> list[Any]:

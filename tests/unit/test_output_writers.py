@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,21 +11,9 @@ from penstock.errors import FencedError
 from penstock.runtime.sink import OutputWriters
 from penstock.system.base import RawRecord, WriterIdentity
 from penstock.system.local import LocalSystem
+from tests.support.descriptors import open_under
 
 RECORD: RawRecord = (1, b"key", b"value")
-
-
-def open_files(root: Path) -> set[str]:
-    """The partitions' files that this process has open."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            path = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue
-        if path.startswith(str(root)) and path.endswith(".db"):
-            found.add(path)
-    return found
 
 
 def ssp(partition: int, stream: str = "out") -> SystemStreamPartition:
@@ -39,14 +26,14 @@ def test_files_stay_open_between_batches_and_are_few(tmp_path: Path) -> None:
     admin.create_stream("out", 100)
     writers = OutputWriters({"local": system}, WriterIdentity("job", 1))
     writers.append({ssp(partition): [RECORD] for partition in range(2)})
-    first = open_files(tmp_path)
+    first = open_under(tmp_path)
     assert len(first) == 2
     writers.append({ssp(partition): [RECORD] for partition in range(2)})
-    assert open_files(tmp_path) == first
+    assert open_under(tmp_path) == first
     writers.append({ssp(partition): [RECORD] for partition in range(100)})
-    assert len(open_files(tmp_path)) <= 64
+    assert len(open_under(tmp_path)) <= 64
     writers.close()
-    assert open_files(tmp_path) == set()
+    assert open_under(tmp_path) == set()
     assert [ends.upcoming for ends in admin.offsets("out").values()] == [3, 3] + 98 * [1]
     admin.close()
 
