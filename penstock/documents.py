@@ -9,6 +9,7 @@ from typing import Any
 from penstock.errors import ConfigError, CorruptError, PenstockError
 
 _LARGEST = (1 << 63) - 1
+_LONGEST_REASON = 1000
 
 
 @contextmanager
@@ -21,11 +22,16 @@ def decoding(what: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise CorruptError(f"{what}: {error}") from error
+        raise CorruptError(f"{what}: {_short(str(error))}") from error
     except (PenstockError, MemoryError, OSError):
         raise
     except Exception as error:
-        raise CorruptError(f"{what}: {error!r}") from error
+        raise CorruptError(f"{what}: {_short(repr(error))}") from error
+
+
+def _short(reason: str) -> str:
+    """A reason may quote the document, which may be large."""
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
 
 
 def integer(value: object, at_least: int = 0) -> int:

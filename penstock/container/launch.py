@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import psutil
@@ -24,7 +23,8 @@ import psutil
 from penstock.container.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.container.machine import ExecutorProcess, ending, own_executor
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
-from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+from penstock.documents import array, decoding, fields, integer, text
+from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 _ALLOCATOR = {
     # Give what a batch needed back after it: few arenas for gRPC's many threads, large buffers mapped and unmapped.
@@ -33,6 +33,9 @@ _ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+
+_LARGEST_REGISTER = 16 << 20
+_LARGEST_PID = (1 << 31) - 1
 
 
 def ensure_containers(
@@ -52,7 +55,10 @@ def ensure_containers(
     register = base / f"penstock-{spec.run_id}-{executor.pid}.json"
     with register.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = _read(register) if register.exists() else []
+        try:
+            known = _read(register) if register.exists() else []
+        except CorruptError as error:  # which containers run is unknown: more beside them would be too many
+            return [LaunchFailure(executor.id, str(error))]
         for address in known:
             if address.incarnation in condemned:
                 kill(address)
@@ -89,11 +95,33 @@ def _name(executor: ExecutorProcess, number: int) -> str:
 
 
 def _read(register: Path) -> list[ContainerAddress]:
-    return [_address(fields) for fields in orjson.loads(register.read_bytes())]
+    """The containers that were started on this executor. Raises CorruptError."""
+    with register.open("rb") as file:
+        data = file.read(_LARGEST_REGISTER + 1)
+    with decoding(f"the list of this executor's containers, {register}, is damaged"):
+        if len(data) > _LARGEST_REGISTER:
+            raise ValueError(f"it has more than {_LARGEST_REGISTER} bytes")
+        return [_address(each) for each in array(orjson.loads(data))]
 
 
-def _address(fields: dict[str, Any]) -> ContainerAddress:
-    return ContainerAddress(**{**fields, "copies": tuple(fields["copies"])})
+def _address(value: object) -> ContainerAddress:
+    """What a container said of itself. Raises KeyError, TypeError or ValueError."""
+    found = fields(value)
+    pid, executor_pid = (integer(found[name], 1) for name in ("pid", "executor_pid"))
+    if max(pid, executor_pid) > _LARGEST_PID:
+        raise ValueError(f"{max(pid, executor_pid)} is not a process id")
+    return ContainerAddress(
+        container=text(found["container"]),
+        incarnation=text(found["incarnation"]),
+        machine=text(found["machine"]),
+        pid=pid,
+        executor_pid=executor_pid,
+        socket_uri=text(found["socket_uri"]),
+        tcp_uri=text(found["tcp_uri"]),
+        log_path=text(found["log_path"]),
+        copies=tuple(integer(task) for task in array(found["copies"])),
+        executor_id=text(found["executor_id"]),
+    )
 
 
 def kill(address: ContainerAddress) -> None:
@@ -158,7 +186,8 @@ def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         line = process.stdout.readline() if ready else b""
     if line:
-        return _address(orjson.loads(line))
+        with decoding(f"the container process {process.pid} wrote {line[:200]!r} where its address was expected"):
+            return _address(orjson.loads(line))
     where = f"the container process {process.pid} on {socket.gethostname()}"
     if not ready:
         _kill(process)

@@ -7,6 +7,7 @@ its name in it.
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.metadata.paths import JobPaths
 
 FORMAT = 1
 _TRIES = 10
+_UID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ class JobIdentity:
         """
         with decoding(f"`{key}` is damaged, it is not the identity of a job"):
             if not data.startswith(b"{"):
-                return cls(data.decode("ascii"))
+                return cls(_checked(data.decode("ascii")))
             document = fields(orjson.loads(data))
             if integer(document["format"], 1) != FORMAT:
                 raise IncompatibleError(f"`{key}` was written by another version of Penstock: {data[:200]!r}")
             folder = document["folder"] if "folder" in document else document["root"]
-            return cls(text(document["uid"]), None if folder is None else text(folder))
+            return cls(_checked(text(document["uid"])), None if folder is None else text(folder))
 
 
 def canonical_root(url: str) -> str:
@@ -151,6 +153,13 @@ def check_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -
             f"has {uid}. Give this job another root there. If the folder is a copy that nobody else uses, delete "
             f"`{paths.uid}` in it, and it becomes this job's"
         )
+
+
+def _checked(uid: str) -> str:
+    """The uid, which becomes a part of the names of streams and folders. Raises ValueError."""
+    if not _UID.fullmatch(uid):
+        raise ValueError(f"{uid[:100]!r} is not a uid")
+    return uid
 
 
 def _read(objects: ObjectStore, paths: JobPaths) -> tuple[JobIdentity, str] | None:

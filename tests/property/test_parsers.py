@@ -12,9 +12,10 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -31,7 +32,11 @@ from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.container import launch
+from penstock.container.machine import ExecutorProcess
+from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.errors import CorruptError, PenstockError
+from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.startpoint.request import StartpointRequest, decode_request
 from penstock.startpoint.serde import decode_fan_out, decode_startpoint, parse_coordinator_key
@@ -119,6 +124,15 @@ INDEX = SnapshotIndex(
 )
 LEASE = LeaseState(LeaseHolder("h", 7, "12", "b", "pid:[1]", "run", "2026-01-01T00:00:00+00:00"), 10_000, "t0k", 3)
 
+ADDRESS = ContainerAddress("7-0", "00ff", "m", 8, 7, "grpc+unix:///tmp/s", "grpc://h:1", "/tmp/log", (0, 3), "driver")
+
+
+def read_register(data: bytes) -> tuple[ContainerAddress, ...]:
+    with NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(data)
+        return tuple(launch._read(Path(file.name)))
+
+
 FORMATS: dict[str, Format] = {
     "delta": Format(delta_head(), lambda d: decode_delta(d, "k")[0], DeltaHeader, delta_file),
     "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
@@ -173,6 +187,12 @@ FORMATS: dict[str, Format] = {
         lambda d: read_listing(d, "k"),
         dict[str, tuple[int, str]] | None,
     ),
+    "identity": Format(
+        orjson.loads(JobIdentity("00ff", "file:///jobs/a-1").encode()),
+        lambda d: JobIdentity.decode(d, "k"),
+        JobIdentity,
+    ),
+    "containers": Format([asdict(ADDRESS)], read_register, tuple[ContainerAddress, ...]),
     "local stream": Format({"format": 1, "partitions": 4, "uid": "00ff"}, lambda d: _parse(d, "k"), StreamInfo),
 }
 
@@ -304,7 +324,7 @@ def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused(data: bytes) -> None:
     for name, form in FORMATS.items():
-        if form.wrap is bytes and "marker" not in name:
+        if form.wrap is bytes and "marker" not in name and name != "identity":  # once, a uid was any word
             try:
                 form.read(data)
             except PenstockError:
@@ -378,3 +398,40 @@ def test_any_value_in_a_partition_of_a_stream_is_read_or_refused(
             call()
         except PenstockError:
             continue
+
+
+def test_a_uid_that_cannot_be_part_of_a_name_is_refused() -> None:
+    """It would become a part of names of folders and streams; and an error quotes little of a large document."""
+    for uid in ("", "../../x", "a b", "a\0", "x" * 65, "x" * (1 << 20), "\u0661"):
+        for data in (orjson.dumps({"format": 1, "uid": uid, "folder": None}), uid.encode()):
+            with pytest.raises(CorruptError, match="is not the identity of a job") as caught:
+                JobIdentity.decode(data, "k")
+            assert len(str(caught.value)) < 2000
+
+
+def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_LARGEST_REGISTER", 1 << 20)
+    register = tmp_path / "register"
+    with register.open("wb") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptError, match="it has more than"):
+            launch._read(register)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_executor_whose_register_is_damaged_starts_no_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would start more beside those that run, and leave lost ones alive."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    monkeypatch.setattr(launch, "own_executor", lambda: ExecutorProcess(7, "3", "h", None))
+    spec = ContainerSpec("run", "secret", None, str(tmp_path))
+    (tmp_path / "penstock-run-7.json").write_bytes(b'[{"pid":"8"}]')
+    (failure,) = launch.ensure_containers(spec, 1, 1.0, frozenset(), {})
+    assert isinstance(failure, LaunchFailure)
+    assert failure.executor_id == "3"
+    assert "penstock-run-7.json, is damaged" in failure.reason
