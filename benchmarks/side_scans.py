@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.api.store import StoreSpec
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
-from penstock.state.stores.store import TaskStore
+from penstock.state.stores.build import build_store
 
 _VALUE = {"flight": "UA1545", "miles": 1400}
 _CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20
@@ -30,7 +30,7 @@ def store(parameters: dict[str, Any]) -> dict[str, Any]:
     engine = RocksDbEngine(folder, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
     with ThreadPoolExecutor(1) as writer:
         behind = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
-        task_store = TaskStore(StoreSpec("s", ps.String(), ps.Json()), behind, 100_000)
+        task_store = build_store(StoreSpec("s", ps.String(), ps.Json()), behind, 100_000)
 
         def end() -> None:
             """The batch ends, and all of it is in RocksDB."""

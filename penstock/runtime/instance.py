@@ -30,7 +30,8 @@ from penstock.runtime.router import Outlet, Router
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Routing, Topology, has_collector
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import Overlay
-from penstock.state.stores.store import TaskStore, UndoableStore
+from penstock.state.stores.build import build_store
+from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
 """Where a message began: what the outlets held, and the requests made so far."""
@@ -47,8 +48,8 @@ class RuntimeSettings:
     cache_entries: Mapping[str, int] = field(default_factory=dict)
     """Values kept in memory per store and task."""
     dead_letter: bool = False
-    store_class: type[TaskStore] | None = None
-    """What stores are made of; by default the least that is needed."""
+    store_layers: tuple[type[StoreLayer], ...] = ()
+    """What is put around every store, from the inside to the outside."""
     config: Mapping[str, str] = field(default_factory=dict)
     """What a task sees of the configuration."""
 
@@ -107,15 +108,13 @@ class StageInstance:
     def mark(self) -> Mark:
         """A message begins; `undo` goes back to here."""
         for store in self.stores.values():
-            if isinstance(store, UndoableStore):
-                store.mark()
+            store.mark()
         return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
 
     def undo(self, mark: Mark) -> None:
         """Take back the message's writes, outputs and requests."""
         for store in self.stores.values():
-            if isinstance(store, UndoableStore):
-                store.undo()
+            store.undo()
         sent, self.requests.commit_requested, self.requests.shutdown_requested = mark
         self.router.undo(sent)
 
@@ -126,8 +125,10 @@ class StageInstance:
     # Building.
 
     def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine]) -> TaskStore:
-        cls = self.settings.store_class or (UndoableStore if self.settings.dead_letter else TaskStore)
-        return cls(spec, engines[spec.name], self.settings.cache_entries.get(spec.name, 100_000))
+        settings = self.settings
+        entries = settings.cache_entries.get(spec.name, 100_000)
+        layers = settings.store_layers
+        return build_store(spec, engines[spec.name], entries, undoable=settings.dead_letter, layers=layers)
 
     def _build(self) -> None:
         """Make the nodes from the last operator to the first, so that what follows each one exists."""

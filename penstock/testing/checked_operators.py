@@ -20,6 +20,7 @@ from penstock.api.graph import (
     SinkSpec,
 )
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
+from penstock.state.stores.task_store import TaskStore
 from penstock.testing.checked_store import CheckedStore
 
 
@@ -84,7 +85,8 @@ class _CheckedTask(StreamTask):
 
     def init(self, context: TaskContext) -> None:
         stores = [context.store(name) for name in self._op.stores]
-        self._stores = [store for store in stores if isinstance(store, CheckedStore)]
+        found = [store.find(CheckedStore) for store in stores if isinstance(store, TaskStore)]
+        self._stores = [store for store in found if store is not None]
         for store in self._stores:
             store.mistakes = self._mistakes
         self._task.init(context)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from penstock.state.stores.store import TaskStore, UndoableStore
+from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 _UNCHANGEABLE = (str, bytes, int, float, bool, type(None))
 _OURS = 2
@@ -38,15 +38,16 @@ class _Handed:
     """The message failed, and its writes were undone."""
 
 
-class CheckedStore(TaskStore):
+class CheckedStore(StoreLayer):
     """Remembers every value it hands out or takes, and looks at it again when the call of `process` has ended.
 
     A value that was changed must be put afterwards, under whatever key, unless its own key has got another value or was
     deleted. A value that was kept from an earlier call is watched for as long as somebody holds it.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, inner: TaskStore) -> None:
+        super().__init__(inner)
+        self._encode_key, self._encode = self.spec.key_serde.to_bytes, self.spec.value_serde.to_bytes
         self._handed: dict[int, _Handed] = {}
         """By the identity of the value."""
         self._depth = 0
@@ -64,30 +65,46 @@ class CheckedStore(TaskStore):
             self.check()
 
     def get(self, key: Any, default: Any = None) -> Any:
-        value = super().get(key)
-        self._note(self._bound(key), value)
+        value = self.inner.get(key)
+        self._note(key, value)
         return default if value is None else value
 
     def put(self, key: Any, value: Any) -> None:
         known = self._handed.get(id(value))
         if known is not None:
             self._check_fresh(key, known)
-        super().put(key, value)
-        self._note(self._bound(key), value)
+        self.inner.put(key, value)
+        self._note(key, value)
 
-    def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
-        for key, value in super()._decoded(entries):
-            self._note(self._bound(key), value)
+    def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
+        return self._noted(self.inner.range(from_key, to_key))
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        return self._noted(self.inner.all())
+
+    def items(self, *, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        return self._noted(self.inner.items(prefix=prefix))
+
+    def _noted(self, entries: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        for key, value in entries:
+            self._note(key, value)
             yield key, value
 
+    def undo(self) -> None:
+        self.inner.undo()
+        for known in self._handed.values():
+            known.undone = known.undone or known.of_this_call
+
     def check(self) -> None:
+        self.inner.check()
         for known in self._handed.values():
             if not known.undone and known.stored == self._stored(known.key) and self._changed(known):
                 self._handed = {}
+                key = self.spec.key_serde.from_bytes(known.key)
                 self._found(
                     UnwrittenChangeError(
-                        f"store `{self.name}`: the value of key {self._decode_key(known.key)!r} was changed after get "
-                        "or put without a put; call put once it has its final value"
+                        f"store `{self.name}`: the value of key {key!r} was changed after get or put without a put; "
+                        "call put once it has its final value"
                     )
                 )
         self._handed = {i: known for i, known in self._handed.items() if sys.getrefcount(known.value) > _OURS}
@@ -96,7 +113,7 @@ class CheckedStore(TaskStore):
 
     def _check_fresh(self, key: Any, known: _Handed) -> None:
         """A changed value may be put only if nothing else was put since it was got."""
-        if known.key != self._bound(key) or not self._changed(known):
+        if known.key != self.key_bytes(key) or not self._changed(known):
             return
         if known.undone:
             why = "it was got by a message that failed, whose changes are undone"
@@ -112,25 +129,16 @@ class CheckedStore(TaskStore):
         self.mistakes.append(error)
         raise error
 
-    def _note(self, key: bytes, value: Any) -> None:
+    def _note(self, key: Any, value: Any) -> None:
         if not isinstance(value, _UNCHANGEABLE):
-            self._handed[id(value)] = _Handed(value, key, self._encode(value), self._stored(key))
+            key_bytes = self._encode_key(key)
+            self._handed[id(value)] = _Handed(value, key_bytes, self._encode(value), self._stored(key_bytes))
 
     def _stored(self, key: bytes) -> bytes | None:
-        data: bytes | None = self._overlay.get(key)
-        return data
+        return self.overlay.get(key)
 
     def _changed(self, known: _Handed) -> bool:
         try:
             return self._encode(known.value) != known.data
         except Exception:  # it cannot be written any more
             return True
-
-
-class CheckedUndoableStore(CheckedStore, UndoableStore):
-    """The same for an application with a dead-letter stream."""
-
-    def undo(self) -> None:
-        super().undo()
-        for known in self._handed.values():
-            known.undone = known.undone or known.of_this_call

@@ -33,7 +33,7 @@ from penstock.system.base import OffsetRange, PartitionOffsets, System, WriterId
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.checked_operators import checked_graph
-from penstock.testing.checked_store import CheckedStore, CheckedUndoableStore
+from penstock.testing.checked_store import CheckedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class TestRunner:
             output_partitions={str(s): partitions for s in outputs},
             dead_letter=dead is not None,
             config=loaded.for_tasks(),
-            store_class=CheckedStore if dead is None else CheckedUndoableStore,
+            store_layers=(CheckedStore,),
         )
         self._instances = [
             TaskInstance(t, self._topology, self._settings, {s.name: MemoryEngine() for s in graph.stores}, 0)

@@ -14,7 +14,8 @@ import penstock as ps
 from penstock.api.serdes.prefix import end_of_prefix
 from penstock.api.store import StoreSpec
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.store import TaskStore
+from penstock.state.stores.build import build_store
+from penstock.state.stores.task_store import TaskStore
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 ODD_TEXT = st.text(st.sampled_from("\x00\x01a\x7f\xff\uffff\U00010000"))
@@ -176,7 +177,7 @@ def store_of(key: ps.Serde[Any], keys: list[Any]) -> TaskStore:
     engine = MemoryEngine()
     spec = StoreSpec("s", key.for_store_keys(), ps.Json())
     for half in (keys[::2], keys[1::2]):
-        store = TaskStore(spec, engine, 100)
+        store = build_store(spec, engine, 100)
         overlay = store.begin()
         for each in half:
             store.put(each, 1)

@@ -22,7 +22,7 @@ from penstock.state.engines.gaps import Gaps
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
-from penstock.state.stores.store import UndoableStore
+from penstock.state.stores.build import build_store
 
 KEYS = st.integers(0, 30).map(lambda n: b"%02d" % n)
 BOUNDS = st.tuples(KEYS, KEYS).map(sorted)
@@ -55,7 +55,7 @@ class ScanMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         assert overlay._MANY == 2
-        self.store = UndoableStore(SPEC, self.engine, 3)
+        self.store = build_store(SPEC, self.engine, 3, undoable=True)
         self.overlay = self.store.begin()
         self.seen, self.scans = dict(self.committed), []
         self.mark()
@@ -243,7 +243,7 @@ def test_a_queue_passes_each_deleted_key_a_few_times_at_most(stored: int, monkey
             yield change
 
     monkeypatch.setattr(overlay.Overlay, "_changed", counting)
-    store = UndoableStore(SPEC, engine, 10)
+    store = build_store(SPEC, engine, 10, undoable=True)
     store.begin()
     messages = 5000
     for n in range(messages):
@@ -257,7 +257,7 @@ def test_a_queue_passes_each_deleted_key_a_few_times_at_most(stored: int, monkey
 def test_the_first_entry_of_a_large_overlay_costs_no_more_than_that() -> None:
     engine = Counting()
     engine.apply({b"%06d" % (2 * n): b"" for n in range(10_000)})
-    store = UndoableStore(SPEC, engine, 10)
+    store = build_store(SPEC, engine, 10, undoable=True)
     store.begin()
     for n in range(10_000):
         store.put(b"%06d" % (2 * n + 1), b"")

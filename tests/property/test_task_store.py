@@ -1,4 +1,4 @@
-"""Stores against a plain dict: TaskStore and UndoableStore as state machines, on both engines; overlay and cache."""
+"""Stores against a plain dict: as state machines, in each stack of layers, on both engines; overlay and cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.stores.build import build_store
 from penstock.state.stores.cache import ValueCache
-from penstock.state.stores.store import TaskStore, UndoableStore
+from penstock.state.stores.task_store import StoreLayer
+from penstock.testing.checked_store import CheckedStore
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])
 VALUES = st.integers(0, 9)
@@ -37,7 +39,8 @@ def part(model: Model, start: bytes, end: bytes) -> list[tuple[bytes, list[int]]
 class StoreMachine(RuleBasedStateMachine):
     """`committed` is what ended batches left, `seen` what the running one sees. The cache holds two entries."""
 
-    store_class: type[TaskStore] = TaskStore
+    undoable = False
+    layers: tuple[type[StoreLayer], ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store = self.store_class(SPEC, self.engine, 2)
+        self.store = build_store(SPEC, self.engine, 2, undoable=self.undoable, layers=self.layers)
         self.overlay = self.store.begin()
         self.seen: Model = {key: list(value) for key, value in self.committed.items()}
 
@@ -135,19 +138,19 @@ class StoreMachine(RuleBasedStateMachine):
 class UndoMachine(StoreMachine):
     """The same with a mark before each message, and messages that fail."""
 
-    store_class = UndoableStore
+    undoable = True
     marked: Model | None = None
 
     @rule()
     def mark(self) -> None:
-        self.store.mark()  # type: ignore[attr-defined]
+        self.store.mark()
         self.marked = {key: list(value) for key, value in self.seen.items()}
 
     @precondition(lambda self: self.marked is not None)
     @rule()
     def undo(self) -> None:
         assert self.marked is not None
-        self.store.undo()  # type: ignore[attr-defined]
+        self.store.undo()
         self.seen = {key: list(value) for key, value in self.marked.items()}
 
     @precondition(lambda self: self.marked is not None)
@@ -169,6 +172,12 @@ class UndoMachine(StoreMachine):
         self.marked = None
 
 
+class CheckedUndoMachine(UndoMachine):
+    """The same with a layer around it."""
+
+    layers = (CheckedStore,)
+
+
 class RocksStoreMachine(StoreMachine):
     def make_engine(self) -> Engine:
         return rocksdb(self.folder.name)
@@ -185,6 +194,8 @@ TestMemoryStore: Any = StoreMachine.TestCase
 TestMemoryStore.settings = _MEMORY
 TestMemoryUndo: Any = UndoMachine.TestCase
 TestMemoryUndo.settings = _MEMORY
+TestCheckedUndo: Any = CheckedUndoMachine.TestCase
+TestCheckedUndo.settings = _MEMORY
 TestRocksStore: Any = RocksStoreMachine.TestCase
 TestRocksStore.settings = _ROCKS
 TestRocksUndo: Any = RocksUndoMachine.TestCase

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 
 import penstock as ps
 from penstock.api.store import StoreSpec
 from penstock.config.load import load_config
+from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.store import TaskStore, UndoableStore
+from penstock.state.stores.build import build_store
+from penstock.state.stores.task_store import TaskStore
 from penstock.testing import TestRunner
-from penstock.testing.checked_store import CheckedStore, CheckedUndoableStore
+from penstock.testing.checked_store import CheckedStore
 
-STORES = [TaskStore, UndoableStore, CheckedStore, CheckedUndoableStore]
+Build: TypeAlias = Callable[[StoreSpec, Engine, int], TaskStore]
+STORES: list[Build] = [
+    build_store,
+    partial(build_store, undoable=True),
+    partial(build_store, layers=(CheckedStore,)),
+    partial(build_store, undoable=True, layers=(CheckedStore,)),
+]
 
 
-def store_of(cls: type[TaskStore], key: ps.Serde[Any], committed: dict[Any, Any], written: dict[Any, Any]) -> TaskStore:
+def store_of(build: Build, key: ps.Serde[Any], committed: dict[Any, Any], written: dict[Any, Any]) -> TaskStore:
     engine = MemoryEngine()
-    store = cls(StoreSpec("s", key.for_store_keys(), ps.Json()), engine, 100)
+    store = build(StoreSpec("s", key.for_store_keys(), ps.Json()), engine, 100)
     overlay = store.begin()
     store.put_all(committed)
     engine.apply(overlay.changes)
-    store = cls(StoreSpec("s", key.for_store_keys(), ps.Json()), engine, 100)
+    store = build(StoreSpec("s", key.for_store_keys(), ps.Json()), engine, 100)
     store.begin()
     store.put_all(written)
     return store
 
 
-@pytest.mark.parametrize("cls", STORES)
-def test_as_a_dict(cls: type[TaskStore]) -> None:
-    store = store_of(cls, ps.String(), {"a": 1, "b": 2, "gone": 3}, {"c": 0, "gone": None})
+@pytest.mark.parametrize("build", STORES)
+def test_as_a_dict(build: Build) -> None:
+    store = store_of(build, ps.String(), {"a": 1, "b": 2, "gone": 3}, {"c": 0, "gone": None})
     expected = {"a": 1, "b": 2, "c": 0}
     assert dict(store.items()) == expected
     assert list(store) == sorted(expected)
@@ -67,12 +76,12 @@ PREFIXES: list[tuple[ps.Serde[Any], list[Any], list[Any], Callable[[Any, Any], b
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("cls", STORES)
+@pytest.mark.parametrize("build", STORES)
 @pytest.mark.parametrize(("key", "keys", "prefixes", "begins"), PREFIXES, ids=lambda p: getattr(p, "name", ""))
 def test_items_by_prefix(
-    cls: type[TaskStore], key: ps.Serde[Any], keys: list[Any], prefixes: list[Any], begins: Callable[[Any, Any], bool]
+    build: Build, key: ps.Serde[Any], keys: list[Any], prefixes: list[Any], begins: Callable[[Any, Any], bool]
 ) -> None:
-    store = store_of(cls, key, dict.fromkeys(keys[::2], 1), dict.fromkeys(keys[1::2], 1))
+    store = store_of(build, key, dict.fromkeys(keys[::2], 1), dict.fromkeys(keys[1::2], 1))
     for prefix in prefixes:
         assert [each for each, _ in store.items(prefix=prefix)] == [
             each for each in sorted(keys) if begins(each, prefix)
@@ -81,7 +90,7 @@ def test_items_by_prefix(
 
 @pytest.mark.parametrize("key", [ps.Long(), ps.Json(), ps.SamzaLong(), ps.Double()])
 def test_keys_without_prefixes(key: ps.Serde[Any]) -> None:
-    store = store_of(TaskStore, key, {1: 1}, {})
+    store = store_of(build_store, key, {1: 1}, {})
     with pytest.raises(ps.SerdeError, match="have no prefixes"):
         store.items(prefix=1)
 
@@ -89,7 +98,7 @@ def test_keys_without_prefixes(key: ps.Serde[Any]) -> None:
 @pytest.mark.parametrize("prefix", [("u", "x"), ("u", 1, 2), "u", (None,)])
 def test_what_is_no_prefix_of_a_tuple(prefix: Any) -> None:
     with pytest.raises(ps.SerdeError, match=r"ps\.Tuple\(ps\.String\(\), ps\.Long\(\)\)"):
-        store_of(TaskStore, ps.Tuple(ps.String(), ps.Long()), {}, {}).items(prefix=prefix)
+        store_of(build_store, ps.Tuple(ps.String(), ps.Long()), {}, {}).items(prefix=prefix)
 
 
 class Reads(ps.StreamTask):

@@ -19,7 +19,7 @@ from penstock.runtime.outcome import Succeeded, decide_outcome
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.store import TaskStore
+from penstock.state.stores.build import build_store
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.testing import StaleValueError, TestRunner, UnwrittenChangeError
@@ -128,19 +128,19 @@ def test_state_is_the_same_with_and_without_restarts(tasks: tuple[type[ps.Stream
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_at_once_as_it_will_after_a_restart(value: Any) -> None:
     engine = MemoryEngine()
-    store = TaskStore(StoreSpec("s", ps.String(), ps.Json()), engine, 10)
+    store = build_store(StoreSpec("s", ps.String(), ps.Json()), engine, 10)
     overlay = store.begin()
     store.put("k", value)
     at_once = store.get("k")
     engine.apply(overlay.changes)
     store.begin()
     cached = store.get("k")
-    later = TaskStore(StoreSpec("s", ps.String(), ps.Json()), engine, 10).get("k")
+    later = build_store(StoreSpec("s", ps.String(), ps.Json()), engine, 10).get("k")
     assert [repr(at_once), type(at_once)] == [repr(cached), type(cached)] == [repr(later), type(later)]
 
 
 def test_one_object_under_two_keys_is_two_values() -> None:
-    store = TaskStore(StoreSpec("s", ps.String(), ps.Json()), MemoryEngine(), 10)
+    store = build_store(StoreSpec("s", ps.String(), ps.Json()), MemoryEngine(), 10)
     store.begin()
     value = {"n": 1}
     store.put("a", value)
@@ -305,7 +305,7 @@ def test_a_serde_that_does_not_return_bytes_is_named_at_once(make: Any) -> None:
         (StoreSpec("s", ps.Integer(), Wrong(make)), "store `s`, value of key 1"),
         (StoreSpec("s", Wrong(make), ps.Integer()), "store `s`, key 1"),
     ):
-        store = TaskStore(spec, MemoryEngine(), 10)
+        store = build_store(spec, MemoryEngine(), 10)
         overlay = store.begin()
         calls = [lambda store=store: store.put(1, 1)]
         if spec.value_serde.name == "integer":

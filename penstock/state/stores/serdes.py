@@ -1,4 +1,4 @@
-"""The store a task uses: serdes above a cache of bytes above the batch's overlay."""
+"""Serdes above a cache of bytes above the overlay of the running attempt: the innermost store that knows objects."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Any
 
 from penstock.api.serdes import not_bytes
 from penstock.api.serdes.failures import store_place
-from penstock.api.store import KeyValueStore, StoreSpec
+from penstock.api.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.scans import prefix_bounds, range_bounds
+from penstock.state.stores.task_store import TaskStore
 
 
-class TaskStore(KeyValueStore[Any, Any]):
-    """One task's instance of a store, for as long as the stage instance it belongs to lives.
+class SerdeStore(TaskStore):
+    """Objects are made at the call of `get` and turned into bytes at the call of `put`; nothing is kept of them.
 
-    Each attempt begins with `begin`, which gives it a new overlay. Objects are made at the call of `get` and turned
-    into bytes at the call of `put`; nothing is kept of them.
+    Overlay and cache are dicts, and each get and put looks into them here: a call to a layer below would cost as much
+    as all the rest.
     """
 
     def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
-        self.name = spec.name
+        self.spec = spec
         self._place = store_place(spec.name)
         self._engine = engine
         self._cache = ValueCache(cache_entries)
@@ -37,18 +38,20 @@ class TaskStore(KeyValueStore[Any, Any]):
         self._decode_key = spec.key_serde.from_bytes
         self._encode = spec.value_serde.to_bytes
         self._decode = spec.value_serde.from_bytes
-        self.failure: EngineFailedError | None = None
-        """What the engine raised, once it has: nothing that was processed since then may count, whether or not the
-        application caught it."""
+        self._failure: EngineFailedError | None = None
 
     def __repr__(self) -> str:
         return f"<store {self.name}: {self._key_serde.name} keys, {self._value_serde.name} values>"
 
-    def begin(self) -> Overlay:
-        """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
+    @property
+    def failure(self) -> EngineFailedError | None:
+        return self._failure
 
-        What a task's `init` wrote belongs to the first attempt.
-        """
+    @property
+    def overlay(self) -> Overlay:
+        return self._overlay
+
+    def begin(self) -> Overlay:
         if not self._fresh:
             self._cache.put_all(self._changes)
             self._overlay = Overlay(self._engine)
@@ -56,8 +59,14 @@ class TaskStore(KeyValueStore[Any, Any]):
         self._fresh = False
         return self._overlay
 
+    def mark(self) -> None:
+        """Nothing can be undone here; see UndoableStore."""
+
+    def undo(self) -> None:
+        raise AssertionError(f"store `{self.name}` was built without undo")
+
     def check(self) -> None:
-        """Called when an attempt's input is processed; a store that watches its use raises here."""
+        """Nothing is watched here."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         try:
@@ -125,7 +134,7 @@ class TaskStore(KeyValueStore[Any, Any]):
     def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
         return list(self.range(from_key, to_key))
 
-    def _bound(self, key: Any) -> bytes:
+    def key_bytes(self, key: Any) -> bytes:
         try:
             key_bytes = self._encode_key(key)
         except Exception as error:
@@ -180,31 +189,5 @@ class TaskStore(KeyValueStore[Any, Any]):
         """What to raise for an error of the engine, which is never the application's."""
         if isinstance(error, Interrupted):
             return error
-        self.failure = EngineFailedError(f"store `{self.name}` cannot be read: {type(error).__name__}: {error}")
-        return self.failure
-
-
-class UndoableStore(TaskStore):
-    """A store whose writes since the last `mark` can be taken back, for jobs with a dead-letter stream."""
-
-    def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
-        super().__init__(spec, engine, cache_entries)
-        self._journal: list[tuple[bytes, Any]] = []
-
-    def mark(self) -> None:
-        """A message begins."""
-        self._journal.clear()
-
-    def undo(self) -> None:
-        """Put everything back as it was at the mark."""
-        for key, before in reversed(self._journal):
-            if before is MISSING:
-                self._overlay.unwrite(key)
-            else:
-                self._changes[key] = before
-        self._journal.clear()
-
-    def put(self, key: Any, value: Any) -> None:
-        key_bytes = self._bound(key)
-        self._journal.append((key_bytes, self._changes.get(key_bytes, MISSING)))
-        super().put(key, value)
+        self._failure = EngineFailedError(f"store `{self.name}` cannot be read: {type(error).__name__}: {error}")
+        return self._failure

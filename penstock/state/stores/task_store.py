@@ -1,0 +1,130 @@
+"""What the runtime needs of a task's store, and stores around stores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from penstock.api.store import KeyValueStore, StoreSpec
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.engines.overlay import Overlay
+
+L = TypeVar("L", bound="StoreLayer")
+
+
+class TaskStore(KeyValueStore[Any, Any]):
+    """One task's instance of a store, for as long as the stage instance it belongs to lives."""
+
+    spec: StoreSpec
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.spec.name
+
+    @property
+    @abstractmethod
+    def failure(self) -> EngineFailedError | None:
+        """What the engine raised, once it has: nothing that was processed since then may count, whether or not the
+        application caught it."""
+
+    @property
+    @abstractmethod
+    def overlay(self) -> Overlay:
+        """The running attempt's writes, above the engine."""
+
+    @abstractmethod
+    def begin(self) -> Overlay:
+        """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
+
+        What a task's `init` wrote belongs to the first attempt.
+        """
+
+    @abstractmethod
+    def mark(self) -> None:
+        """A message begins, whose writes may be undone."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Put everything back as it was at the mark."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Called when an attempt's input is processed. A store that watches its use raises here."""
+
+    @abstractmethod
+    def key_bytes(self, key: Any) -> bytes:
+        """The bytes of a key. Raises SerdeError if the serde does not take it, TypeError if it makes something else."""
+
+    def find(self, _kind: type[L]) -> L | None:
+        """The layer of a kind, of this store and those it is around; None if it has none."""
+        return None
+
+
+class StoreLayer(TaskStore):
+    """A store around another one. A subclass replaces the calls that it is about; all others are the inner store's.
+
+    These are bound to the inner store and cost nothing, except `delete`, `snapshot` and what KeyValueStore makes of
+    other calls: they pass through, so that a layer that replaces `put` and `range` sees them as well.
+    """
+
+    def __init__(self, inner: TaskStore) -> None:
+        self.inner = inner
+        self.spec = inner.spec
+        for call in _BOUND:
+            if getattr(type(self), call) is getattr(StoreLayer, call):
+                setattr(self, call, getattr(inner, call))
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def find(self, kind: type[L]) -> L | None:
+        return self if isinstance(self, kind) else self.inner.find(kind)
+
+    @property
+    def failure(self) -> EngineFailedError | None:
+        return self.inner.failure
+
+    @property
+    def overlay(self) -> Overlay:
+        return self.inner.overlay
+
+    def begin(self) -> Overlay:
+        return self.inner.begin()
+
+    def mark(self) -> None:
+        self.inner.mark()
+
+    def undo(self) -> None:
+        self.inner.undo()
+
+    def check(self) -> None:
+        self.inner.check()
+
+    def key_bytes(self, key: Any) -> bytes:
+        return self.inner.key_bytes(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.inner.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        self.inner.put(key, value)
+
+    def delete(self, key: Any) -> None:
+        self.put(key, None)
+
+    def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
+        return self.inner.range(from_key, to_key)
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        return self.inner.all()
+
+    def items(self, *, prefix: Any = None) -> Iterator[tuple[Any, Any]]:
+        return self.inner.items(prefix=prefix)
+
+    def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
+        return list(self.range(from_key, to_key))
+
+
+_BOUND = ("begin", "mark", "undo", "check", "key_bytes", "get", "put", "range", "all", "items")

@@ -1,0 +1,36 @@
+"""A store that can take back the writes of one message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.state.engines.overlay import MISSING
+from penstock.state.stores.task_store import StoreLayer, TaskStore
+
+
+class UndoableStore(StoreLayer):
+    """The writes since the last `mark` can be undone, for jobs with a dead-letter stream."""
+
+    def __init__(self, inner: TaskStore) -> None:
+        super().__init__(inner)
+        self._put = inner.put
+        self._key_bytes = inner.key_bytes
+        self._journal: list[tuple[bytes, Any]] = []
+        """What the overlay had of each key that was written, in order."""
+
+    def mark(self) -> None:
+        self._journal.clear()
+
+    def undo(self) -> None:
+        overlay = self.overlay
+        for key, before in reversed(self._journal):
+            if before is MISSING:
+                overlay.unwrite(key)
+            else:
+                overlay.changes[key] = before
+        self._journal.clear()
+
+    def put(self, key: Any, value: Any) -> None:
+        key_bytes = self._key_bytes(key)
+        self._journal.append((key_bytes, self.inner.overlay.changes.get(key_bytes, MISSING)))
+        self._put(key, value)
