@@ -31,8 +31,9 @@ def check(
         graph = None
     else:
         app = load_application(application).app
-        loaded = load_config(config, assignments=assignments or (), default_job_name=app.name)
         graph = app.graph()
+        stores = [store.name for store in graph.stores]
+        loaded = load_config(config, assignments=assignments or (), default_job_name=app.name, stores=stores)
         check_application(graph, loaded)
     values = effective_values(loaded, graph)
     if as_json:

@@ -66,21 +66,13 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     """What can be known of an application without its streams and without Spark.
 
     Raises:
-        ConfigError: the graph cannot be cut into stages, a system is not configured, or a configured store is not
-            declared; all of the last two are named.
+        ConfigError: the graph cannot be cut into stages, or systems are not configured; all of these are named.
     """
     plan_topology(graph, config.task.dead_letter_stream)
     systems = {stream.system for stream in (*(op.stream for op in graph.inputs), *(o.stream for o in graph.outputs))}
-    stores = {store.name for store in graph.stores}
     problems = [
         f"the application uses the system `{name}`, which is not configured: set `systems.{name}.type`"
         for name in sorted(systems - set(config.system_names))
-    ]
-    declared = ", ".join(f"`{store}`" for store in sorted(stores)) or "none"
-    problems += [
-        f"`stores.{name}.*` is configured, but the application has the stores: {declared}"
-        for name in config.store_names
-        if name not in stores
     ]
     if problems:
         raise ConfigError("\n".join(problems))

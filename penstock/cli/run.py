@@ -60,7 +60,8 @@ def run(
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
     loaded = load_application(application)
-    settings = load_config(config, assignments=assignments or (), default_job_name=loaded.app.name)
+    name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
+    settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
     with StopSignals() as signals:
         job: Job | None = None
         try:

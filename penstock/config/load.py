@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
@@ -21,6 +21,7 @@ def load_config(
     environ: Mapping[str, str] | None = None,
     *,
     default_job_name: str | None = None,
+    stores: Collection[str] | None = None,
 ) -> JobConfig:
     """The configuration of a job. Later sources win: defaults, `file`, `overrides`, `assignments`.
 
@@ -30,6 +31,7 @@ def load_config(
         assignments: `key=value` texts, as given with `-c`.
         environ: where `PENSTOCK_HOME` is looked up; the process's environment if None.
         default_job_name: the name of the job if no source gives `job.name`.
+        stores: the application's stores, if it is known; a key of any other store is a mistake.
 
     Raises:
         ConfigError: one or more values are wrong; the message lists all of them with their origins.
@@ -42,12 +44,16 @@ def load_config(
     name = merged.get(table.JOB_NAME.name)
     if default_job_name is not None and (name is None or name.raw is None):
         merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
-    values = _values(merged, problems)
+    unknown: list[str] = []
+    values = _values(merged, problems, unknown)
+    if stores is not None:
+        unknown += _undeclared_stores(merged, stores)
     if table.JOB_NAME.name not in merged:
         problems.append("`job.name` is missing: set it in the configuration, or give the application a name")
-    _raise(problems)
+    if problems:  # what hangs together is checked once each value can be read
+        _raise([*problems, *unknown])
     config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values})
-    _raise([*_unknown_systems(config), *_never_again(config)])
+    _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
 
 
@@ -55,14 +61,14 @@ def _home(environ: Mapping[str, str] | None) -> Path:
     return absolute((os.environ if environ is None else environ).get("PENSTOCK_HOME") or ".penstock")
 
 
-def _values(merged: Mapping[str, Setting], problems: list[str]) -> dict[str, object]:
-    """The typed values of all known keys; unknown keys and wrong values go to the problems."""
+def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[str]) -> dict[str, object]:
+    """The typed values of all known keys; wrong values go to `problems`, unknown keys to `unknown`."""
     values: dict[str, object] = {}
     for setting in merged.values():
         match = keys.find(setting.key)
         if match is None:
             if setting.raw is not None or not keys.is_section(setting.key):
-                problems.append(_unknown(setting))
+                unknown.append(_unknown(setting))
             continue
         if wrong_name := keys.fault(match):
             problems.append(f"`{setting.key}` ({setting.origin}): {wrong_name}")
@@ -75,6 +81,20 @@ def _values(merged: Mapping[str, Setting], problems: list[str]) -> dict[str, obj
             shown, expected = _shown(setting.raw), match.key.kind.expected
             problems.append(f"`{setting.key}` = `{shown}` ({setting.origin}): expected {expected}{reason}")
     return values
+
+
+def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -> list[str]:
+    """Stores that the configuration names and the application does not have."""
+    origins: dict[str, str] = {}
+    for setting in merged.values():
+        match = keys.find(setting.key)
+        if match is not None and match.key.prefix == "stores." and match.subject and match.subject not in stores:
+            origins.setdefault(match.subject, setting.origin)
+    declared = ", ".join(f"`{store}`" for store in sorted(stores)) or "none"
+    return [
+        f"`stores.{name}.*` is configured, but the application has the stores: {declared} ({origin})"
+        for name, origin in sorted(origins.items())
+    ]
 
 
 def _shown(raw: Raw) -> str:

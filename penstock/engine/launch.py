@@ -107,10 +107,11 @@ def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path
     """The configuration, with the application's name as the default of `job.name`."""
     if isinstance(config, JobConfig):
         return config
+    stores = [store.name for store in app.graph().stores]
     if isinstance(config, str | Path):
-        return load_config(config, default_job_name=app.name)
+        return load_config(config, default_job_name=app.name, stores=stores)
     if config is None or isinstance(config, Mapping):
-        return load_config(overrides=config, default_job_name=app.name)
+        return load_config(overrides=config, default_job_name=app.name, stores=stores)
     raise ConfigError(f"a configuration is a dict, a path or a JobConfig, not {type(config).__name__}")
 
 

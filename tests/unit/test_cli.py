@@ -81,8 +81,13 @@ def test_config_check_with_an_application() -> None:
         APPLICATION + 'app = ps.TaskApplication("flights", ps.StreamTask)\n'
         'app.input("local.flights")\napp.store("aircraft")\napp.output("far.out")\n'
     )
-    error = call("config", "check", "flights.py:app", "-c", "stores.planes.object.cache.size=1", status=2)[1]
-    assert "system `far`" in error
+    assert "system `far`" in call("config", "check", "flights.py:app", status=2)[1]
+    wrong = ("stores.planes.object.cache.size=1", "stores.aircraft.fctory=memory", "job.nme=x", "systems.x.path=/x")
+    error = call("config", "check", "flights.py:app", *(w for each in wrong for w in ("-c", each)), status=2)[1]
+    assert "4 mistakes in the configuration" in error
+    assert "did you mean `stores.aircraft.factory`" in error
+    assert "did you mean `job.name`" in error
+    assert "`systems.x.type` is missing" in error
     assert "`stores.planes.*` is configured, but the application has the stores: `aircraft`" in error
     values = call_json(
         "config",
