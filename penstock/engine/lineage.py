@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -51,8 +52,8 @@ def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], 
 
 def empty_partitions(context: SparkContext, partitions: int) -> RDD[Any]:
     """For the source stage to fill."""
-    jvm: Any = context._jvm  # noqa: SLF001 - parallelize() would write a file for each
-    return RDD(context._jsc.parallelize(jvm.java.util.ArrayList(), partitions), context, Frames())  # noqa: SLF001
+    nothing = _classes(context).array_list()  # parallelize() of the Python context would write a file for each
+    return RDD(context._jsc.parallelize(nothing, partitions), context, Frames())  # noqa: SLF001
 
 
 def exchange(packets: RDD[Any], lane_of: Sequence[int], lanes: int) -> RDD[Any]:
@@ -62,13 +63,44 @@ def exchange(packets: RDD[Any], lane_of: Sequence[int], lanes: int) -> RDD[Any]:
     number of partitions.
     """
     context, by_lane = packets.context, packets.mapPartitions(ByLane(tuple(lane_of)))
-    jvm: Any = context._jvm  # noqa: SLF001
+    classes = _classes(context)
     by_lane._jrdd_deserializer = FramesByLane()  # noqa: SLF001 - nothing public chooses an RDD's serializer
-    pairs = jvm.PairwiseRDD(by_lane._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
-    return RDD(pairs.partitionBy(jvm.PythonPartitioner(lanes, 0)).values(), context, Frames())
+    pairs = classes.pairwise_rdd(by_lane._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    shuffled = pairs.partitionBy(classes.partitioner(lanes, 0))
+    shuffled.rdd().setSerializer(classes.frame_serializer)
+    return RDD(shuffled.values(), context, Frames())
 
 
 def collect(packets: RDD[Any]) -> list[pa.RecordBatch]:
     """Run the job; the batches that come out of it."""
     packets._jrdd_deserializer = Frames()  # noqa: SLF001
     return packets.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _JvmClasses:
+    """Classes of the JVM that each batch needs."""
+
+    array_list: Any
+    pairwise_rdd: Any
+    partitioner: Any
+    frame_serializer: Any
+    """Writes frames into a shuffle. Spark would choose Kryo for arrays of bytes, and make and configure a new Kryo for
+    each file and each reader of a shuffle: half of the JVM's work for a small batch. Java's serialisation writes the
+    same bytes. It forgets each frame at once; otherwise it would keep a hundred in memory."""
+
+
+@lru_cache(maxsize=1)
+def _classes(context: SparkContext) -> _JvmClasses:
+    """Looked up once per context: to look up a class by name, the JVM searches all of Spark's jars for several names
+    that do not exist, which takes milliseconds. What PySpark looks up for each RDD is kept on its view of the JVM."""
+    jvm: Any = context._jvm  # noqa: SLF001
+    for name in ("PythonRDD", "PythonUtils", "SimplePythonFunction"):
+        setattr(jvm, name, getattr(jvm, name))
+    forgets = jvm.org.apache.spark.SparkConf(False).set("spark.serializer.objectStreamReset", "1")
+    return _JvmClasses(
+        array_list=jvm.java.util.ArrayList,
+        pairwise_rdd=jvm.PairwiseRDD,
+        partitioner=jvm.PythonPartitioner,
+        frame_serializer=jvm.org.apache.spark.serializer.JavaSerializer(forgets),
+    )

@@ -29,6 +29,7 @@ def main() -> None:
     gc.freeze()
     _ignore_sigterm(daemon)
     _end_quietly(daemon)
+    _collect_lightly(daemon)
     daemon.manager()
 
 
@@ -84,6 +85,12 @@ def _end_quietly(daemon: Any) -> None:
         return code
 
     daemon.worker = worker
+
+
+def _collect_lightly(daemon: Any) -> None:
+    """PySpark's daemon has each worker collect all garbage after every task, which takes as long as a small task. The
+    youngest generations are enough: the interpreter collects the oldest by itself when it has grown."""
+    daemon.gc = SimpleNamespace(**{**vars(gc), "collect": lambda: gc.collect(1)})
 
 
 def _reseed() -> None:

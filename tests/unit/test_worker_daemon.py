@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyspark
 import pytest
+from pyspark import daemon
 
 from penstock.engine.session import worker_daemon
+from penstock.engine.worker_daemon import _collect_lightly
 
 LIBRARIES = Path(pyspark.__file__).parent / "python" / "lib"
 CODE = """
@@ -20,6 +25,13 @@ _prefer_installed_pyspark()
 import pyspark, sys
 print(pyspark.__file__)
 """
+
+
+class Cycle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
 
 
 def imported_from(*path: Path, then: str = "") -> str:
@@ -52,3 +64,21 @@ def test_what_a_worker_needs_is_loaded_and_pandas_is_not() -> None:
 def test_it_is_not_used_where_penstock_may_be_shipped_with_the_job(key: str) -> None:
     assert worker_daemon({}) == {"spark.python.daemon.module": "penstock.engine.worker_daemon"}
     assert worker_daemon({key: "penstock.zip"}) == {}
+
+
+def test_after_a_task_a_worker_collects_only_what_is_new() -> None:
+    """PySpark's daemon calls `gc.collect()` of its own global `gc`."""
+    assert daemon.gc is gc, "PySpark's daemon has changed: see where it collects garbage"
+    hooked = SimpleNamespace(gc=gc)
+    _collect_lightly(hooked)
+    gc.collect()
+    old = Cycle()
+    gc.collect(1)  # it survives two collections of younger generations, and is in the oldest then
+    gc.collect(1)
+    kept, is_left = weakref.ref(old), weakref.ref(Cycle())
+    del old
+    hooked.gc.collect()
+    assert is_left() is None
+    assert kept() is not None
+    gc.collect()
+    assert kept() is None
