@@ -11,9 +11,9 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.jobs import FoundJob
 from penstock.cli.ownership import claimed_job
 from penstock.errors import IncompatibleError, PenstockError, RetryableError
+from penstock.retry import Retry, retry
 
-_TRIES = 5
-_BACKOFF_SECONDS = 0.2
+_APPEND = Retry(pause_s=0.2, tries=5)
 
 
 def append_successor(
@@ -50,15 +50,10 @@ def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> Non
         FencedError: another driver took the job over meanwhile.
         PenstockError: the store failed, and whether the record is in the log is not known.
     """
-    for attempt in range(_TRIES):
-        try:
-            log.append(record)
-        except RetryableError as error:
-            if attempt == _TRIES - 1:
-                raise PenstockError(
-                    f"checkpoint {record.id} could not be written in {_TRIES} tries: {error}. Whether it is in the log "
-                    f"all the same, `penstock checkpoint list {job}` tells"
-                ) from error
-            time.sleep(_BACKOFF_SECONDS * 2**attempt)
-        else:
-            return
+    try:
+        retry(lambda: log.append(record), _APPEND)
+    except RetryableError as error:
+        raise PenstockError(
+            f"checkpoint {record.id} could not be written in {_APPEND.tries} tries: {error}. Whether it is in the log "
+            f"all the same, `penstock checkpoint list {job}` tells"
+        ) from error

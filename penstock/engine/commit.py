@@ -17,11 +17,11 @@ from penstock.config.model import TaskSettings
 from penstock.engine.directory import ContainerDirectory, Markers
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.positions import Positions, to_next_offsets
+from penstock.retry import Retry, retry
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
-_RETRIES = 5
-_BACKOFF_SECONDS = 0.2
+_APPEND = Retry(pause_s=0.2, tries=5)
 _LOOK_SECONDS = 0.05
 
 
@@ -234,23 +234,24 @@ class CommitCoordinator:
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
         """Append, retrying what may pass; the same record twice is one record."""
-        for attempt in range(_RETRIES):
-            try:
-                with self._append_lock:
-                    if abandoned.is_set():
-                        raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch")
-                    self._log.append(record)
-            except ContainerLostError:
-                raise
-            except RetryableError as error:
-                if attempt == _RETRIES - 1:
-                    raise PenstockError(
-                        f"checkpoint {record.id} could not be written in {_RETRIES} tries, so the run ends: {error}. "
-                        "Whether it is in the log, the next start finds out; nothing is lost"
-                    ) from error
-                time.sleep(_BACKOFF_SECONDS * 2**attempt)
-            else:
-                return
+
+        def append() -> None:
+            with self._append_lock:
+                if abandoned.is_set():
+                    raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch")
+                self._log.append(record)
+
+        try:
+            retry(append, _APPEND, interrupt=abandoned)
+        except ContainerLostError:
+            raise
+        except RetryableError as error:
+            if abandoned.is_set():
+                raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch") from error
+            raise PenstockError(
+                f"checkpoint {record.id} could not be written in {_APPEND.tries} tries, so the run ends: {error}. "
+                "Whether it is in the log, the next start finds out; nothing is lost"
+            ) from error
 
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
         """What fails here costs space, no state: it is tried again after the next commit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +13,7 @@ from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore, check_key, check_prefix
 from penstock.metadata.remote_client import LARGE_BYTES, RETRY_SECONDS, RemoteClients, open_clients
 from penstock.metadata.remote_errors import CHANGED, NOT_FOUND, TAKEN, Cause, cause_of, reason
+from penstock.retry import Retry, retry
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 0.1
+_AGAIN = Retry(pause_s=0.1, growth=1.0, within_s=RETRY_SECONDS)
 
 
 class RemoteObjectStore(ObjectStore):
@@ -140,14 +140,11 @@ class RemoteObjectStore(ObjectStore):
 def _again(call: Callable[[], T]) -> T:
     """What the call returns. obstore tries most again by itself, but gives up at once when a connection ends within
     what it reads of a listing or of an error; every call of a store may be made twice."""
-    deadline = time.monotonic() + RETRY_SECONDS
-    while True:
-        try:
-            return call()
-        except obstore_errors.GenericError as error:
-            if not cause_of(error).may_pass or time.monotonic() >= deadline:
-                raise
-        time.sleep(_PAUSE_SECONDS)
+    return retry(call, _AGAIN, passes=_broke_off)
+
+
+def _broke_off(error: Exception) -> bool:
+    return isinstance(error, obstore_errors.GenericError) and cause_of(error).may_pass
 
 
 def _refuse_without_bucket(error: Exception) -> None:

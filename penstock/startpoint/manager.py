@@ -13,14 +13,14 @@ from penstock.api.startpoint import Startpoint
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.retry import Retry, retry
 from penstock.startpoint.fan_out import TaskInputs, fan_out
 from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, decode_request, encode_request
 from penstock.startpoint.serde import NAMESPACE
 
 TTL_MS = 12 * 3_600_000
 """How long Samza keeps a startpoint."""
-_TRIES = 5
-_BACKOFF_SECONDS = 0.2
+_WRITE = Retry(pause_s=0.2, tries=5)
 
 
 class StartpointManager:
@@ -65,19 +65,15 @@ class StartpointManager:
 
     def write(self, request: StartpointRequest) -> None:
         """Store a request; what may pass is tried again. Writing one twice is writing it once."""
-        for attempt in range(_TRIES):
-            try:
-                # If it is there already, this call's or an earlier one's reply was lost: uuids are random.
-                self._objects.put_if_absent(self._path(request), encode_request(request))
-            except RetryableError as error:
-                if attempt == _TRIES - 1:
-                    raise PenstockError(
-                        f"the startpoint {request} could not be written in {_TRIES} tries: {error}. Whether it is "
-                        f"there all the same, `penstock startpoint list {self._paths.root}` tells"
-                    ) from error
-                time.sleep(_BACKOFF_SECONDS * 2**attempt)
-            else:
-                return
+        path, encoded = self._path(request), encode_request(request)
+        try:
+            # If it is there already, this call's or an earlier one's reply was lost: uuids are random.
+            retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
+        except RetryableError as error:
+            raise PenstockError(
+                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. Whether it is "
+                f"there all the same, `penstock startpoint list {self._paths.root}` tells"
+            ) from error
 
     def read_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> Startpoint | None:
         """The startpoint that counts for exactly this key; None if there is none, or it is expired."""

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
 from penstock.os_errors import explained
+from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.folders import make_empty
 
 logger = logging.getLogger(__name__)
-_TRIES = 3
-_BACKOFF_SECONDS = 0.5
+_RESTORE = Retry(pause_s=0.5, tries=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _restore(
     open_engine: Callable[[Path], Engine],
     progress: RestoreProgress,
 ) -> Engine:
-    for attempt in range(1, _TRIES + 1):
+    def once() -> Engine:
         opener = _Once(lambda: open_engine(directory))
         manager = backend_factory(name).restore_manager(context)
         try:
@@ -129,17 +129,16 @@ def _restore(
                 make_empty(directory)
                 manager.restore(store, marker, RestoreTarget(directory, opener), progress)
                 return opener()
-        except RetryableError as error:
-            opener.close()
-            if attempt == _TRIES or progress.cancelled.wait(_BACKOFF_SECONDS * attempt):
-                raise
-            logger.warning("the restore of store `%s` of task %d is tried again: %s", store, context.task, error)
         except BaseException:
             opener.close()
             raise
         finally:
             manager.close()
-    raise AssertionError("unreachable: the last try returns or raises")
+
+    def tell(error: Exception) -> None:
+        logger.warning("the restore of store `%s` of task %d is tried again: %s", store, context.task, error)
+
+    return retry(once, _RESTORE, interrupt=progress.cancelled, on_failure=tell)
 
 
 class _Once:

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -46,7 +47,7 @@ CHANGES = {b"%05d" % n: b"x" * 200 for n in range(2000)}
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
 
 
 def outcomes(work: Callable[[], object], left: range = LEFT) -> Iterator[object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,11 @@ FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "_BACKOFF_SECONDS", 0.001)
-    monkeypatch.setattr(commit, "_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
+    monkeypatch.setattr(commit, "_APPEND", replace(commit._APPEND, pause_s=0.001))
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
-    monkeypatch.setattr(backup, "_BASE_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
     monkeypatch.setattr("penstock.container.storage._BASE_POLL_SECONDS", 0.001)
 
 

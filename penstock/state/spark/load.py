@@ -10,7 +10,8 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import StoreSettings
-from penstock.errors import IncompatibleError, PenstockError, RetryableError
+from penstock.errors import IncompatibleError, PenstockError
+from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
@@ -21,8 +22,8 @@ _BUFFERS_BYTES = 256 << 20
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 1 << 20, 16 << 20
 _CACHE_BYTES = 1 << 20
 _PENDING = 1000
-_TRIES = 5
-_PAUSE_S = 0.2
+_UPLOAD = Retry(pause_s=0.4, tries=5)
+_BASE_POLL_S = 0.2
 
 
 class StoreLoad:
@@ -107,18 +108,11 @@ class BaseUpload:
                 raise PenstockError(
                     f"backend {self.backend} neither asked for the content of store `{store}` nor has a marker for it"
                 )
-            time.sleep(_PAUSE_S)
+            time.sleep(_BASE_POLL_S)
         return marker
 
     def _upload(self, checkpoint_id: CheckpointId, copies: dict[str, StoreCopy]) -> str | None:
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return self._manager.upload(checkpoint_id, copies).get(self._store)
-            except RetryableError:
-                if attempt == _TRIES:
-                    raise
-                time.sleep(_PAUSE_S * 2**attempt)
-        raise AssertionError("the last try returns or raises")
+        return retry(lambda: self._manager.upload(checkpoint_id, copies), _UPLOAD).get(self._store)
 
     def done(self, checkpoint_id: CheckpointId, marker: str) -> None:
         """The checkpoint is in the log."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import CorruptError, NotFoundError, RetryableError
+from penstock.errors import CorruptError, NotFoundError
+from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_files.damaged import is_damaged
@@ -24,7 +25,7 @@ from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
-_BASE_RETRY_SECONDS = 1.0
+_BASE = Retry(pause_s=1.0, growth=1.0)
 
 
 class ChangelogFilesBackup(TaskBackupManager):
@@ -191,11 +192,14 @@ class ChangelogFilesBackup(TaskBackupManager):
         Tries again here: a base that began anew, from a later copy, would find its name taken by other content.
         """
         version = (1, self._context.epoch)
-        while True:
-            try:
-                self._keepers[store].make(checkpoint_id, version, copy.directory, cancelled)
-                return ChangelogMarker.of_snapshot(*version)
-            except RetryableError as error:
-                logger.warning("the base of store `%s` of task %d waits: %s", store, self._context.task, error)
-                if cancelled.wait(_BASE_RETRY_SECONDS):
-                    raise
+
+        def tell(error: Exception) -> None:
+            logger.warning("the base of store `%s` of task %d waits: %s", store, self._context.task, error)
+
+        retry(
+            lambda: self._keepers[store].make(checkpoint_id, version, copy.directory, cancelled),
+            _BASE,
+            interrupt=cancelled,
+            on_failure=tell,
+        )
+        return ChangelogMarker.of_snapshot(*version)

@@ -1,0 +1,112 @@
+"""Trying again what may pass: one loop for all of Penstock, that an event interrupts at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from penstock.errors import ContainerLostError, RetryableError
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """What a retry knows of time."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait until the event is set, at most that long; whether it is set."""
+        ...
+
+
+class SystemClock:
+    """This machine's."""
+
+    def monotonic(self) -> float:
+        """As `time.monotonic`."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """As `threading.Event.wait`."""
+        return event.wait(timeout_s)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How long something is tried again, and what lies between two tries."""
+
+    pause_s: float
+    """Before the second try."""
+    growth: float = 2.0
+    """What each pause is multiplied by for the next one."""
+    longest_pause_s: float = 10.0
+    tries: int | None = None
+    """At most so many in all; None: no limit."""
+    within_s: float | None = None
+    """No try begins later than this after the first one began; None: no limit."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed later. A lost container does not come back: its tasks are restored."""
+    return isinstance(error, RetryableError) and not isinstance(error, ContainerLostError)
+
+
+def retry(
+    work: Callable[[], T],
+    policy: Retry,
+    *,
+    passes: Callable[[Exception], bool] = may_pass,
+    interrupt: threading.Event | None = None,
+    on_failure: Callable[[Exception], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> T:
+    """Do the work, again and again while it fails with what may pass.
+
+    Args:
+        work: what is done; it must have the same effect however often it is done.
+        policy: how often, how long, and with which pauses.
+        passes: whether an error may pass. Others are raised at once.
+        interrupt: once it is set, no other try begins, and a pause ends.
+        on_failure: called with each error before the pause that follows it.
+        clock: measures and waits.
+
+    Raises:
+        Exception: the last error of `work`, as it was: it does not pass, the policy allows no more tries, or
+            `interrupt` is set.
+
+    Example:
+        >>> answers = iter([RetryableError("not yet"), 7])
+        >>> def ask() -> int:
+        ...     answer = next(answers)
+        ...     if isinstance(answer, Exception):
+        ...         raise answer
+        ...     return answer
+        >>> retry(ask, Retry(pause_s=0.001, tries=3))
+        7
+    """
+    interrupt = interrupt or threading.Event()
+    began = clock.monotonic()
+    pause_s = policy.pause_s
+    tries = 1
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            if not passes(error) or tries == policy.tries or interrupt.is_set():
+                raise
+            if policy.within_s is not None and clock.monotonic() + pause_s > began + policy.within_s:
+                raise
+            on_failure(error)
+            if clock.wait(interrupt, pause_s):
+                raise
+        tries += 1
+        pause_s = min(pause_s * policy.growth, policy.longest_pause_s)
