@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.container import container
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import (
@@ -113,6 +114,15 @@ class FaultyBlob(FaultyFactory):
 
     inner = "blob"
     label = "blob"
+
+
+class BriefHolds(FaultyBlob):
+    """`blob`, which has every changed store copied, in containers where an End waits only briefly for copies before it
+    asks the driver to try again."""
+
+    def backup_manager(self, context: BackendContext) -> TaskBackupManager:
+        container.HOLD_SECONDS = 0.05
+        return super().backup_manager(context)
 
 
 class FaultyStream(FaultyFactory):
