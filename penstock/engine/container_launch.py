@@ -23,6 +23,7 @@ from penstock.engine.executors import (
     live_executors,
     rdd_on,
 )
+from penstock.engine.spark_errors import cause_of
 from penstock.errors import ContainerLostError, PenstockTimeoutError
 
 logger = logging.getLogger(__name__)
@@ -222,12 +223,8 @@ def _executors_of(found: Mapping[str, ContainerAddress]) -> set[str]:
 
 
 def _error(answer: Future[list[ContainerAddress | LaunchFailure]]) -> str | None:
-    """Why an executor has not answered, without Spark's and PySpark's frames; None if it has."""
+    """Why an executor has not answered; None if it has."""
     if not answer.done():
         return "it did not answer"
     error = answer.exception()
-    if error is None:
-        return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return "; ".join(dict.fromkeys((telling or lines)[-2:])) or type(error).__name__
+    return None if error is None else cause_of(error)

@@ -25,6 +25,7 @@ from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.prepare import PreparedJob
 from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
+from penstock.engine.spark_errors import cause_of
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
 from penstock.errors import (
     KINDS,
@@ -508,12 +509,12 @@ class RunLoop:
         limit = self._job.config.job.retry_max
         if self._failures <= limit:
             text = "failure %d since the last checkpoint, at most %d are retried: %s"
-            logger.warning(text, self._failures, limit, _brief(error))
+            logger.warning(text, self._failures, limit, cause_of(error))
             return
         times = "A failure" if limit == 0 else f"{self._failures} failures"
         raise PenstockError(
-            f"{times} since the last checkpoint, job.retry.max is {limit}. The last one: {_brief(error)}. The state is "
-            f"as of checkpoint {self._board.last_checkpoint}; start the job again once the cause is gone"
+            f"{times} since the last checkpoint, job.retry.max is {limit}. The last one: {cause_of(error)}. The state "
+            f"is as of checkpoint {self._board.last_checkpoint}; start the job again once the cause is gone"
         ) from error
 
     def _explained(self, error: E) -> E | ContainerLostError:
@@ -556,15 +557,3 @@ class RunLoop:
         if self._until is not None:
             remaining = sum(max(0, self._until[at.ssp] - offset) for at, offset in self._positions.items())
         self._board.update(last=progress, remaining=remaining)
-
-
-def _brief(error: BaseException) -> str:
-    """The first lines of an error; of Spark's, the ones that say something."""
-    if isinstance(error, PenstockError):
-        return str(error)
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    telling = [line.strip() for line in lines if "Error: " in line or "Exception: " in line]
-    ours = [line.partition(": ")[2] for line in telling if line.startswith("penstock.errors.")]
-    if ours:
-        return ours[-1]
-    return "; ".join((telling or lines)[-2:]) or type(error).__name__

@@ -69,3 +69,16 @@ def test_the_error_shows_why_containers_did_not_start(home: Home) -> None:
     assert "job.retry.max is 1" in ended.text
     assert "pyspark" not in ended.text
     assert not [p for p in driver.containers() if psutil.pid_exists(p.pid)]
+
+
+def test_a_launch_that_fails_is_reported_with_its_cause(home: Home) -> None:
+    """On the host, the folder of the logs cannot be made."""
+    (home.folder / "file").touch()
+    folder = home.folder / "file" / "state"
+    driver = home.driver(**{"spark.master": "local[1]", "job.retry.max": 0, "job.logged.store.base.dir": str(folder)})
+    try:
+        ended = driver.ended()
+    finally:
+        driver.clean_up()
+    assert ended.status == 1
+    assert "the containers could not be started: NotADirectoryError: [Errno 20] Not a directory: " in ended.text

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.run_loop import _brief
-
 MOUNT = 'mount -t tmpfs -o size="$1" tmpfs "$2" && exec "$3" -c "$4" "$2"'
 
 
@@ -83,19 +81,3 @@ def test_a_full_disk_under_a_store_names_the_place_and_its_key(tmp_path: Path, c
     assert f"RocksDB cannot write `{tmp_path}/disk/engine`: " in found
     assert "No space left on device" in found
     assert "`job.logged.store.base.dir`" in found
-
-
-def test_what_a_spark_task_failed_on_is_said_without_sparks_frames() -> None:
-    text = """An error occurred while calling o1.collect.
-: org.apache.spark.SparkException: Job aborted due to stage failure: org.apache.spark.api.python.PythonException:
-Traceback (most recent call last):
-sqlite3.OperationalError: disk I/O error
-
-The above exception was the direct cause of the following exception:
-
-penstock.errors.RetryableError: no space is left for `/data/out/0.db`: free some space and try again
-
-\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:1)
-Caused by: java.io.IOException: Exception: of another kind
-"""
-    assert _brief(RuntimeError(text)) == "no space is left for `/data/out/0.db`: free some space and try again"
