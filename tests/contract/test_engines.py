@@ -1,0 +1,64 @@
+"""Every engine keeps the contract, the one that writes behind as well, wherever its changes are at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.records import Changes
+from penstock.testing.engine_contract import EngineContract, OpenEngine
+
+
+def rocksdb(folder: Path) -> Engine:
+    return RocksDbEngine(folder, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
+
+
+class TestRocksDb(EngineContract):
+    @pytest.fixture
+    def open_engine(self) -> OpenEngine:
+        return rocksdb
+
+
+class TestMemory(EngineContract):
+    @pytest.fixture
+    def open_engine(self) -> OpenEngine:
+        return MemoryEngine
+
+
+@pytest.mark.parametrize("gather_bytes", [0, 100_000, 16 << 20], ids=["written at once", "now and then", "gathered"])
+class WriteBehind(EngineContract):
+    below: OpenEngine
+
+    @pytest.fixture
+    def open_engine(self, gather_bytes: int) -> Iterator[OpenEngine]:
+        with ThreadPoolExecutor(1) as writer:
+            yield lambda folder: WriteBehindEngine(type(self).below(folder), writer, gather_bytes)
+
+    @pytest.fixture
+    def faulty(self, tmp_path: Path, gather_bytes: int) -> Iterator[tuple[Engine, Callable[[], None]]]:
+        class Failing(MemoryEngine):
+            failed = False
+
+            def apply(self, changes: Changes) -> None:
+                if self.failed:
+                    raise OSError("no space left")
+                super().apply(changes)
+
+        below = Failing()
+        with ThreadPoolExecutor(1) as writer:
+            yield WriteBehindEngine(below, writer, gather_bytes), lambda: setattr(below, "failed", True)
+
+
+class TestWriteBehindOverRocksDb(WriteBehind):
+    below = staticmethod(rocksdb)
+
+
+class TestWriteBehindOverMemory(WriteBehind):
+    below = staticmethod(MemoryEngine)
