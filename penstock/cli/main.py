@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 import penstock
-from penstock.cli.errors import ReportingGroup, report_unexpected
-from penstock.cli.options import Debug
+from penstock.cli.shared.errors import ReportingGroup, report_unexpected
+from penstock.cli.shared.options import Debug
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,17 @@ class _Entry:
 
 
 COMMANDS = {
-    "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
-    "status": _Entry("status", "Show whether a job runs and how far it has read; without a name, all jobs.", "status"),
-    "stop": _Entry("stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
-    "job": _Entry("job", "Look after a job as a whole."),
-    "checkpoint": _Entry("checkpoint", "Look at the checkpoints of a job, and make one by hand."),
-    "startpoint": _Entry("startpoint", "Say where a job begins in its inputs at its next start."),
-    "state": _Entry("state", "Look at the backed-up state of a job."),
-    "stream": _Entry("stream", "Create, fill, look at, limit and delete streams."),
-    "config": _Entry("config", "Check a configuration, and list the keys there are."),
+    "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
+    "status": _Entry(
+        "job.status", "Show whether a job runs and how far it has read; without a name, all jobs.", "status"
+    ),
+    "stop": _Entry("job.stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
+    "job": _Entry("job.commands", "Look after a job as a whole."),
+    "checkpoint": _Entry("checkpoint.commands", "Look at the checkpoints of a job, and make one by hand."),
+    "startpoint": _Entry("startpoint.commands", "Say where a job begins in its inputs at its next start."),
+    "state": _Entry("state.commands", "Look at the backed-up state of a job."),
+    "stream": _Entry("stream.commands", "Create, fill, look at, limit and delete streams."),
+    "config": _Entry("config.commands", "Check a configuration, and list the keys there are."),
 }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.edit import Content, OffsetKey, content_of, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli.checkpoint_write import append_successor
-from penstock.cli.jobs import FoundJob
 from penstock.config.load import load_config
 from penstock.errors import PenstockError
 from penstock.metadata.object_store import ObjectStore

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.admin.checkpoint import target as checkpoint_target
+from penstock.admin.startpoint import inputs as startpoint_job
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli import checkpoint_target, startpoint_job
 from penstock.config.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.load import load_config
 from penstock.config.values import RefusedError

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.application import load_application
-from penstock.cli.errors import ApplicationLoadError
-from penstock.cli.run_view import RunObserver
-from penstock.cli.stop_signals import StopSignals
+from penstock.cli.run.signals import StopSignals
+from penstock.cli.run.view import RunObserver
+from penstock.cli.shared.application import load_application
+from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.table import describe
 from penstock.engine.job import Job
 from penstock.engine.progress import JobProgress, ProgressBoard
@@ -148,7 +148,7 @@ def test_what_the_users_module_raises_is_told_with_the_users_traceback() -> None
     with pytest.raises(ApplicationLoadError) as raised:
         load_application("flights.py:broken")
     assert "no application today" in raised.value.user_traceback
-    assert "cli/application.py" not in raised.value.user_traceback
+    assert "cli/shared/application.py" not in raised.value.user_traceback
     Path("bad.py").write_text("x = (")
     error = call("run", "bad.py:app", status=2)[1]
     assert error.index("SyntaxError") < error.index("error: `bad.py:app` could not be loaded")
@@ -163,7 +163,7 @@ def test_functions_of_a_file_and_its_neighbours_run_where_the_files_are_not(tmp_
         "def work(x):\n    return twice(x) + 1\n"
     )
     pickling = (
-        "import sys\nfrom penstock.cli.application import load_application\nfrom pyspark import cloudpickle\n"
+        "import sys\nfrom penstock.cli.shared.application import load_application\nfrom pyspark import cloudpickle\n"
         "load_application('project/job.py:app').ship_by_value()\n"
         "sys.stdout.buffer.write(cloudpickle.dumps(sys.modules['penstock_app_job'].work))"
     )

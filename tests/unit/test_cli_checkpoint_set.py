@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from penstock.admin.checkpoint import append as checkpoint_write
+from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import markers
 from penstock.checkpoint.versions import choose_version, read_task
-from penstock.cli import checkpoint_write
-from penstock.cli.checkpoint_change import Manner, refuse_running
-from penstock.cli.jobs import FoundJob
+from penstock.cli.checkpoint.change import Manner, refuse_running
 from penstock.config.load import load_config
 from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseKeeper, acquire
 from penstock.system.base import OffsetRange, WriterIdentity

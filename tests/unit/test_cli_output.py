@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli import output
-from penstock.cli.output import fitting, print_facts, print_table
+from penstock.cli.shared import output
+from penstock.cli.shared.output import fitting, print_facts, print_table
 
 ID = "1795307450279-472083"
 COLUMNS = ("id", "kind", "batch time", "run", "stores")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from penstock.admin.job.status import input_status
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import CheckpointV2
-from penstock.cli.job_status import input_status
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, LeaseState, acquire
 from penstock.metadata.paths import JobPaths

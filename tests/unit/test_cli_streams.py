@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.cli.tail import printable
+from penstock.cli.stream.tail import printable
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, command, own_home, published
 

@@ -16,8 +16,8 @@ import penstock.errors
 import penstock.testing
 
 SUBMODULES = {
-    "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata", "os_errors",
-    "runtime", "startpoint", "state", "system", "testing", "wording",
+    "admin", "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata",
+    "os_errors", "plan", "runtime", "startpoint", "state", "system", "testing", "wording",
 }  # fmt: skip
 
 

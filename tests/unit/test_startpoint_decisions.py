@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from penstock.admin.startpoint.facts import taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli.startpoint_facts import taken_facts
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
 from penstock.plan.grouping import group_inputs

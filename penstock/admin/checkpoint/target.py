@@ -1,0 +1,152 @@
+"""The job a checkpoint is imported into: as its last checkpoint has it or, while it has none, its application."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.admin.jobs import FoundJob, open_job
+from penstock.api.application import Application
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import Content, content_of
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.imported import SamzaCheckpoint
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.cli.checkpoint.change import StreamEnds, changelogs, stream_ends
+from penstock.cli.shared.application import load_application
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, NotFoundError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+
+_IN_THE_JOBS_FOLDER = ("changelog-files", "blob")
+_NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTarget:
+    """What of the job stays, `base`, and what it says at present, `before`: None as long as there is no checkpoint."""
+
+    config: JobConfig
+    base: CheckpointRecord
+    before: Content | None
+    inputs: Mapping[int, Collection[SystemStreamPartition]]
+    ends: StreamEnds
+
+    def changelogs(self, task: int) -> Mapping[SystemStreamPartition, str]:
+        """Which partition of which changelog stream is which store's, of a task."""
+        return changelogs(self.config, self.base, task)
+
+    def covering(self, found: SamzaCheckpoint) -> tuple[ImportTarget, list[str]]:
+        """The target with the stores that the checkpoint is to cover, and what to tell of the others: all that the
+        last one covers; without one, those of the application that the file has markers of."""
+        new = sorted(self.base.stores.keys() - found.stores)
+        if self.before is not None or not new:
+            return self, []
+        covered = {store: layout for store, layout in self.base.stores.items() if store in found.stores}
+        notes = [f"the file has no marker of store `{store}`: it begins empty" for store in new]
+        return replace(self, base=replace(self.base, stores=covered)), notes
+
+    def unusable(self, found: SamzaCheckpoint) -> dict[str, str]:
+        """Which backends of the file cannot restore a store of this job, and why.
+
+        A `module:Class` is imported only if the job names it already, never because a file does.
+        """
+        from penstock.state.backends.registry import backend_factory
+
+        trusted = {name for task in (self.before.markers if self.before else {}).values() for name in task}
+        for store in self.base.stores:
+            settings = self.config.store(store)
+            trusted |= {*settings.backup_factories, *settings.restore_factories}
+        reasons = {}
+        for name in sorted(found.backends):
+            if ":" in name and name not in trusted:
+                reasons[name] = "neither the configuration nor the job's last checkpoint names this backend"
+            elif self.before is None and name in _IN_THE_JOBS_FOLDER:
+                reasons[name] = "what they name lies in the folder of the job that made them, and this one is new"
+            else:
+                try:
+                    backend_factory(name)
+                except ConfigError as error:
+                    reasons[name] = str(error)
+        return reasons
+
+
+@contextmanager
+def open_target(
+    name: str, application: str | None, file: Path | None, assignments: list[str] | None
+) -> Iterator[tuple[FoundJob, Application | None]]:
+    """The job of a name; with its application it need not have been started before.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConfigError: the application is another job's; or as loading it.
+    """
+    with ExitStack() as stack:
+        if application is None:
+            try:
+                found = stack.enter_context(open_job(name, file, assignments))
+            except NotFoundError as error:
+                raise NotFoundError(f"{error}. If it was never started: {_NAME_IT}") from error
+            yield found, None
+            return
+        app = load_application(application).app
+        config = load_config(file, assignments=assignments or (), default_job_name=app.name)
+        paths = JobPaths(config.job.name, config.job.id)
+        if name not in {paths.root, paths.name}:
+            raise ConfigError(
+                f"application `{application}` with this configuration is job `{paths.root}`, not `{name}`: set "
+                "`job.name` and `job.id`, or name the other one"
+            )
+        objects = open_store(config.job.root)
+        stack.callback(objects.close)
+        yield FoundJob(config, paths, objects), app
+
+
+def find_target(found: FoundJob, view: LogView, app: Application | None) -> ImportTarget:
+    """What the job is like, by its newest checkpoint in whatever version, else by its application.
+
+    Raises:
+        ConfigError: there is neither.
+        NotFoundError: an input of the application does not exist.
+    """
+    base = next(reversed(view.restorable), None)
+    if base is None:
+        if app is None:
+            raise ConfigError(f"job `{found.paths.root}`: {_NAME_IT}")
+        return _of_application(found.config, app)
+    inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
+    ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
+    before = content_of(base, lambda task: changelogs(found.config, base, task))
+    return ImportTarget(found.config, base, before, inputs, ends)
+
+
+def _of_application(config: JobConfig, app: Application) -> ImportTarget:
+    from penstock.plan.layout import store_layout
+    from penstock.plan.streams import JobStreams
+
+    graph = app.graph()
+    streams = JobStreams.open(graph, config)
+    try:
+        ends = streams.ends()
+        grouping = streams.group(ends)
+    finally:
+        streams.close()
+    base = CheckpointRecord(
+        id=CheckpointId(0, 0),
+        parent=None,
+        epoch=0,
+        run_id="",
+        writer="",
+        task_count=grouping.count,
+        batch=0,
+        batch_time_ms=0,
+        stores=store_layout(graph),
+        next_offsets={},
+        tasks={},
+    )
+    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(ends, {}))

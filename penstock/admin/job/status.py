@@ -1,0 +1,205 @@
+"""What can be told of a job from outside: its log, its lease, and the streams it reads."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.admin.checkpoint.facts import CheckpointSummary
+from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
+from penstock.admin.jobs import FoundJob
+from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.config import table
+from penstock.config.model import JobConfig
+from penstock.container.logs import log_directory
+from penstock.errors import PenstockError
+from penstock.metadata.lease import LeaseHolder
+from penstock.startpoint.decide import sort_out, taken_uuids
+from penstock.startpoint.manager import StartpointManager
+from penstock.startpoint.request import task_name
+from penstock.system.base import PartitionOffsets
+from penstock.system.registry import open_system
+from penstock.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`next_offset` is, of a partition that several tasks read, the smallest one. `lag` is how many messages the last
+    checkpoint has not seen; None where the stream cannot be looked at."""
+
+    partition: int
+    next_offset: int
+    upcoming: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputStatus:
+    """One input stream; `problem` says why its ends are unknown or do not fit."""
+
+    stream: str
+    partitions: tuple[PartitionStatus, ...]
+    lag: int | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """What the last checkpoint has of a store in one backend: a task whose base is still being made has no marker."""
+
+    store: str
+    backend: str
+    tasks_with_marker: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log. `startpoints` wait for
+    the next start; `taken_startpoints` are what a start of the last run made of those it found."""
+
+    job: str
+    name: str
+    id: str
+    root: str
+    logs: str
+    """Where its containers log, on each host."""
+    status: Running
+    reason: str
+    holder: LeaseHolder | None
+    run_id: str | None
+    epoch: int | None
+    checkpoints: int
+    last_checkpoint: CheckpointSummary | None
+    inputs: tuple[InputStatus, ...]
+    backends: tuple[BackendStatus, ...]
+    startpoints: tuple[RequestFacts, ...] = ()
+    taken_startpoints: TakenFacts | None = None
+
+
+def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
+    """Read everything. Nothing is written.
+
+    Raises:
+        CorruptError, IncompatibleError: the log or the lease cannot be read.
+        RetryableError: the object store failed.
+    """
+    lease = watch_lease(job.objects, job.paths.lease, wait=wait)
+    view = CheckpointLog(job.objects, job.paths).read()
+    return assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
+
+
+def assemble(
+    job: FoundJob,
+    lease: LeaseFacts,
+    view: LogView,
+    inputs: tuple[InputStatus, ...],
+    startpoints: tuple[RequestFacts, ...] = (),
+) -> JobStatus:
+    """The facts put together."""
+    owner = view.owner
+    last = view.checkpoints[-1] if view.checkpoints else None
+    return JobStatus(
+        job=job.paths.root,
+        name=job.paths.name,
+        id=job.paths.job_id,
+        root=job.config.job.root,
+        logs=str(log_directory(job.config, job.paths)),
+        status=lease.running,
+        reason=lease.reason,
+        holder=lease.holder,
+        run_id=None if owner is None else owner.run_id,
+        epoch=None if owner is None else owner.epoch,
+        checkpoints=len(view.checkpoints),
+        last_checkpoint=None if last is None else CheckpointSummary.of(last),
+        inputs=inputs,
+        backends=() if last is None else _backends(last, job.config),
+        startpoints=startpoints,
+        taken_startpoints=taken_facts(view),
+    )
+
+
+def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
+    """Those that no start has taken."""
+    requests = StartpointManager(job.objects, job.paths).requests()
+    ttl_ms = job.config.job.startpoint_ttl_ms
+    found = sort_out(requests, taken_uuids(view.checkpoints), time.time_ns() // 1_000_000, ttl_ms)
+    last = view.latest
+    tasks = None if last is None else {task_name(task): tuple(own) for task, own in last.next_offsets.items()}
+    return request_facts(replace(found, taken=()), tasks, ttl_ms)
+
+
+def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:
+    """Every backend that has a marker of a store, and those the given configuration names and that have none yet."""
+    found = {}
+    for store in sorted(last.stores):
+        named = config.store(store).backup_factories if _names_backends(config, store) else ()
+        count = Counter(b for task in last.tasks for b, own in markers(last, task).items() if store in own)
+        for backend in dict.fromkeys((*named, *sorted(count))):
+            found[store, backend] = BackendStatus(store, backend, count[backend], last.task_count)
+    return tuple(found.values())
+
+
+def _names_backends(config: JobConfig, store: str) -> bool:
+    keys = (table.STORES_BACKUP.name, table.STORE_BACKUP.full(store))
+    return any(config.origin(key) != "default" for key in keys)
+
+
+def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
+    positions: dict[SystemStream, dict[int, int]] = defaultdict(dict)
+    for own in view.checkpoints[-1].next_offsets.values() if view.checkpoints else ():
+        for ssp, offset in own.items():
+            found_before = positions[ssp.system_stream].get(ssp.partition, offset)
+            positions[ssp.system_stream][ssp.partition] = min(offset, found_before)
+    found = []
+    for stream, next_offsets in sorted(positions.items()):
+        try:
+            ends: Mapping[int, PartitionOffsets] = _ends(stream, config)
+        except PenstockError as error:
+            found.append(input_status(stream, next_offsets, {}, f"its ends are unknown: {error}"))
+        else:
+            found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends)))
+    return tuple(found)
+
+
+def _ends(stream: SystemStream, config: JobConfig) -> dict[int, PartitionOffsets]:
+    admin = open_system(config.system(stream.system)).admin()
+    try:
+        return admin.offsets(stream.stream)
+    finally:
+        admin.close()
+
+
+def input_status(
+    stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets], problem: str | None
+) -> InputStatus:
+    """Positions against the stream's ends."""
+    partitions = []
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends.get(partition)
+        upcoming = None if end is None else end.upcoming
+        lag = None if upcoming is None or upcoming < offset else upcoming - offset
+        partitions.append(PartitionStatus(partition, offset, upcoming, lag))
+    lags = [each.lag for each in partitions]
+    total = None if None in lags else sum(lag for lag in lags if lag is not None)
+    return InputStatus(str(stream), tuple(partitions), total, problem)
+
+
+def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> str | None:
+    if next_offsets.keys() != ends.keys():
+        return (
+            f"it has {counted(len(ends), 'partition')} now, the checkpoint has {len(next_offsets)}: the job will "
+            "not start"
+        )
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends[partition]
+        if not end.oldest <= offset <= end.upcoming:
+            ssp = SystemStreamPartition(stream.system, stream.stream, partition)
+            return f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
+    return None

@@ -1,0 +1,167 @@
+"""What can be told of startpoints: the requests that wait, and what the last start made of those it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.cli.shared.output import utc_text
+from penstock.startpoint.decide import Sorted
+from penstock.startpoint.fan_out import TaskInputs, counting, fan_out
+from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.startpoint.serde import to_document
+
+RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken"]
+"""Whether the next start applies it; a newer one takes its place; it is too old; or an earlier start has taken it. The
+next start deletes all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """A request. `kind` is `specific`, `timestamp`, `oldest` or `upcoming`; `value` the offset, or epoch milliseconds.
+    `resolves_to` is the offset it means now, if that is known, else `problem` says why it is not."""
+
+    stream: str
+    partition: int
+    task: str | None
+    kind: str
+    value: str | int | None
+    created_ms: int
+    expires_ms: int
+    with_state: WithState | None
+    clamp: bool
+    uuid: str
+    status: RequestStatus
+    resolves_to: int | None = None
+    problem: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The startpoint for people."""
+        if self.kind == "timestamp" and isinstance(self.value, int):
+            return utc_text(self.value)
+        clamp = ", or the nearest" if self.clamp else ""
+        return self.kind if self.value is None else f"offset {self.value}{clamp}"
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFacts:
+    """A partition that a start moved from `before`, the next offset of the checkpoint before it, to `began_at`.
+    `replayed` of the `to_replay` messages between have been read again; `skipped` will not be read."""
+
+    task: int
+    stream: str
+    partition: int
+    before: int
+    began_at: int
+    to_replay: int
+    replayed: int
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFacts:
+    """The startpoints that a start of the last run took. `began_with` is the checkpoint whose state and positions it
+    began with; `last` the one before it in the log. They differ if the start went back with the state."""
+
+    checkpoint: str
+    began_with: str | None
+    last: str | None
+    requests: tuple[str, ...]
+    moved: tuple[MovedFacts, ...]
+
+
+def request_facts(
+    requests: Sorted,
+    tasks: TaskInputs | None,
+    ttl_ms: int,
+    resolved: Mapping[StartpointRequest, int | str] | None = None,
+) -> tuple[RequestFacts, ...]:
+    """The requests of each kind. Without `tasks`, which of several counts is told key by key. `resolved` has offsets,
+    or why there is none."""
+    if tasks is None:
+        newest: dict[object, StartpointRequest] = {}
+        for request in sorted(requests.live, key=lambda each: each.rank):
+            newest[request.key] = request
+        winners: set[StartpointRequest] = set(newest.values())
+    else:
+        known = {ssp for ssps in tasks.values() for ssp in ssps}
+        winners = {*counting(fan_out(requests.live, tasks)), *(r for r in requests.live if r.key.ssp not in known)}
+    status: dict[StartpointRequest, RequestStatus] = {
+        **{request: "pending" if request in winners else "superseded" for request in requests.live},
+        **dict.fromkeys(requests.expired, "expired"),
+        **dict.fromkeys(requests.taken, "taken"),
+    }
+    ordered = sorted(status, key=lambda each: (each.key.ssp, each.key.task or "", each.rank))
+    return tuple(_facts(request, status[request], ttl_ms, (resolved or {}).get(request)) for request in ordered)
+
+
+def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resolved: int | str | None) -> RequestFacts:
+    document = to_document(request.startpoint)
+    value = document.get("specificOffset", document.get("timestampOffset"))
+    return RequestFacts(
+        stream=str(request.key.ssp.system_stream),
+        partition=request.key.ssp.partition,
+        task=request.key.task,
+        kind=str(document["@type"]).removeprefix("Startpoint").lower(),
+        value=value if isinstance(value, str | int) else None,
+        created_ms=request.startpoint.creation_timestamp,
+        expires_ms=request.startpoint.creation_timestamp + ttl_ms,
+        with_state=request.with_state,
+        clamp=request.clamp,
+        uuid=request.uuid,
+        status=status,
+        resolves_to=resolved if isinstance(resolved, int) else None,
+        problem=resolved if isinstance(resolved, str) else None,
+    )
+
+
+def taken_facts(view: LogView) -> TakenFacts | None:
+    """What the last run's last start with startpoints made of them; None if there was none, as far as the log goes."""
+    checkpoints = view.checkpoints
+    if not checkpoints:
+        return None
+    run = checkpoints[-1].run_id
+    starts = [r for r in checkpoints if r.run_id == run and r.kind_detail == "start" and r.consumed_startpoints]
+    if not starts:
+        return None
+    # A start that was tried again has several records that say the same; the first one moved the positions.
+    start = next(record for record in starts if record.consumed_startpoints == starts[-1].consumed_startpoints)
+    earlier = [record for record in checkpoints if record.id < start.id and record.epoch < start.epoch]
+    before = earlier[-1] if earlier else None
+    return TakenFacts(
+        checkpoint=str(start.id),
+        began_with=None if start.parent is None else str(start.parent),
+        last=None if before is None else str(before.id),
+        requests=start.consumed_startpoints,
+        moved=() if before is None else _moved(before, start, checkpoints),
+    )
+
+
+def _moved(
+    before: CheckpointRecord, start: CheckpointRecord, checkpoints: Sequence[CheckpointRecord]
+) -> tuple[MovedFacts, ...]:
+    now = checkpoints[-1]
+    found = []
+    for task, own in sorted(start.next_offsets.items()):
+        for ssp, began_at in sorted(own.items()):
+            stood = before.next_offsets.get(task, {}).get(ssp)
+            if stood is None or stood == began_at:
+                continue
+            reads_at = now.next_offsets.get(task, {}).get(ssp, began_at)
+            found.append(
+                MovedFacts(
+                    task,
+                    str(ssp.system_stream),
+                    ssp.partition,
+                    stood,
+                    began_at,
+                    to_replay=max(0, stood - began_at),
+                    replayed=max(0, min(reads_at, stood) - began_at),
+                    skipped=max(0, began_at - stood),
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,137 @@
+"""A job as the commands about startpoints see it: what it reads, and where its next start would begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.admin.checkpoint.target import open_target
+from penstock.admin.jobs import FoundJob
+from penstock.api.application import Application
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError
+from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
+from penstock.startpoint.manager import StartpointManager
+from penstock.startpoint.request import StartpointRequest, task_name
+from penstock.system.base import PartitionOffsets, SystemAdmin
+from penstock.system.registry import open_system
+
+
+class Admins(dict[str, SystemAdmin]):
+    """The admin of every system, opened when it is first asked for. Raises ConfigError for one that is not there."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self._config = config
+
+    def __missing__(self, system: str) -> SystemAdmin:
+        self[system] = open_system(self._config.system(system)).admin()
+        return self[system]
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for admin in self.values():
+            admin.close()
+
+
+@dataclass(frozen=True, slots=True)
+class StartpointJob:
+    """A job, its log as it was read, and what it reads. `origin` is the checkpoint a start would begin with."""
+
+    found: FoundJob
+    view: LogView
+    origin: CheckpointRecord | None
+    inputs: JobInputs
+    admins: Mapping[str, SystemAdmin]
+    manager: StartpointManager
+
+    @property
+    def stores(self) -> list[str]:
+        """The stores that have state."""
+        return [] if self.origin is None else sorted(self.origin.stores)
+
+    def candidates(self) -> Candidates:
+        """The checkpoints a start may begin with."""
+        return Candidates(self.origin, self.view.restorable, self.found.config.task.checkpoint_read_versions)
+
+    def decide(self, live: Sequence[StartpointRequest]) -> StartDecision:
+        """What a start would do now. Raises what `decide_start` raises."""
+        return decide_start(live, self.inputs, self.candidates(), self.resolve)
+
+    def resolve(self, request: StartpointRequest) -> int:
+        """The offset a request means now."""
+        from penstock.plan.start import resolve_request
+
+        return resolve_request(self.admins, request)
+
+    def changes(self, decision: StartDecision) -> tuple[OffsetChange, ...]:
+        """Every position that the start would move, compared with the last checkpoint; all, if there is none.
+
+        Raises:
+            IncompatibleError: an input has another number of partitions than at the checkpoint.
+        """
+        from penstock.plan.positions import to_next_offsets
+        from penstock.plan.start import start_positions
+
+        after = to_next_offsets(start_positions(decision, self.inputs, self.found.config), len(self.inputs.tasks))
+        return offset_changes({} if self.origin is None else self.origin.next_offsets, after)
+
+
+@contextmanager
+def open_startpoint_job(
+    name: str, application: str | None, file: Path | None, assignments: list[str] | None
+) -> Iterator[StartpointJob]:
+    """The job of a name. What it reads, its application says or, without one, its last checkpoint.
+
+    Raises:
+        NotFoundError: there is no such job, or a stream that it reads does not exist.
+        ConfigError: it has no checkpoint, and its application is not named.
+    """
+    with ExitStack() as stack:
+        found, app = stack.enter_context(open_target(name, application, file, assignments))
+        view = CheckpointLog(found.objects, found.paths).read()
+        origin = choose_origin(view, None, found.config.task)
+        admins = Admins(found.config)
+        stack.callback(admins.close)
+        if app is not None:
+            inputs = _of_application(found.config, app)
+        elif origin is not None:
+            inputs = _of_checkpoint(found.config, origin, admins)
+        else:
+            raise ConfigError(
+                f"job `{found.paths.root}` has no checkpoint yet, so what it reads is not known: name its application "
+                "with --app"
+            )
+        manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
+        yield StartpointJob(found, view, origin, inputs, admins, manager)
+
+
+def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
+    tasks = {task_name(task): tuple(own) for task, own in record.next_offsets.items()}
+    ends: dict[SystemStreamPartition, PartitionOffsets] = {}
+    for stream in {ssp.system_stream for own in tasks.values() for ssp in own}:
+        for partition, end in admins[stream.system].offsets(stream.stream).items():
+            ends[SystemStreamPartition(stream.system, stream.stream, partition)] = end
+    others = {config.store(store).changelog: f"the changelog of store `{store}`" for store in record.stores}
+    if config.task.dead_letter_stream is not None:
+        others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
+    return JobInputs(tasks, ends, others)
+
+
+def _of_application(config: JobConfig, app: Application) -> JobInputs:
+    from penstock.plan.streams import JobStreams
+
+    graph = app.graph()
+    streams = JobStreams.open(graph, config)
+    try:
+        ends = streams.ends()
+        grouping = streams.group(ends)
+    finally:
+        streams.close()
+    return JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))

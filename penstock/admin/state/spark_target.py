@@ -1,0 +1,155 @@
+"""The store that is to be filled from outside: of which job, with how many tasks, and which task owns a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.admin.checkpoint.target import ImportTarget, find_target
+from penstock.admin.job.lease import watch_lease
+from penstock.admin.jobs import FoundJob
+from penstock.api.graph import ApplicationGraph, InputSpec, PartitionBySpec, ProcessSpec
+from penstock.api.store import StoreSpec
+from penstock.checkpoint.edit import NextOffsets
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.cli.shared.application import load_application
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.metadata.lease import LeaseHeldError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.plan.grouping import Grouping
+from penstock.plan.layout import check_layout, store_layout
+from penstock.plan.positions import first_positions
+from penstock.plan.streams import JobStreams
+from penstock.state.reading.reader import StateReader
+from penstock.system.base import System
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTarget:
+    """A store of a job that is stopped, or never ran."""
+
+    found: FoundJob
+    log: CheckpointLog
+    view: LogView
+    """The log that everything is decided on."""
+    base: ImportTarget
+    """What a start would begin with."""
+    spec: StoreSpec
+    layout: str
+    next_offsets: NextOffsets
+    """Those of the last checkpoint; of a job that never ran, where its first start would begin."""
+    tasks: int
+    owners: int
+    """By how many partitions a key is owned by its task."""
+    systems: Mapping[str, System]
+
+    @property
+    def ran(self) -> bool:
+        """Whether the job has a checkpoint."""
+        return self.base.before is not None
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Those that back the store up."""
+        return self.found.config.store(self.spec.name).backup_factories
+
+    def refuse_running(self) -> None:
+        """Raise LeaseHeldError if the job runs. That is found out again, and for certain, when it is claimed."""
+        lease = watch_lease(self.found.objects, self.found.paths.lease, wait=True)
+        if lease.running == "running" and lease.holder is not None:
+            raise LeaseHeldError(self.found.paths.lease, lease.holder)
+
+    def refuse_content(self) -> None:
+        """Raise IncompatibleError if the store holds anything in the checkpoint that a start would begin with."""
+        name, record = self.spec.name, self.base.base
+        if not self.ran or name not in record.stores:
+            return
+        found = self.found
+        with StateReader(found.config, found.paths, found.objects, self.systems) as reader:
+            for task in range(self.tasks):
+                with reader.open(record, name, task) as engine:
+                    if next(engine.scan(None, None), None) is not None:
+                        raise IncompatibleError(
+                            f"store `{name}` holds entries in checkpoint {record.id} (task {task}). --replace forgets "
+                            "all of them; `penstock state scan` shows them"
+                        )
+
+
+@contextmanager
+def open_target(
+    application: str, store: str, file: Path | None, assignments: list[str] | None
+) -> Iterator[StoreTarget]:
+    """The store of an application's job.
+
+    Raises:
+        ConfigError: the application or its configuration is wrong, or has no such store.
+        NotFoundError: an input does not exist.
+        IncompatibleError: the application does not fit the job's last checkpoint, or no task owns a key.
+        CorruptError: the job's log is damaged where it is needed.
+    """
+    app = load_application(application).app
+    config = load_config(file, assignments=assignments or (), default_job_name=app.name)
+    graph = app.graph()
+    specs = {spec.name: spec for spec in graph.stores}
+    if store not in specs:
+        known = ", ".join(f"`{name}`" for name in specs) or "none"
+        raise ConfigError(f"`{application}` has no store `{store}`; it has: {known}")
+    with ExitStack() as stack:
+        objects = open_store(config.job.root)
+        stack.callback(objects.close)
+        streams = JobStreams.open(graph, config)
+        stack.callback(streams.close)
+        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
+        log = CheckpointLog(objects, found.paths)
+        view = log.read()
+        base = find_target(found, view, app)
+        layout = store_layout(graph)
+        grouping = streams.group(streams.input_partitions())
+        tasks = grouping.count
+        if base.before is not None:
+            check_layout(base.base, layout, tasks)
+        owners = _owners(graph, store, streams, tasks)
+        offsets = _first_offsets(streams, config, grouping) if base.before is None else base.base.next_offsets
+        yield StoreTarget(found, log, view, base, specs[store], layout[store], offsets, tasks, owners, streams.systems)
+
+
+def _first_offsets(streams: JobStreams, config: JobConfig, grouping: Grouping) -> NextOffsets:
+    first = first_positions(streams.ends(), {stream: config.offset_default(stream) for stream in streams.inputs})
+    return {task: {ssp: first[ssp] for ssp in ssps} for task, ssps in grouping.tasks.items()}
+
+
+def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int) -> int:
+    """By how many partitions the messages that reach the store's operators are spread over the tasks, by their keys."""
+    counts: dict[int, str] = {}
+    specs = {op.id: op for op in graph.operators}
+    pending = [op.id for op in graph.operators if isinstance(op, ProcessSpec) and store in op.stores]
+    seen: set[str] = set()
+    while pending:
+        op = specs[pending.pop()]
+        if op.id in seen:
+            continue
+        seen.add(op.id)
+        if isinstance(op, PartitionBySpec):
+            counts.setdefault(tasks, f"`{op.id}` by {tasks}")
+        elif isinstance(op, InputSpec):
+            if any(each.stream == op.stream for each in streams.broadcast):
+                raise IncompatibleError(
+                    f"store `{store}` gets messages of `{op.stream}`, which every task reads (task.broadcast.inputs), "
+                    "so nothing says which task owns a key"
+                )
+            own = streams.admins[op.stream.system].partition_count(op.stream.stream)
+            counts.setdefault(own, f"input `{op.stream}` by {own}")
+        else:
+            pending.extend(op.upstream)
+    if len(counts) > 1:
+        raise IncompatibleError(
+            f"keys of store `{store}` are spread over the tasks in more than one way "
+            f"({', '.join(counts.values())}), so nothing says which task owns one: use partition_by before the operator"
+        )
+    return next(iter(counts), tasks)

@@ -1,0 +1,47 @@
+"""Whose changelog a stream is, and which changelogs a job has."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint import changelog_marker
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.cli.shared.errors import say
+from penstock.errors import NotFoundError, PenstockError
+from penstock.state.backends.changelog_stream.owner import is_owned_by
+from penstock.system.registry import open_system
+
+
+def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
+    """The streams that the job with this uid owns, in every system that records owners and can be reached."""
+    streams: list[str] = []
+    for name in found.config.system_names:
+        try:
+            streams += _owned(found, name, uid)
+        except PenstockError as error:
+            say(f"note: system {name} was not searched for the job's changelog streams: {error}")
+    return tuple(streams)
+
+
+def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
+    """Whether a store's state at the checkpoint is in the stream."""
+    texts = (text for task in record.tasks for text in markers(record, task).get(changelog_marker.BACKEND, {}).values())
+    return any(ChangelogStreamMarker.deserialize(text).ssp.system_stream == stream for text in texts)
+
+
+def _owned(found: FoundJob, name: str, uid: str) -> list[str]:
+    system = open_system(found.config.system(name))
+    if not system.compacts_on_request:
+        return []
+    admin, owned = system.admin(), []
+    try:
+        for stream in admin.streams():
+            with suppress(NotFoundError):  # deleted meanwhile
+                if is_owned_by(admin.owner(stream) or "", found.paths.root, uid):
+                    owned.append(f"{name}.{stream}")
+    finally:
+        admin.close()
+    return owned

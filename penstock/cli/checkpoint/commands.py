@@ -1,0 +1,181 @@
+"""`penstock checkpoint list`, `show` and `export`; `set` and `import` stand in files of their own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal
+
+import typer
+
+from penstock.admin.checkpoint.export import exported_lines
+from penstock.admin.checkpoint.facts import (
+    CheckpointFacts,
+    ListedCheckpoint,
+    Problem,
+    checkpoint_facts,
+    find_checkpoint,
+    listed_checkpoints,
+)
+from penstock.admin.jobs import JobName, open_job
+from penstock.checkpoint.log import CheckpointLog
+from penstock.cli.checkpoint import import_ as checkpoint_import
+from penstock.cli.checkpoint import set as checkpoint_set
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.output import print_facts, print_json, print_table, to_json, utc_text
+
+app = typer.Typer(help="Look at the checkpoints of a job, and make one by hand.", no_args_is_help=True)
+
+CheckpointText = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="The checkpoint; the last one if none is named.")
+]
+
+
+@app.command("list")
+def list_checkpoints(
+    job: JobName, config: ConfigFile = None, assignments: Assignments = None, as_json: AsJson = False
+) -> None:
+    """List the checkpoints, oldest first, and what is damaged among them.
+
+    `retained` are those a run can begin with (--from). The others are being cleaned up.
+    """
+    with open_job(job, config, assignments) as found:
+        listed = listed_checkpoints(CheckpointLog(found.objects, found.paths).read("report"), found.paths)
+    if as_json:
+        print_json([_flat(line) for line in listed])
+        return
+    print_table(
+        f"Checkpoints of {found.paths.root}",
+        ("id", "kind", "ended", "retained", "batch", "batch time", "epoch", "run", "versions", "stores"),
+        [_row(line) for line in listed],
+        right="batch epoch",
+        first_to_go="versions, stores, epoch, run, batch time, ended",
+    )
+    _print_problems([line.problem for line in listed if line.problem is not None])
+
+
+@app.command("show")
+def show_checkpoint(
+    job: JobName,
+    checkpoint: CheckpointText = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything a checkpoint says: next offsets, stores, and the marker each can be restored from."""
+    with open_job(job, config, assignments) as found:
+        facts = checkpoint_facts(CheckpointLog(found.objects, found.paths).read("report"), checkpoint, found.paths)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+@app.command("export")
+def export_checkpoint(
+    job: JobName,
+    checkpoint: CheckpointText = None,
+    version: Annotated[
+        Literal["1", "2"], typer.Option("--version", help="The version of Samza's checkpoint values.")
+    ] = "2",
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Print a checkpoint as Samza's checkpoint topic has it: one JSON line with key and value for each task."""
+    with open_job(job, config, assignments) as found:
+        record = find_checkpoint(CheckpointLog(found.objects, found.paths).read("report"), checkpoint, found.paths.root)
+    lines = list(exported_lines(record, int(version)))
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+app.command("set")(checkpoint_set.set_offsets)
+app.command("import")(checkpoint_import.import_checkpoint)
+
+
+def _row(line: ListedCheckpoint) -> tuple[object, ...]:
+    each = line.checkpoint
+    if each is None:
+        return (f"slot {line.slot}", "damaged", None, "no", *[None] * 6)
+    return (
+        each.id,
+        each.kind,
+        each.ended,
+        _yes(line.retained),
+        each.batch,
+        _time(each.batch_time_ms),
+        each.epoch,
+        each.run_id,
+        ", ".join(map(str, line.versions)),
+        ", ".join(sorted(each.stores)),
+    )
+
+
+def _flat(line: ListedCheckpoint) -> dict[str, Any]:
+    """One object a line: a checkpoint's own fields stand beside those of the list."""
+    document = dict(to_json(line))
+    return {**document.pop("checkpoint"), **document} if line.checkpoint else {"id": None, **document}
+
+
+def _print_problems(found: list[Problem]) -> None:
+    if not found:
+        return
+    print_table(
+        "Damaged",
+        ("slot", "record", "needed", "what is wrong"),
+        ((each.slot, each.key, _yes(each.needed), each.what) for each in found),
+        right="slot",
+    )
+    if any(each.needed for each in found):
+        say(
+            "A record that is needed is damaged or missing: a run starts only with `penstock run ... --from ID`, ID "
+            "being that of a retained checkpoint, or once the record is back"
+        )
+
+
+def _show(facts: CheckpointFacts) -> None:
+    print_facts(
+        [
+            ("checkpoint", facts.id),
+            ("parent", facts.parent),
+            ("kind", facts.kind),
+            ("ended", facts.ended),
+            ("epoch", facts.epoch),
+            ("run id", facts.run_id),
+            ("slot", facts.slot),
+            ("retained", _yes(facts.retained)),
+            ("batch", facts.batch),
+            ("batch time", _time(facts.batch_time_ms)),
+            ("tasks", facts.task_count),
+            ("partitioner", facts.partitioner),
+            ("versions", ", ".join(map(str, facts.versions)) or None),
+            ("startpoints", ", ".join(facts.consumed_startpoints) or None),
+        ]
+    )
+    offsets = [(each.task, ssp, offset) for each in facts.tasks for ssp, offset in each.next_offsets.items()]
+    print_table("Positions", ("task", "input", "next"), offsets, right="task next")
+    if facts.stores:
+        layouts = ((store, *_layout(layout)) for store, layout in sorted(facts.stores.items()))
+        print_table("Stores", ("store", "operators", "key serde", "value serde"), layouts)
+    found = [
+        (each.task, store, backend, marker)
+        for each in facts.tasks
+        for backend, stores in sorted(each.markers.items())
+        for store, marker in sorted(stores.items())
+    ]
+    if found:
+        print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
+    _print_problems(list(facts.problems))
+
+
+def _layout(text: str) -> tuple[str | None, ...]:
+    """The three parts of `operators key-serde value-serde`; a text of another form stands in the first column."""
+    parts = text.split(" ")
+    return tuple(parts) if len(parts) == 3 else (text, None, None)
+
+
+def _time(epoch_ms: int) -> str | None:
+    return utc_text(epoch_ms) if epoch_ms else None
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,60 @@
+"""`penstock config check` and `keys`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.admin.configuration import EffectiveValue, check_application, effective_values, key_facts
+from penstock.cli.shared.application import load_application
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, load_without_job
+from penstock.cli.shared.output import print_json, print_table
+from penstock.config.load import load_config
+
+app = typer.Typer(help="Check a configuration, and list the keys there are.", no_args_is_help=True)
+
+
+@app.command("check")
+def check(
+    application: Annotated[
+        str | None,
+        typer.Argument(metavar="[APP]", help="Check an application with it: module:object or file.py:object."),
+    ] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what holds, and where each value comes from; or everything that is wrong."""
+    if application is None:
+        loaded = load_without_job(config, assignments)
+        graph = None
+    else:
+        app = load_application(application).app
+        graph = app.graph()
+        stores = [store.name for store in graph.stores]
+        loaded = load_config(config, assignments=assignments or (), default_job_name=app.name, stores=stores)
+        check_application(graph, loaded)
+    values = effective_values(loaded, graph)
+    if as_json:
+        print_json(values)
+    else:
+        _show(values)
+
+
+@app.command("keys")
+def keys(as_json: AsJson = False) -> None:
+    """List every key, what it means and its default."""
+    facts = key_facts()
+    if as_json:
+        print_json(facts)
+        return
+    print_table(
+        "",
+        ("key", "default", "meaning", "from"),
+        ((f.key, f.default or f.unset or None, f.description, f.source) for f in facts),
+    )
+
+
+def _show(values: list[EffectiveValue]) -> None:
+    print_table("", ("key", "value", "origin"), ((each.key, each.value, each.origin) for each in values))

@@ -1,0 +1,167 @@
+"""`penstock status`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.admin.job.status import BackendStatus, JobStatus, job_status
+from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
+from penstock.admin.startpoint.facts import TakenFacts
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, load_without_job
+from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console, utc_text
+from penstock.errors import PenstockError
+
+AnyJob = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="The job: `name-id`, or its name alone. Without it, all jobs.")
+]
+_AT_ONCE = 16
+"""Jobs that are looked at at once."""
+
+
+def status(
+    job: AnyJob = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Watch the lease until it is certain whether the job runs, at most for the lease's own time.",
+        ),
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether a job runs and how far it has read; without a name, all jobs.
+
+    Nothing is changed. Of one job it shows its last checkpoint, state, inputs and startpoints as well.
+    """
+    if job is None:
+        _show_all(config, assignments, wait=wait, as_json=as_json)
+        return
+    with open_job(job, config, assignments) as found:
+        console = stderr_console()
+        with console.status("watching the lease (--no-wait: do not)") if console.is_terminal else nullcontext():
+            facts = job_status(found, wait=wait)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool, as_json: bool) -> None:
+    with open_all_jobs(config, assignments) as jobs, ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
+    if as_json:
+        print_json([one if isinstance(one, JobStatus) else {"job": one[0], "problem": one[1]} for one in found])
+        return
+    print_table(
+        f"Jobs in {load_without_job(config, assignments).job.root}",
+        ("job", "status", "lag", "last checkpoint", "batch", "at", "run"),
+        [_row(one) for one in found],
+        right="lag batch",
+        first_to_go="run, at, batch",
+    )
+    for one in found:
+        if not isinstance(one, JobStatus):
+            say(f"error: job {one[0]}: {one[1]}")
+
+
+def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | tuple[str, str]:
+    """The status, or (job, why it cannot be read): a damaged job does not hide the others."""
+    try:
+        return job_status(job, wait=wait)
+    except PenstockError as error:
+        return job.paths.root, str(error)
+
+
+def _row(found: JobStatus | tuple[str, str]) -> tuple[object, ...]:
+    if not isinstance(found, JobStatus):
+        return (found[0], "cannot be read", *[None] * 5)
+    last, lags = found.last_checkpoint, [each.lag for each in found.inputs]
+    lag = None if None in lags or not lags else sum(filter(None, lags))
+    if last is None:
+        return (found.job, found.status, lag, None, None, None, found.run_id)
+    at = utc_text(last.batch_time_ms) if last.batch_time_ms else None
+    return (found.job, found.status, lag, last.id, last.batch, at, found.run_id)
+
+
+def _show(facts: JobStatus) -> None:
+    last = facts.last_checkpoint
+    rows: list[tuple[str, object]] = [
+        ("job", facts.job),
+        ("status", f"{facts.status}: {facts.reason}"),
+        ("holder" if facts.status != "not running" else "last holder", facts.holder),
+        ("run id", facts.run_id),
+        ("epoch", facts.epoch),
+        ("job root", facts.root),
+        ("container logs", facts.logs),
+        ("checkpoints", facts.checkpoints),
+    ]
+    if last is not None:
+        rows += [
+            ("last checkpoint", last.id),
+            ("  kind", last.kind if last.ended is None else f"{last.kind}, the run's last: {last.ended}"),
+            ("  batch", f"{last.batch}, at {utc_text(last.batch_time_ms)}" if last.batch_time_ms else last.batch),
+            ("  tasks", last.task_count),
+            ("  stores", ", ".join(sorted(last.stores)) or "none"),
+        ]
+    print_facts(rows)
+    if facts.backends:
+        backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
+        print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
+    _show_inputs(facts)
+    _show_startpoints(facts)
+
+
+def _show_startpoints(facts: JobStatus) -> None:
+    if facts.taken_startpoints is not None:
+        _show_taken(facts.taken_startpoints)
+    if facts.startpoints:
+        rows = [
+            (e.stream, e.partition, e.task, e.text, e.with_state or "keep", utc_text(e.expires_ms), e.status)
+            for e in facts.startpoints
+        ]
+        columns = ("stream", "partition", "task", "startpoint", "state", "expires", "status")
+        print_table(
+            "Startpoints that wait for the next start", columns, rows, right="partition", first_to_go="expires, state"
+        )
+
+
+def _show_taken(taken: TakenFacts) -> None:
+    if taken.moved:
+        rows = [
+            (e.stream, e.partition, e.before, e.began_at, f"{e.replayed} of {e.to_replay}", e.skipped)
+            for e in taken.moved
+        ]
+        columns = ("stream", "partition", "was at", "began at", "read again", "skipped")
+        print_table(f"Moved by startpoints, at checkpoint {taken.checkpoint}", columns, rows, right="partition skipped")
+    if taken.last is not None and taken.began_with != taken.last:
+        say(f"note: the run began with state and positions of checkpoint {taken.began_with}, not of {taken.last}")
+
+
+def _markers(status: BackendStatus) -> str:
+    if status.tasks_with_marker == status.tasks:
+        return f"all {status.tasks} tasks"
+    return f"{status.tasks_with_marker} of {status.tasks} tasks: its base is being made"
+
+
+def _show_inputs(facts: JobStatus) -> None:
+    if not facts.inputs:
+        return
+    rows: list[tuple[object, ...]] = [
+        (each.stream, part.partition, part.next_offset, part.upcoming, part.lag)
+        for each in facts.inputs
+        for part in each.partitions
+    ]
+    rows += [(each.stream, "total", None, None, each.lag) for each in facts.inputs if len(each.partitions) > 1]
+    columns = ("stream", "partition", "next", "upcoming", "lag")
+    print_table("Inputs, as of the last checkpoint", columns, rows, right="partition next upcoming lag")
+    for each in facts.inputs:
+        if each.problem is not None:
+            say(f"warning: stream `{each.stream}`: {each.problem}")

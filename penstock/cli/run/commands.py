@@ -1,0 +1,114 @@
+"""`penstock run`."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.run.signals import StopSignals
+from penstock.cli.run.view import RunDisplay, RunObserver, open_display
+from penstock.cli.shared.application import load_application
+from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
+from penstock.cli.shared.options import Assignments, ConfigFile, Debug
+from penstock.config.load import load_config
+from penstock.errors import UserCodeError
+from penstock.wording import counted
+
+if TYPE_CHECKING:
+    from penstock.engine.job import Job
+
+_STEP_S = 0.1
+
+
+def run(
+    application: Annotated[
+        str,
+        typer.Argument(
+            metavar="APP",
+            help="module:object or file.py:object; the object is an application or a function that makes one.",
+            show_default=False,
+        ),
+    ],
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="latest",
+            help="`latest`: end once everything the inputs hold now is processed.",
+            show_default=False,
+        ),
+    ] = None,
+    from_checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="CHECKPOINT", help="Start from this checkpoint instead of the last.", show_default=False
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Run an application on Spark until it is stopped.
+
+    SIGTERM or Ctrl-C ends it after the current batch, with a last commit; a second one ends it at once, and what came
+    after the last checkpoint is processed again by the next run.
+    """
+    if tracebacks_wanted():
+        logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
+    loaded = load_application(application)
+    name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
+    settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
+    with StopSignals() as signals:
+        job: Job | None = None
+        try:
+            loaded.ship_by_value()
+            launch = importlib.import_module("penstock.engine.launch")
+            job = launch.run_application(loaded.app, settings, until=until, from_checkpoint=from_checkpoint)
+            signals.count_only()
+        except KeyboardInterrupt:
+            if job is None:
+                say("interrupted before the job had started; no message was processed")
+                raise typer.Exit(1) from None
+            signals.count_only(1)
+        _run_to_end(job, signals)
+
+
+def _run_to_end(job: Job, signals: StopSignals) -> None:
+    began = time.monotonic()
+    display = open_display()
+    display.say(f"job {job.name} started, run {job.run_id}; what its tasks print is in {job.log_directory}")
+    try:
+        stops = _await(job, display, signals)
+    except UserCodeError as error:
+        display.close()
+        report_failed_message(error.failed, job.last_checkpoint)
+        raise typer.Exit(error.exit_status) from error
+    finally:
+        display.close()
+    done = job.progress.total_input_rows if job.progress else 0
+    end = f"{counted(done, 'message')} in {time.monotonic() - began:.1f} s, last checkpoint {job.last_checkpoint}"
+    if stops > 1:
+        say(f"job {job.name} was stopped at once: {end}; what came after it will be processed again")
+        raise typer.Exit(1)
+    say(f"job {job.name} ended: {end}")
+
+
+def _await(job: Job, display: RunDisplay, signals: StopSignals) -> int:
+    """Wait for the end of the job, showing it and passing on requests to stop; returns how many there were."""
+    observer = RunObserver(job)
+    told = 0
+    while not job.await_termination(_STEP_S):
+        display.show(observer.look())
+        while told < min(signals.count, 2):
+            told += 1
+            job.stop(wait=False)
+            if told == 1:
+                display.say("stopping after the current batch, with a last commit; once more stops at once")
+            else:
+                display.say(f"stopping at once; the last checkpoint is {job.last_checkpoint}")
+    display.show(observer.look())
+    return told

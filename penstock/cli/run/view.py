@@ -1,0 +1,119 @@
+"""What people see of a running job: a progress bar on a terminal, log lines elsewhere. All of it on standard error."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+
+from penstock.cli.shared.output import stderr_console
+from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
+
+__all__ = ["LogDisplay", "RunDisplay", "RunObserver", "TerminalDisplay", "open_display"]
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class RunDisplay(Protocol):
+    """Shows a run, and what Penstock logs meanwhile."""
+
+    def show(self, view: RunView) -> None:
+        """Called several times a second."""
+
+    def say(self, text: str) -> None:
+        """One sentence that must not be missed."""
+
+    def close(self) -> None:
+        """Leave the last state visible. Idempotent."""
+
+
+def open_display() -> RunDisplay:
+    """The display that fits standard error."""
+    return TerminalDisplay() if stderr_console().is_terminal else LogDisplay()
+
+
+class TerminalDisplay:
+    """One line that is drawn again and again; log lines scroll above it."""
+
+    def __init__(self) -> None:
+        console = stderr_console()
+        self._remove_handler = _log_to(
+            RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=False)
+        )
+        fields = ("phase", "messages", "rate", "batch", "checkpoint")
+        columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in fields]
+        self._bar = Progress(SpinnerColumn(), columns[0], BarColumn(bar_width=24), *columns[1:], console=console)
+        self._task: TaskID = self._bar.add_task("", total=None, phase="", messages="", rate="", batch="", checkpoint="")
+        self._bar.start()
+
+    def show(self, view: RunView) -> None:
+        """Draw the view."""
+        rate, batch, checkpoint = view.details
+        self._bar.update(
+            self._task,
+            total=view.total,
+            completed=view.done,
+            phase=view.phase_text,
+            messages=view.messages_text,
+            rate=rate,
+            batch=batch,
+            checkpoint=checkpoint,
+        )
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(text)
+
+    def close(self) -> None:
+        """The bar stays as it was last."""
+        self._bar.stop()
+        self._remove_handler()
+
+
+class LogDisplay:
+    """A log line every few seconds while there is something new to say, and when the phase changes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_utc_formatter())
+        self._remove_handler = _log_to(handler)
+        self._logger = logging.getLogger("penstock.run")
+        self._log = ViewLog(self._logger, clock)
+
+    def show(self, view: RunView) -> None:
+        """Log the view if it is time to."""
+        self._log.show(view)
+
+    def say(self, text: str) -> None:
+        """Log the sentence."""
+        self._logger.info("%s", text)
+
+    def close(self) -> None:
+        """Nothing more is logged."""
+        self._remove_handler()
+
+
+def _utc_formatter() -> logging.Formatter:
+    formatter = logging.Formatter(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    return formatter
+
+
+def _log_to(handler: logging.Handler) -> Callable[[], None]:
+    """Send what Penstock logs to the handler; returns what undoes it."""
+    logger = logging.getLogger("penstock")
+    before, propagated = logger.level, logger.propagate
+    handler.addFilter(lambda record: record.name != PROGRESS_LOGGER)  # the display says the same
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+    def undo() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        logger.propagate = propagated
+
+    return undo

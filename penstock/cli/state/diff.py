@@ -1,0 +1,116 @@
+"""`penstock state diff`. What it needs of Arrow and RocksDB is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.admin.jobs import JobName, open_job
+from penstock.admin.state.version import FORMS, choose_versions, version_text
+from penstock.checkpoint.log import CheckpointLog
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.output import print_facts, print_table
+from penstock.cli.state.reading import (
+    SHOWN,
+    AppReference,
+    BackendName,
+    Limit,
+    StoreName,
+    print_line,
+    reading,
+    say_more,
+    say_troubles,
+    store_texts,
+)
+from penstock.cli.state.texts import Texts
+
+if TYPE_CHECKING:
+    from penstock.state.reading.diff import Difference
+
+_CHANGES = ("added", "removed", "changed")
+
+
+def diff_versions(
+    job: JobName,
+    store: StoreName,
+    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The one version: {FORMS}.", show_default=False)],
+    after: Annotated[str, typer.Option("--to", metavar="V", help="The other one.")] = "latest",
+    limit: Limit = None,
+    backend: BackendName = None,
+    app: AppReference = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which keys of a store were added, removed or changed between two retained versions, in key order.
+
+    With --json one object a line: `change`, `key`, `task`, and the values `from` and `to`, as far as they are there;
+    then a last one with the counts of all, whatever the limit is.
+    """
+    from penstock.state.reading.diff import diff
+    from penstock.state.reading.store_version import StoreVersion
+
+    with open_job(job, config, assignments) as found, reading(found) as (reader, view):
+        log = CheckpointLog(found.objects, found.paths)
+        old, new = choose_versions(log, found, [before, after])
+        keys, values = store_texts(new, store, app)
+        with (
+            StoreVersion(reader, log, old, store, backend, view) as first,
+            StoreVersion(reader, log, new, store, backend, view) as second,
+        ):
+            differences = _Counted(diff(first, second))
+            view.stop()
+            if as_json:
+                for each in differences.up_to(limit):
+                    print_line(_fields(each, keys, values))
+                print_line({"counts": differences.counts(), "from": str(old.id), "to": str(new.id)})
+            else:
+                shown = SHOWN if limit is None else limit
+                title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
+                rows = [_row(each, keys, values) for each in differences.up_to(shown)]
+                print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
+                counts = differences.counts()
+                print_facts([(change, f"{count:,}") for change, count in counts.items()])
+                if sum(counts.values()) > shown:
+                    say_more(shown)
+        say_troubles(keys, values)
+
+
+class _Counted:
+    """Differences, of which the first ones are shown and all are counted."""
+
+    def __init__(self, differences: Iterator[Difference]) -> None:
+        self._differences = differences
+        self._counts = dict.fromkeys(_CHANGES, 0)
+
+    def up_to(self, limit: int | None) -> Iterator[Difference]:
+        return islice(self._iterate(), limit)
+
+    def counts(self) -> dict[str, int]:
+        """Of all of them. Those that are left are passed over, so nothing follows this call."""
+        for _ in self._iterate():
+            pass
+        return self._counts
+
+    def _iterate(self) -> Iterator[Difference]:
+        for each in self._differences:
+            self._counts[each.change] += 1
+            yield each
+
+
+def _fields(each: Difference, keys: Texts, values: Texts) -> dict[str, Any]:
+    return {
+        "change": each.change,
+        **keys.field("key", each.key),
+        "task": each.task,
+        **({} if each.before is None else values.field("from", each.before)),
+        **({} if each.after is None else values.field("to", each.after)),
+    }
+
+
+def _row(each: Difference, keys: Texts, values: Texts) -> tuple[object, ...]:
+    before, after = (None if value is None else values.short(value) for value in (each.before, each.after))
+    return (each.change, keys.short(each.key), before, after, each.task)

@@ -1,0 +1,159 @@
+"""`penstock state get` and `scan`. What they need of Arrow and RocksDB is imported when they are called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.admin.jobs import JobName, open_job
+from penstock.admin.state.version import Version, version_text
+from penstock.api.serdes.prefix import end_of_prefix
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.output import print_table
+from penstock.cli.state.reading import (
+    SHOWN,
+    AppReference,
+    AsHex,
+    BackendName,
+    Limit,
+    StoreName,
+    print_line,
+    reading_version,
+    say_more,
+    say_troubles,
+    store_texts,
+)
+from penstock.cli.state.texts import Texts, parse_hex
+from penstock.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from penstock.state.reading.store_version import Entry
+
+TaskNumber = Annotated[int | None, typer.Option("--task", min=0, help="Only this task.", show_default=False)]
+
+
+def get_value(
+    job: JobName,
+    store: StoreName,
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", help="The key, by the store's serde. One that begins with `-` stands behind `--`."
+        ),
+    ],
+    version: Version = "latest",
+    as_hex: AsHex = False,
+    task: TaskNumber = None,
+    backend: BackendName = None,
+    app: AppReference = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the value of a key as of a retained version. The job need not run, and is not disturbed if it does.
+
+    The task that owns the key, if the store is kept by the key of its messages, is looked into first, and the others
+    if it has none. Exit status 1 if there is none.
+    """
+    with (
+        open_job(job, config, assignments) as found,
+        reading_version(found, version, store, backend) as (opened, view),
+    ):
+        keys, values = store_texts(opened.record, store, app)
+        wanted = parse_hex(key) if as_hex else keys.parse(key)
+        entries = opened.get(wanted, task)
+        view.stop()
+        if not entries:
+            where = "any task" if task is None else f"task {task}"
+            raise NotFoundError(
+                f"there is no key `{key}` in store `{store}` of {where} at checkpoint {version_text(opened.record)}"
+            )
+        for entry in entries:
+            backend = opened.backend(entry.task)
+            if as_json:
+                origin = {"checkpoint": str(opened.record.id), "backend": backend}
+                print_line(_entry_fields(entry, keys, values) | origin)
+            else:
+                say(f"task {entry.task}, checkpoint {version_text(opened.record)}, restored from {backend}")
+                sys.stdout.write(values.full(entry.value) + "\n")
+        say_troubles(*([keys, values] if as_json else [values]))
+
+
+def scan_entries(
+    job: JobName,
+    store: StoreName,
+    version: Version = "latest",
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            "--prefix",
+            metavar="TEXT",
+            help="Only keys that begin so (of JSON keys, their JSON; of tuples, first fields).",
+        ),
+    ] = None,
+    from_key: Annotated[
+        str | None, typer.Option("--from-key", metavar="KEY", help="Only this key and those behind it.")
+    ] = None,
+    to_key: Annotated[str | None, typer.Option("--to-key", metavar="KEY", help="Only keys before this one.")] = None,
+    as_hex: AsHex = False,
+    task: TaskNumber = None,
+    limit: Limit = None,
+    backend: BackendName = None,
+    app: AppReference = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the entries of a store as of a retained version, in the order of the keys' bytes, over all tasks.
+
+    With --json one object a line: `key`, `value`, `task`; `keyHex`, `valueHex` for what has no text.
+    """
+    with (
+        open_job(job, config, assignments) as found,
+        reading_version(found, version, store, backend) as (opened, view),
+    ):
+        keys, values = store_texts(opened.record, store, app)
+        start, end = _bounds(keys, prefix, from_key, to_key, as_hex=as_hex)
+        entries = opened.scan(start, end, None if task is None else [task])
+        view.stop()
+        if as_json:
+            for entry in islice(entries, limit):
+                print_line(_entry_fields(entry, keys, values))
+        else:
+            title = f"Store {store} of {found.paths.root} at {version_text(opened.record)}"
+            _print_entries(title, entries, SHOWN if limit is None else limit, keys, values)
+        say_troubles(keys, values)
+
+
+def _bounds(
+    keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
+) -> tuple[bytes | None, bytes | None]:
+    """Where the keys begin (inclusive) and end (exclusive): inside of the prefix and of both bounds."""
+    parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
+    first = None if prefix is None else parse_prefix(prefix)
+    start = None if from_key is None else parse(from_key)
+    end = None if to_key is None else parse(to_key)
+    if start is not None and end is not None and start > end:
+        raise ConfigError(f"--from-key `{from_key}` comes after --to-key `{to_key}` in the order of the keys' bytes")
+    starts = [first, start]
+    ends = [end_of_prefix(first) if first else None, end]
+    return (
+        max((each for each in starts if each is not None), default=None),
+        min((each for each in ends if each is not None), default=None),
+    )
+
+
+def _entry_fields(entry: Entry, keys: Texts, values: Texts) -> dict[str, Any]:
+    return {**keys.field("key", entry.key), **values.field("value", entry.value), "task": entry.task}
+
+
+def _print_entries(title: str, entries: Iterator[Entry], limit: int, keys: Texts, values: Texts) -> None:
+    shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))
+    print_table(title, ("key", "value", "task"), shown, right="task")
+    if next(entries, None) is not None:
+        say_more(limit)
