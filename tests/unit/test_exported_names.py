@@ -17,7 +17,7 @@ import penstock.testing
 
 SUBMODULES = {
     "admin", "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata",
-    "os_errors", "plan", "runtime", "startpoint", "state", "system", "testing", "wording",
+    "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system", "testing", "wording",
 }  # fmt: skip
 
 
