@@ -10,7 +10,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.cli.shared.options import NO_JOB
 from penstock.config import keys
 from penstock.config.model import JobConfig
-from penstock.config.table import JOB_NAME, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
+from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
 from penstock.errors import ConfigError
 from penstock.runtime.topology import plan_topology
 
@@ -71,7 +71,7 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     plan_topology(graph, config.task.dead_letter_stream)
     systems = {stream.system for stream in (*(op.stream for op in graph.inputs), *(o.stream for o in graph.outputs))}
     problems = [
-        f"the application uses the system `{name}`, which is not configured: set `systems.{name}.type`"
+        f"the application uses the system `{name}`, which is not configured: set `{SYSTEM_FACTORY.full(name)}`"
         for name in sorted(systems - set(config.system_names))
     ]
     if problems:
@@ -80,8 +80,8 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
 
 def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[AnyKey, str]]:
     for name in config.system_names:
-        yield SYSTEM_TYPE, name
-        if config.system(name).type == "local":
+        yield SYSTEM_FACTORY, name
+        if config.system(name).factory == "local":
             yield SYSTEM_PATH, name
     for store in graph.stores if graph else ():
         for key in describe():
@@ -89,14 +89,14 @@ def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[
                 yield key, store.name
     for given in config.resolved.values:
         match = keys.find(given)
-        if match is not None and match.subject:
+        if match is not None and match.subject and match.key is not SYSTEM_TYPE:
             yield match.key, match.subject
 
 
 def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
     name = key.full(subject)
-    if key is SYSTEM_TYPE:
-        return EffectiveValue(name, config.system(subject).type, config.origin(name))
+    if key is SYSTEM_FACTORY:
+        return EffectiveValue(name, config.system(subject).factory, _origin(key, subject, config))
     value = config.resolved.find(key, subject)
     if value is None:
         return EffectiveValue(name, None, key.unset or "default")

@@ -10,7 +10,7 @@ from penstock.config.model import (
     SystemSettings,
     TaskSettings,
 )
-from penstock.config.table import AnyKey, Key, OffsetDefault, SystemType, describe
+from penstock.config.table import AnyKey, Key, OffsetDefault, describe
 
 __all__ = [
     "AnyKey",
@@ -22,7 +22,6 @@ __all__ = [
     "StateSettings",
     "StoreSettings",
     "SystemSettings",
-    "SystemType",
     "TaskSettings",
     "describe",
     "load_config",

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
-from penstock.config.table import KEYS, AnyKey
+from penstock.config.table import KEYS, SYSTEM_OPTION, AnyKey
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
+_NO_OPTION = re.compile(r"systems\.([^.]+|[^.]+\.(samza|default)(\..*)?)\.?")
+"""A system's keys that are no options: they would be Samza's, for all systems."""
 _NEAR = 0.6
 _SPARK = "spark."
 _MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore))\.factory")
@@ -38,6 +40,8 @@ def find(text: str) -> Match | None:
     for key in _PATTERNS:
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
         if subject and text == key.full(subject) and not _MISTAKES.fullmatch(text):
+            if key is SYSTEM_OPTION and _NO_OPTION.fullmatch(text):
+                continue
             return Match(key, subject)
     return None
 
@@ -51,7 +55,8 @@ def fault(match: Match) -> str:
         except ConfigError as error:
             return str(error)
     pattern, rule = _NAMES.get(prefix, ("", ""))
-    return rule if pattern and not re.fullmatch(pattern, match.subject) else ""
+    name = match.subject.partition(".")[0] if match.key is SYSTEM_OPTION else match.subject
+    return rule if pattern and not re.fullmatch(pattern, name) else ""
 
 
 def is_section(text: str) -> bool:
@@ -77,7 +82,7 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _EXACT
     parts = text.split(".")
     for key in _PATTERNS:
-        if key.prefix == _SPARK and not text.lower().startswith("spark"):
+        if key is SYSTEM_OPTION or (key.prefix == _SPARK and not text.lower().startswith("spark")):
             continue  # any text would be like it
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:

@@ -10,7 +10,7 @@ from penstock.api.ssp import SystemStream
 from penstock.config import keys, samza, table
 from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, StateSettings, TaskSettings
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
-from penstock.config.values import Raw, RefusedError, absolute
+from penstock.config.values import Raw, RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
 
@@ -66,7 +66,7 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
     values: dict[str, object] = {}
     for setting in merged.values():
         match = keys.find(setting.key)
-        if match is None:
+        if match is None or (match.key is table.SYSTEM_OPTION and not _takes_options(merged, match.subject)):
             if setting.raw is not None or not keys.is_section(setting.key):
                 unknown.append(_unknown(setting))
             continue
@@ -97,6 +97,13 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
     ]
 
 
+def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
+    """Whether the system of an option is the user's own: it knows its options."""
+    name = subject.partition(".")[0]
+    given = (merged.get(key.full(name)) for key in (table.SYSTEM_FACTORY, table.SYSTEM_TYPE))
+    return any(setting is not None and isinstance(setting.raw, str) and is_own(setting.raw) for setting in given)
+
+
 def _shown(raw: Raw) -> str:
     return raw if isinstance(raw, str) else "[" + ", ".join(raw) + "]"
 
@@ -119,7 +126,7 @@ def _raise(problems: Sequence[str]) -> None:
 
 
 def _unknown_systems(config: JobConfig) -> list[str]:
-    """Systems without a type, and streams that name a system which is not there."""
+    """Systems without a factory, and streams that name a system which is not there."""
     problems = []
     for name in config.system_names:
         try:

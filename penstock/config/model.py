@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
 from penstock.config.broadcast import PartitionRange
 from penstock.config.retained import RetentionPolicy
-from penstock.config.table import EngineKind, Key, OffsetDefault, SystemType
+from penstock.config.table import EngineKind, Key, OffsetDefault
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
@@ -124,11 +124,13 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SystemSettings:
-    """`systems.<name>.*`. `path` has a meaning for the type `local` only."""
+    """`systems.<name>.*`."""
 
     name: str
-    type: SystemType
-    path: Path
+    factory: str
+    """A short name, or `module:Class`."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What only the system itself understands, by the rest of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class JobConfig:
     @property
     def system_names(self) -> tuple[str, ...]:
         """The systems there are: `local`, and those that the configuration names."""
-        return tuple(sorted({DEFAULT_SYSTEM, *self._subjects("systems.")}))
+        return tuple(sorted({DEFAULT_SYSTEM, *(each.partition(".")[0] for each in self._subjects("systems."))}))
 
     def store(self, name: str) -> StoreSettings:
         """What holds for a store, whether the configuration names it or not."""
@@ -190,15 +192,22 @@ class JobConfig:
         """What holds for a system.
 
         Raises:
-            ConfigError: there is no such system, or its type is not given.
+            ConfigError: there is no such system, or its factory is not given.
         """
         known = self.system_names
         if name not in known:
-            raise ConfigError(f"there is no system `{name}`; known: {', '.join(known)}; set `systems.{name}.type`")
-        kind = self.resolved.find(table.SYSTEM_TYPE, name)
-        if kind is None and name != DEFAULT_SYSTEM:
-            raise ConfigError(f"`systems.{name}.type` is missing: expected {table.SYSTEM_TYPE.kind.expected}")
-        return SystemSettings(name, kind or "local", self.resolved.get(table.SYSTEM_PATH, name))
+            raise ConfigError(
+                f"there is no system `{name}`; known: {', '.join(known)}; set `{table.SYSTEM_FACTORY.full(name)}`"
+            )
+        factory = self.resolved.find(table.SYSTEM_FACTORY, name) or ("local" if name == DEFAULT_SYSTEM else None)
+        if factory is None:
+            key = table.SYSTEM_FACTORY
+            raise ConfigError(f"`{key.full(name)}` is missing: expected {key.kind.expected}")
+        prefix, found = f"systems.{name}.", self.resolved.values.items()
+        options = {key.removeprefix(prefix): str(value) for key, value in found if _is_option(key, prefix)}
+        if factory == "local":
+            options["path"] = str(self.resolved.get(table.SYSTEM_PATH, name))
+        return SystemSettings(name, factory, options)
 
     def offset_default(self, stream: SystemStream) -> OffsetDefault:
         """Where a stream without a checkpoint is read from: by stream, then by system, then for the job."""
@@ -234,8 +243,13 @@ class JobConfig:
         return flat
 
     def for_tasks(self) -> dict[str, str]:
-        """What an application's tasks see: `flat` without the keys of Spark, which may hold secrets."""
-        return {key: text for key, text in self.flat().items() if not key.startswith("spark.")}
+        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and the options of
+        systems."""
+        return {
+            key: text
+            for key, text in self.flat().items()
+            if not (key.startswith("spark.") or ((match := keys.find(key)) and match.key is table.SYSTEM_OPTION))
+        }
 
     def origin(self, key: str) -> str:
         """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
@@ -260,3 +274,8 @@ class JobConfig:
     def _subjects(self, prefix: str) -> tuple[str, ...]:
         matches = (keys.find(key) for key in self.resolved.values)
         return tuple(sorted({match.subject for match in matches if match and match.key.prefix == prefix}))
+
+
+def _is_option(key: str, prefix: str) -> bool:
+    match = keys.find(key) if key.startswith(prefix) else None
+    return match is not None and match.key in (table.SYSTEM_OPTION, table.SYSTEM_PATH)

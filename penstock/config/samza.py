@@ -72,10 +72,6 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         "Spark runs the job, and streams are named `system.stream`. Remove the key",
     ),
     (
-        r"systems\.(?P<system>[^.]+)\.samza\.factory",
-        "use `systems.{system}.type`: `local` or `memory`; Kafka is not built yet",
-    ),
-    (
         r"systems\..+\.samza\.(key|msg)\.serde|streams\..+\.samza\.(key|msg)\.serde",
         "the application declares serdes. Remove the key",
     ),

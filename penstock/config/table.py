@@ -15,6 +15,7 @@ from penstock.config.values import (
     Backends,
     Bytes,
     Choice,
+    Factory,
     Flag,
     Kind,
     Listed,
@@ -31,7 +32,6 @@ T = TypeVar("T")
 
 Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
-SystemType: TypeAlias = Literal["local", "memory"]
 EngineKind: TypeAlias = Literal["rocksdb", "memory"]
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
@@ -45,12 +45,14 @@ _BACKENDS = Backends(
     },
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
+_SYSTEM_FACTORY = Factory(("local", "memory"), {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory"})
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
 
 
 @dataclass(frozen=True, eq=False)
 class Key(Generic[T]):
-    """One declared key. `name` holds at most one placeholder in angle brackets, which may stand for dots too."""
+    """One declared key. `name` holds at most one placeholder in angle brackets, which may stand for dots too; only
+    `systems.<name>.<option>` has two, which are one subject."""
 
     name: str
     kind: Kind[T]
@@ -70,7 +72,8 @@ class Key(Generic[T]):
     @property
     def suffix(self) -> str:
         """What stands behind the placeholder, with its leading dot."""
-        return self.name.partition(">")[2]
+        rest = self.name.partition(">")[2]
+        return "" if "<" in rest else rest
 
     @property
     def is_pattern(self) -> bool:
@@ -195,11 +198,17 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
     "A stream that exists must have the same.", unset="forever; any for a stream that exists")
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
     "How much each partition of this stream keeps, in the same way.", unset="any amount")
-SYSTEM_TYPE = Key("systems.<name>.type", Choice[SystemType](("local", "memory")), None,
-    "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
+SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
+    "What the system is, by the key's older name.",
     unset="`local` for the system `local`; required for others")
+SYSTEM_FACTORY = Key("systems.<name>.samza.factory", _SYSTEM_FACTORY, None,
+    "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
+    "Samza", fallback=SYSTEM_TYPE)
 SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
     "The folder of a `local` system's streams.")
+SYSTEM_OPTION = Key("systems.<name>.<option>", Verbatim(), None,
+    "An option of a system of your own (`module:Class`), which gets all of them; a task does not see them.",
+    unset="what the system says")
 
 STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432",
     "The size of RocksDB's block cache of each store of a task.")

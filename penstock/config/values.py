@@ -207,6 +207,24 @@ class Listed(Kind[tuple[str, ...]]):
 
 
 @dataclass(frozen=True)
+class Factory(Kind[str]):
+    """What makes a part of a job: a short name, Samza's class name of the same, or `module:Class` for one's own."""
+
+    known: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        return f"{' or '.join(f'`{name}`' for name in self.known)}, or your own as `module:Class`"
+
+    def read(self, text: str) -> str:
+        name = self.aliases.get(text, text)
+        if name not in self.known and not is_own(name):
+            raise RefusedError("Kafka is not built yet" if "kafka" in text.lower() else "")
+        return name
+
+
+@dataclass(frozen=True)
 class Backends(Listed):
     """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
 
@@ -220,7 +238,12 @@ class Backends(Listed):
         return self.aliases.get(item.strip(), item.strip())
 
     def _is_known(self, name: str) -> bool:
-        return name in self.known or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name) is not None
+        return name in self.known or is_own(name)
+
+
+def is_own(factory: str) -> bool:
+    """Whether a factory is named as `module:Class`."""
+    return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", factory) is not None
 
 
 class LocalPath(Kind[Path]):

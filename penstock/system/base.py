@@ -309,10 +309,39 @@ class SystemWriter(ABC):
         """Release what is open. No call follows."""
 
 
+def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -> None:
+    """For `System.configured`: refuse options that a system does not know.
+
+    Raises:
+        ConfigError: names every unknown option, and those there are.
+
+    Example:
+        >>> check_options("archive", {"folder": "/srv"}, ["folder"])
+    """
+    known = sorted(known)
+    unknown = [f"`systems.{name}.{option}`" for option in sorted(options) if option not in known]
+    if unknown:
+        there = ", ".join(f"`{option}`" for option in known) or "none"
+        raise ConfigError(f"unknown: {', '.join(unknown)}; the options of the system `{name}` are: {there}")
+
+
 class System(ABC):
     """A system by its configuration (plain data, picklable); makes admins, readers and writers."""
 
     name: str
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> System:
+        """The system that `systems.<name>.*` describes, for which this class is `systems.<name>.samza.factory`.
+
+        Args:
+            name: the system's name in the configuration; the new system must have it.
+            options: every other key of the system, without `systems.<name>.`. `check_options` refuses unknown ones.
+
+        Raises:
+            ConfigError: an option is missing, unknown or wrong. Nothing is opened here.
+        """
+        raise ConfigError(f"{cls.__module__}:{cls.__qualname__} cannot be configured: it has no method `configured`")
 
     compacts_on_request: ClassVar[bool] = False
     """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log

@@ -36,6 +36,7 @@ from penstock.system.base import (
     SystemReader,
     SystemWriter,
     WriterIdentity,
+    check_options,
 )
 
 _OPEN_FILES = 64
@@ -86,6 +87,12 @@ class LocalSystem(System):
         if self.busy_timeout_ms < 0:
             raise ConfigError(f"the local system `{self.name}`: busy_timeout_ms is {self.busy_timeout_ms}")
         object.__setattr__(self, "root", os.path.abspath(os.path.expanduser(self.root)))
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> LocalSystem:
+        """The system with the streams in the folder `path`."""
+        check_options(name, options, ["path"])
+        return cls(name, options.get("path", ""))
 
     def admin(self) -> LocalAdmin:
         """An admin; it keeps the partitions it looked at open."""

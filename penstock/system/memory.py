@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import ClassVar
@@ -25,6 +25,7 @@ from penstock.system.base import (
     SystemReader,
     SystemWriter,
     WriterIdentity,
+    check_options,
 )
 from penstock.wording import counted
 
@@ -71,6 +72,12 @@ class MemorySystem(System):
         self.owners: dict[str, str] = {}
         """Stream -> its owner; under `lock`."""
         self._streams: dict[str, list[_Partition]] = {}
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> MemorySystem:
+        """An empty system. It needs no `path`, which may be given for it all the same."""
+        check_options(name, options, ["path"])
+        return cls(name)
 
     def __reduce__(self) -> str:
         raise ConfigError(f"the memory system `{self.name}` lives in one process; use a local system across processes")

@@ -63,7 +63,7 @@ def test_config_check_says_what_holds_and_where_it_comes_from() -> None:
     assert found["stores.aircraft.object.cache.size"] == ("9", "p.yaml:3")
     assert found["job.id"] == ("1", "default")
     assert found["job.name"] == (None, "the application's name")
-    assert found["systems.local.type"] == ("local", "default")
+    assert found["systems.local.samza.factory"] == ("local", "default")
     assert found["spark.hadoop.fs.s3a.secret.key"] == ("(hidden)", "-c")
     assert "p.yaml:2" in call("config", "check", "--config", "p.yaml")[0]
 
@@ -87,7 +87,7 @@ def test_config_check_with_an_application() -> None:
     assert "4 mistakes in the configuration" in error
     assert "did you mean `stores.aircraft.factory`" in error
     assert "did you mean `job.name`" in error
-    assert "`systems.x.type` is missing" in error
+    assert "`systems.x.samza.factory` is missing" in error
     assert "`stores.planes.*` is configured, but the application has the stores: `aircraft`" in error
     values = call_json(
         "config",

@@ -35,8 +35,8 @@ def test_defaults() -> None:
     assert task.checkpoint_write_versions == (2,)
     assert config.offset_default(SystemStream("local", "flights")) == "oldest"
     assert config.spark == {}, "what spark-submit says counts more than a default"
-    assert config.system("local").type == "local"
-    assert config.system("local").path == Path("/srv/penstock/streams")
+    assert config.system("local").factory == "local"
+    assert config.system("local").options == {"path": "/srv/penstock/streams"}
     assert config.store("aircraft").object_cache_size == 100_000
     assert config.store("aircraft").backup_factories == ("changelog-files",)
     assert config.store("aircraft").restore_factories == ("changelog-files",)
@@ -224,8 +224,8 @@ def test_offset_defaults_by_stream_then_system_then_job() -> None:
 def test_systems() -> None:
     config = load("systems.archive.type=local", "systems.archive.path=/x", "systems.local.type=memory")
     assert config.system_names == ("archive", "local")
-    assert config.system("archive").path == Path("/x")
-    assert config.system("local").type == "memory"
+    assert config.system("archive").options == {"path": "/x"}
+    assert config.system("local").factory == "memory"
     with pytest.raises(ConfigError, match="there is no system `kafka`; known: archive, local"):
         config.system("kafka")
 
@@ -233,7 +233,9 @@ def test_systems() -> None:
 def test_systems_that_are_not_there_are_refused_together() -> None:
     text = refused("systems.x.path=/x", "task.dead.letter.stream=y.dead", "streams.z.a.samza.offset.default=oldest")
     assert "3 mistakes" in text
-    assert "`systems.x.type` is missing: expected `local` or `memory` (-c)" in text
+    assert (
+        "`systems.x.samza.factory` is missing: expected `local` or `memory`, or your own as `module:Class` (-c)" in text
+    )
     assert "`task.dead.letter.stream` (-c): there is no system `y`; known: local, x" in text
     assert "there is no system `z`" in text
 
@@ -276,7 +278,6 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
         ("stores.aircraft.changelog.replication.factor", "task.checkpoint.retained"),
         ("stores.aircraft.key.serde", "app.store"),
         ("stores.aircraft.write.batch.size", "stores.aircraft.rocksdb.write.buffer.bytes"),
-        ("systems.kafka.samza.factory", "use `systems.kafka.type`"),
         ("task.checkpoint.replication.factor", "under `job.root`"),
         ("job.coordinator.system", "under `job.root`"),
         ("yarn.container.count", "use `spark.*`"),
