@@ -46,10 +46,10 @@ def main() -> None:
 
 
 def publish(home: Path) -> None:
-    """Publish the flights once; what an interrupted attempt left is published anew."""
+    """Publish the flights once; what an interrupted attempt left is published again."""
     done = home / "demo-published"
     if done.exists():
-        print(f"{FLIGHTS} flights are published already")
+        print(f"{FLIGHTS} flights are published already; the job reads those that its last checkpoint has not seen")
         return
     for pattern in ("jobs/flights-1", "streams/flights*", "streams/aircraft-totals", "streams/carrier-totals"):
         for left in home.glob(pattern):

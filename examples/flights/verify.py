@@ -58,7 +58,10 @@ def main() -> None:
     for code, total in sorted(found.items(), key=lambda item: -item[1]["flights"]):
         row = (total["flights"], total["miles"], total["air_time"] // 60, total["worst_delay"])
         table.add_row(names.get(code, code), *(f"{n:,}" if n is not None else "" for n in row))
-    console.print(table)
+    if found:
+        console.print(table)
+    else:
+        console.print("the stream `carrier-totals` is empty: no run has written to it, or it was deleted since")
     wrong = [
         *differences("output carrier-totals", carriers, found),
         *differences("output aircraft-totals", aircraft, last_values("aircraft-totals")),

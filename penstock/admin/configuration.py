@@ -11,7 +11,7 @@ from penstock.cli.shared.options import NO_JOB
 from penstock.config import keys
 from penstock.config.model import JobConfig
 from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 from penstock.runtime.topology import plan_topology
 
 _SECRET = re.compile(r"(?i)secret|password|passphrase|token|credential|access[.-]?key")
@@ -39,8 +39,18 @@ class KeyFacts:
     source: str
 
 
-def key_facts() -> list[KeyFacts]:
-    """Every key there is."""
+def key_facts(text: str | None = None) -> list[KeyFacts]:
+    """Every key there is; with `text`, the key that it is, or else those with it in their name.
+
+    Raises:
+        NotFoundError: there is none; it names the nearest key.
+    """
+    named = None if text is None else keys.find(text)
+    found = [key for key in describe() if text is None or text in key.name or (named is not None and key is named.key)]
+    if not found:
+        near = keys.nearest(text or "")
+        hint = f"did you mean `{near}`?" if near else "`penstock config keys` lists all of them"
+        raise NotFoundError(f"there is no key `{text}`: {hint}")
     return [
         KeyFacts(
             key.name,
@@ -50,7 +60,7 @@ def key_facts() -> list[KeyFacts]:
             key.description,
             key.source,
         )
-        for key in describe()
+        for key in found
     ]
 
 

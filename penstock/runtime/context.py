@@ -8,7 +8,7 @@ from types import TracebackType
 
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FailedMessage, Interrupted
+from penstock.errors import FailedMessage, Interrupted, SerdeError
 from penstock.runtime.packet import split_origin
 from penstock.state.engines.engine import EngineFailedError
 
@@ -72,7 +72,10 @@ def _reason(error: BaseException) -> str:
 
 def _traceback(error: BaseException, inner: TracebackType | None) -> str:
     try:
-        return "".join(traceback.format_exception(type(error), error, inner))
+        shown = traceback.TracebackException(type(error), error, inner)
+        if isinstance(error, SerdeError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
+            shown.__cause__ = None  # it was raised in a serde of Penstock, and the error says more
+        return "".join(shown.format())
     except BaseException as failure:
         if isinstance(failure, Interrupted):
             raise

@@ -75,6 +75,20 @@ def test_config_check_reports_every_mistake() -> None:
     assert "`task.commit.ms` = `fast`" in error
 
 
+def test_config_keys_finds_a_key_by_its_name_or_a_part_of_it() -> None:
+    assert [each["key"] for each in call_json("config", "keys", "job.lease.ms")] == ["job.lease.ms"]
+    assert "stores.<name>.factory" in [each["key"] for each in call_json("config", "keys", "stores.totals.factory")]
+    error = call("config", "keys", "job.lese.ms", status=1)[1]
+    assert error == "error: there is no key `job.lese.ms`: did you mean `job.lease.ms`?\n"
+    assert "`penstock config keys` lists" in call("config", "keys", "zzzz", status=1)[1]
+
+
+def test_an_unknown_command_names_those_there_are() -> None:
+    assert "Did you mean 'check'" in call("config", "chekc", status=2)[1]
+    assert "There are: 'check', 'keys'." in call("config", "list", status=2)[1]
+    assert "'run', 'status'" in call("zzz", status=2)[1]
+
+
 @pytest.mark.usefixtures("imports")
 def test_config_check_with_an_application() -> None:
     Path("flights.py").write_text(

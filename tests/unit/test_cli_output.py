@@ -9,6 +9,13 @@ from penstock.cli.shared.output import fitting, print_facts, print_table
 
 ID = "1795307450279-472083"
 COLUMNS = ("id", "kind", "batch time", "run", "stores")
+
+
+@pytest.fixture(autouse=True)
+def no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 ROW = (ID, "commit", "2026-11-22T00:30:49.007Z", "30056d39df17", "aircraft, airports, carriers")
 
 
@@ -28,6 +35,14 @@ def test_ids_are_never_broken_and_no_line_is_too_long(
     assert all(len(line) <= width for line in found if not line.startswith("("))
     assert ("30056d39df17" in "".join(found)) is (width >= 80)
     assert found[-1].startswith("(a wider terminal, or --json, shows: ") is (width <= 100)
+
+
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "several words " * 20
+    for columns, widest in (("60", 60), ("150", 150), ("", 200), ("many", 200)):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_table("", ("id", "text"), [(ID, text)])
+        assert widest - 15 < max(map(len, lines(capsys))) <= widest
 
 
 def test_less_important_columns_go_first() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,12 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.container.logs import log_path
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
 from tests.support.cli import call, call_json, own_home, published
+from tests.support.jobs import wait_until
 
 DEADLINE_S = 60.0
 PATHS = JobPaths("flights", "1")
@@ -160,3 +165,22 @@ def test_both_readings_of_a_job_name(objects: FileObjectStore) -> None:
     asked = {"a": "first", "a-1": "first", "a-1-1": "second", "a-2": "third"}
     assert {name: call_json("status", name)["runId"] for name in asked} == asked
     assert call_json("status", "a", "-c", "job.id=2")["runId"] == "third"
+
+
+def test_status_names_the_containers_of_this_host(log: CheckpointLog, home: Path) -> None:
+    """They are those that log where the job's containers do, not those of other jobs."""
+    assert call_json("status", "flights", "--no-wait")["containers"] == []
+    folder = Path(call_json("status", "flights", "--no-wait")["logs"])
+    folder.mkdir(parents=True)
+    log_path(str(folder), "7-0", "00ff").touch()
+    command = [sys.executable, "-m", "penstock.container", "7-0"]
+    with ExitStack() as ending:
+        pids = []
+        for incarnation in ("00ff", "another-jobs"):
+            process = subprocess.Popen([*command, incarnation, str(os.getpid())], stdin=subprocess.PIPE)
+            ending.enter_context(process)
+            ending.callback(process.kill)
+            pids.append(process.pid)
+        wait_until(lambda: call_json("status", "flights", "--no-wait")["containers"], "the container's process")
+        assert call_json("status", "flights", "--no-wait")["containers"] == [{"container": "7-0", "pid": pids[0]}]
+        assert f"7-0 (pid {pids[0]})" in call("status", "flights", "--no-wait")[0]

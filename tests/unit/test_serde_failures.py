@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -226,6 +227,23 @@ def test_streams_name_everything(build: Any, text: str) -> None:
     failed = caught.value.failed
     assert failed.reason.startswith(f"SerdeError: {text}")
     assert "penstock/runtime" not in failed.traceback
+
+
+def test_a_key_of_the_wrong_type_begins_with_what_penstock_says() -> None:
+    """Not with CPython's "descriptor 'encode' for 'str' objects doesn't apply"; an error of the application's own serde
+    is shown."""
+
+    def call(store: Any, key: int) -> None:
+        store.put(key if isinstance(serde, ps.String) else "text", 1)
+
+    for serde, own in ((ps.String(), False), (Celsius(), True)):
+        app = ps.StreamApplication("a")
+        app.store("s", key=serde, value=ps.Json())
+        app.input("m.in", key=ps.Long()).process(partial(Calls, call), stores=["s"])
+        with pytest.raises(ps.UserCodeError) as caught:
+            TestRunner(app, partitions=1).input("m.in", [(5, 1)]).run()
+        assert ("direct cause" in caught.value.failed.traceback) is own
+        assert "descriptor" not in caught.value.failed.traceback
 
 
 @pytest.mark.parametrize(

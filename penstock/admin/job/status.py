@@ -17,6 +17,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, markers
 from penstock.config import table
 from penstock.config.model import JobConfig
+from penstock.container.found import ContainerProcess, containers_here
 from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
@@ -70,6 +71,8 @@ class JobStatus:
     root: str
     logs: str
     """Where its containers log, on each host."""
+    containers: tuple[ContainerProcess, ...]
+    """Those that run on this host."""
     status: Running
     reason: str
     holder: LeaseHolder | None
@@ -104,13 +107,15 @@ def assemble(
 ) -> JobStatus:
     """The facts put together."""
     owner = view.owner
+    logs = str(log_directory(job.config, job.paths))
     last = view.checkpoints[-1] if view.checkpoints else None
     return JobStatus(
         job=job.paths.root,
         name=job.paths.name,
         id=job.paths.job_id,
         root=job.config.job.root,
-        logs=str(log_directory(job.config, job.paths)),
+        logs=logs,
+        containers=tuple(containers_here(logs)),
         status=lease.running,
         reason=lease.reason,
         holder=lease.holder,

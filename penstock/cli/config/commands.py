@@ -43,9 +43,14 @@ def check(
 
 
 @app.command("keys")
-def keys(as_json: AsJson = False) -> None:
+def keys(
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="Only keys with this in their name.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List every key, what it means and its default."""
-    facts = key_facts()
+    facts = key_facts(text)
     if as_json:
         print_json(facts)
         return

@@ -101,6 +101,7 @@ def _show(facts: JobStatus) -> None:
         ("epoch", facts.epoch),
         ("job root", facts.root),
         ("container logs", facts.logs),
+        ("containers here", ", ".join(f"{each.container} (pid {each.pid})" for each in facts.containers) or "none"),
         ("checkpoints", facts.checkpoints),
     ]
     if last is not None:

@@ -46,6 +46,17 @@ class ReportingGroup(TyperGroup):
         except PenstockError as error:
             report(error)
             raise typer.Exit(error.exit_status) from error
+        except Exception as error:
+            _name_commands(error)
+            raise
+
+
+def _name_commands(error: Exception) -> None:
+    """Where the group that was called has no command like the one that was named, say which it has."""
+    context, message = getattr(error, "ctx", None), getattr(error, "message", "")
+    if context is not None and message.startswith("No such command") and "Did you mean" not in message:
+        commands = ", ".join(f"'{name}'" for name in context.command.list_commands(context))
+        error.message = f"{message} There are: {commands}."  # type: ignore[attr-defined]
 
 
 def report(error: PenstockError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -22,12 +23,13 @@ _LEAST_TEXT = 12
 """To how many columns a text is broken at the most."""
 _GAP = 3
 _WIDE = 200
-"""Columns where there is no terminal to ask, so that a pipe gets whole values."""
+"""Columns where neither a terminal nor `COLUMNS` says how many there are, so that a pipe gets whole values."""
 
 
 def stdout_console() -> Console:
     """Where facts go. Plain text: nothing in a name or a key is taken for markup."""
-    width = None if sys.stdout.isatty() else _WIDE
+    asked = os.environ.get("COLUMNS", "").isdigit()  # rich reads it
+    width = None if asked or sys.stdout.isatty() else _WIDE
     return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
