@@ -14,8 +14,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.admin.stream.publish import PublishOptions, publish
 from penstock.system.local import LocalSystem
-from penstock.system.publish import PublishOptions, publish
 
 STREAM = "events"
 Totals = dict[str, tuple[int, float]]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.admin.stream.publish import MalformedRecordError, Published, PublishOptions, publish, read_records
 from penstock.api.serdes import Json
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError, PenstockError
@@ -21,7 +22,6 @@ from penstock.system.base import RawMessage
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
-from penstock.system.publish import MalformedRecordError, Published, PublishOptions, publish, read_records
 from penstock.testing.system_contract import read
 
 PARTITIONS = 3

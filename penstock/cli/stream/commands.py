@@ -113,8 +113,8 @@ def publish(
     assignments: Assignments = None,
 ) -> None:
     """Publish every record of a file, in order within each partition."""
+    from penstock.admin.stream.publish import PublishOptions
     from penstock.cli.stream.publish_view import publish_with_progress
-    from penstock.system.publish import PublishOptions
 
     system, stream = open_stream(name, config, assignments)
     options = PublishOptions(

@@ -6,11 +6,11 @@ import time
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from penstock.admin.stream.publish import Published, PublishOptions, publish
 from penstock.api.ssp import SystemStream
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import size_text, stderr_console
 from penstock.system.base import System
-from penstock.system.publish import Published, PublishOptions, publish
 from penstock.wording import counted
 
 _LOG_EVERY_S = 5.0

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.admin.stream.publish import PublishOptions, publish
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -25,7 +26,6 @@ from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem
-from penstock.system.publish import PublishOptions, publish
 from tests.support.changelog_stream import SSP, STREAM, config, make_harness
 
 # -- markers --

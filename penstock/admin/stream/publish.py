@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.api.serdes import Json
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError
-from penstock.system._records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
 from penstock.wording import counted
