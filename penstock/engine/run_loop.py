@@ -207,14 +207,12 @@ class RunLoop:
         cause it is no failure."""
         if cause is not None:
             self._check_spark(cause)
-            cause = self._explained(cause)
-            logger.warning("going back to checkpoint %s: %s", self._board.last_checkpoint, cause)
         self._board.update(phase="restoring")
         failure = cause
         while not self._stop.immediate.is_set():
             self._commits.abandon()
             if failure is not None:
-                self._count_failure(failure)
+                self._count_failure(failure, then=f"; going back to checkpoint {self._board.last_checkpoint}")
             try:
                 self._claim = self._log.claim(self._claim.run_id)
                 record = self._log.latest_before(self._claim)
@@ -502,14 +500,14 @@ class RunLoop:
         if (died := spark_died(error, self._board.last_checkpoint)) is not None:
             raise died from error
 
-    def _count_failure(self, error: Exception) -> None:
+    def _count_failure(self, error: Exception, *, then: str = "") -> None:
         self._check_spark(error)
         error = self._explained(error)
         self._failures += 1
         limit = self._job.config.job.retry_max
         if self._failures <= limit:
-            text = "failure %d since the last checkpoint, at most %d are retried: %s"
-            logger.warning(text, self._failures, limit, cause_of(error))
+            text = "failure %d since the last checkpoint, at most %d are retried%s: %s"
+            logger.warning(text, self._failures, limit, then, cause_of(error))
             return
         times = "A failure" if limit == 0 else f"{self._failures} failures"
         raise PenstockError(
