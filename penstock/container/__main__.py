@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def main() -> None:
     spec = ContainerSpec(**{**fields, "tls": tls})
     folder = Path(tempfile.mkdtemp(prefix="pstk-"))
     log = log_path(spec.log_directory, name, incarnation)
-    watch_process(parent, lambda: _vanish(folder))
+    watch_process(parent, lambda: _follow(parent, folder))
     _ignore(signal.SIGINT, signal.SIGTERM)
     stop = threading.Event()
     container = Container(name, incarnation)
@@ -121,6 +122,12 @@ def _host(spec: ContainerSpec) -> str:
 def _uri(spec: ContainerSpec, host: str, port: int) -> str:
     scheme = "grpc" if spec.tls is None else "grpc+tls"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _follow(parent: int, folder: Path) -> None:
+    with suppress(OSError):  # past Python's locks, which somebody may hold
+        os.write(2, b"its executor, process %d, has ended, and so does this container\n" % parent)
+    _vanish(folder)
 
 
 def _vanish(folder: Path) -> None:

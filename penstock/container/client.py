@@ -7,17 +7,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import CancelledError, Future
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
-from penstock.container.logs import epitaph, exit_status
+from penstock.container.endings import Unknown, ending_of
 from penstock.container.machine import machine_id
 from penstock.container.protocol import (
     Beat,
@@ -37,8 +36,8 @@ from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
-_DEATH_SECONDS = 1.0
-"""How long the end of a process may take to be in its log."""
+_INQUIRY_SECONDS = 8.0
+"""How long the report of a lost container waits for what its host knows."""
 _PROBE_SECONDS = 2.0
 # What waits for a host that was cut off ends after this time, not when the call's own deadline has passed, or never.
 _KEEP_ALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
@@ -59,6 +58,10 @@ class ContainerClient:
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
         """Why the container counts as lost, once it does."""
+        self.is_here = address.machine == machine_id()
+        """Whether it is on this machine."""
+        self.inquiry: Future[list[str] | Unknown] | None = None
+        """What its host is asked about its end, if that is another one and it is lost."""
         self._death: str | None = None
 
     def identity(self, epoch: int) -> Identity:
@@ -143,21 +146,31 @@ class ContainerClient:
         threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True).start()
 
     def death(self) -> str | None:
-        """How its process ended, what it did last, and where its log is; None if it has not ended, as far as this host
-        can tell."""
-        if self._death is None:
-            address, beat = self.address, self.last_beat
-            if address.machine != machine_id():
-                return self.lost and f"{self.lost}. Its log: {address.log_path} on the host of {address.tcp_uri}"
-            log = Path(address.log_path)
-            if exit_status(log, 0.0 if _lives(address.pid) and self.lost is None else _DEATH_SECONDS) is None and (
-                _lives(address.pid)
-            ):
-                return None
-            how, *rest = epitaph(address.pid, log)
+        """How its process ended, what it did last, and where its log is; None if it has not ended, as far as is known.
+
+        For a lost container of another host, what is known there is waited for, a few seconds at most.
+        """
+        if self._death is None and (found := self._ending()) is not None:
+            how, *rest = found
+            beat = self.last_beat
             doing = f" while it processed {beat.processing}" if beat is not None and beat.processing else ""
-            self._death = "; ".join([f"{how}{doing}", *rest, f"its log: {log}"])
+            where = "" if self.is_here else f" on the host of {self.address.tcp_uri}"
+            self._death = "; ".join([f"{how}{doing}", *rest, f"its log: {self.address.log_path}{where}"])
         return self._death
+
+    def _ending(self) -> list[str] | None:
+        if self.is_here:
+            found = ending_of(self.address, is_lost=self.lost is not None)
+            return None if isinstance(found, Unknown) else found
+        if self.lost is None:
+            return None
+        if self.inquiry is None:
+            return [self.lost]
+        try:
+            found = self.inquiry.result(_INQUIRY_SECONDS)
+        except (TimeoutError, CancelledError):
+            found = Unknown("its host has not said in time how it ended")
+        return [self.lost, found.why] if isinstance(found, Unknown) else found
 
     def _call(self, action: str, body: bytes, timeout_s: float) -> Any:
         results = list(self._stream(action, body, timeout_s))
@@ -182,10 +195,3 @@ class ContainerClient:
 
     def _name(self) -> str:
         return f"container {self.address.container} (process {self.address.pid})"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -24,6 +25,7 @@ from penstock.container.protocol import (
 )
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
+from penstock.engine.inquiry import inquire
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.assignment import assign_tasks
@@ -49,6 +51,7 @@ class ContainerDirectory:
         self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
     ) -> None:
         """`abort`: nothing more is waited for once it is set."""
+        self._context = context
         self._abort = abort
         self._config = config
         self._spec = spec
@@ -63,6 +66,7 @@ class ContainerDirectory:
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="container-monitor", daemon=True)
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
+        self._inquiries = ThreadPoolExecutor(max_workers=32, thread_name_prefix="container-inquiry")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
 
     def start(self, on_lost: Callable[[], None]) -> None:
@@ -282,7 +286,8 @@ class ContainerDirectory:
                 logger.info("a container did not close by itself: %s", error)
         for client in self._clients.values():
             client.disconnect()
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._calls, self._inquiries):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # Noticing losses.
 
@@ -293,12 +298,16 @@ class ContainerDirectory:
 
     def loss(self, otherwise: str = "a container was lost") -> str:
         """Which container was lost, and why."""
+        self._lost.wait(_MONITOR_SECONDS)  # a call may break off a moment before the beats do
         found = ((c.address.container, c.death() or c.lost) for c in self._clients.values())
         return "; ".join(f"container {name}: {why}" for name, why in found if why) or otherwise
 
     def _lose(self, client: ContainerClient) -> None:
         if self._stopping.is_set():
             return
+        if not client.is_here:
+            with suppress(RuntimeError):  # the run has just ended
+                client.inquiry = self._inquiries.submit(inquire, self._context, client)
         self._lost.set()
         self._on_lost()
 

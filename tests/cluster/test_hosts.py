@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -90,6 +91,21 @@ def address(text: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(text[-8:])))
 
 
+def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_and_last_words(
+    cluster: Standalone, home: Home
+) -> None:
+    with running(cluster, home) as driver:
+        lost = cluster.containers(cluster.workers[0])[0]
+        incarnation = lost.cmdline()[-2]
+        lost.kill()
+        driver.succeeded()
+        found = re.search(rf"process {lost.pid} was killed by SIGKILL .*", driver.log)
+    assert found is not None
+    assert re.search(rf"its last words: .*incarnation {incarnation}", found[0])
+    assert re.search(rf"its log: \S+\.log on the host of grpc://{cluster.workers[0].address}:", found[0])
+    home.verify()
+
+
 @pytest.mark.slow
 def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
@@ -109,6 +125,7 @@ def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
         driver.succeeded()
         assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
         assert "Spark gives up executor" in driver.log
+        assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
         assert "Spark itself sends its tasks in clear" in driver.log
     home.verify()
 
