@@ -49,8 +49,9 @@ def wrapped(command: str, log: Path) -> str:
     """A shell script that runs the command and writes down its exit status, which nobody else would learn: the Spark
     worker that starts a container does not live as long."""
     quoted = "'" + str(log).replace("'", "'\\''") + "'"
-    # Its own words about that ("Killed") go nowhere.
-    return f"""exec 3>&2 2>/dev/null; trap "" INT TERM; {command} 2>&3 3>&-
+    # Its own words about that ("Killed") go nowhere. The command replaces a second shell, because some shells have a
+    # command's standard error while they wait for the command.
+    return f"""exec 3>&2 2>/dev/null; trap "" INT TERM; (exec {command} 2>&3 3>&-)
         status=$?; echo "{_ENDED}$status" >>{quoted}; exit $status"""
 
 
