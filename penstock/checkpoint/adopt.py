@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.changelog_marker import ChangelogOffset
 from penstock.checkpoint.edit import MAX_OFFSET, Content, inputs_text
-from penstock.checkpoint.imported import SamzaCheckpoint, SamzaTask
+from penstock.checkpoint.imported import SamzaCheckpoint
+from penstock.checkpoint.value import TaskCheckpoint
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.system.base import PartitionOffsets
 from penstock.wording import counted
@@ -92,7 +93,7 @@ def _tasks(numbers: list[int]) -> str:
     return f"task{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _refuse_unknown(number: int, task: SamzaTask, target: Target) -> None:
+def _refuse_unknown(number: int, task: TaskCheckpoint, target: Target) -> None:
     known = target.inputs[number]
     for ssp, offset in sorted(task.offsets.items()):
         if ssp in known:

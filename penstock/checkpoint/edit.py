@@ -6,10 +6,12 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint import v1, v2
+from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions import Markers, build_versions, choose_newest, choose_version, read_task, versions_of
+from penstock.checkpoint.value import Markers
+from penstock.checkpoint.versions import build_versions, versions_of
 from penstock.config.model import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
@@ -74,11 +76,8 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
     Raises:
         CorruptError: a value does not decode.
     """
-    version = v2.VERSION if v2.VERSION in versions_of(record) else v1.VERSION
-    return Content(
-        record.next_offsets,
-        {task: read_task(record, task, version, changelogs(task)).markers for task in range(record.task_count)},
-    )
+    tasks = range(record.task_count)
+    return Content(record.next_offsets, {task: markers_of(record, task, changelogs(task)) for task in tasks})
 
 
 def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 
 import orjson
 
-from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint import changelog_marker, v2
-from penstock.checkpoint.changelog_marker import ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint import changelog_marker
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.edit import Changelogs
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_key import GROUP_BY_PARTITION, CheckpointLogKey
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.versions import Markers
+from penstock.checkpoint.value import StoresOfChangelogs, TaskCheckpoint
+from penstock.checkpoint.versions import format_of
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.wording import counted
 
@@ -25,21 +22,11 @@ _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True, slots=True)
-class SamzaTask:
-    """One task's checkpoint: the last processed offset of its inputs (None: none yet), its markers under Penstock's
-    names of the backends, and its id, which version 1 does not have."""
-
-    offsets: Mapping[SystemStreamPartition, str | None]
-    markers: Markers
-    id: CheckpointId | None
-
-
-@dataclass(frozen=True, slots=True)
 class SamzaCheckpoint:
     """The last checkpoint of every task, all in one version, and what was passed over on the way to it."""
 
     version: int
-    tasks: Mapping[int, SamzaTask]
+    tasks: Mapping[int, TaskCheckpoint]
     notes: tuple[str, ...]
 
     @property
@@ -137,28 +124,9 @@ def _task_number(number: int, key: CheckpointLogKey) -> int:
     return int(match[1])
 
 
-def _task(value: str, version: int, changelogs: Mapping[SystemStreamPartition, str]) -> SamzaTask:
-    """A V1 value has the positions of changelogs among the offsets of inputs."""
-    if version == v2.VERSION:
-        two = CheckpointV2.decode(value)
-        return SamzaTask(two.input_offsets, _by_penstocks_names(two.markers), two.id)
-    offsets: dict[SystemStreamPartition, str | None] = {}
-    found: dict[str, str] = {}
-    for ssp, offset in CheckpointV1.decode(value).offsets.items():
-        if ssp not in changelogs:
-            offsets[ssp] = offset
-        elif offset is not None:
-            position = ChangelogOffset.parse(offset)
-            found[changelogs[ssp]] = ChangelogStreamMarker(ssp, position.offset).serialize()
-    return SamzaTask(offsets, {changelog_marker.BACKEND: found} if found else {}, None)
-
-
-def _by_penstocks_names(markers: Markers) -> Markers:
-    """Raises CorruptError if a marker of `changelog-stream` is not one."""
-    found: dict[str, dict[str, str]] = {}
-    for name, stores in markers.items():
-        backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
-        found.setdefault(backend, {}).update(stores)
-    for marker in found.get(changelog_marker.BACKEND, {}).values():
+def _task(value: str, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+    """Raises CorruptError if the value, or a marker of `changelog-stream`, is not one."""
+    task = format_of(version).read(value, changelogs)
+    for marker in task.markers.get(changelog_marker.BACKEND, {}).values():
         ChangelogStreamMarker.deserialize(marker)
-    return found
+    return task

@@ -17,9 +17,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.v2 import CheckpointV2
 from penstock.documents import array, decoding, fields, integer, number, text
 from penstock.errors import CorruptError, IncompatibleError
 
@@ -98,24 +96,6 @@ def decode_record(data: bytes, key: str) -> Record:
         )
     with decoding(f"record `{key}` has a checksum that fits but a body that does not"):
         return _READERS[document["kind"]](fields(document["body"]), document["format"])
-
-
-def markers(record: CheckpointRecord, task: int) -> dict[str, dict[str, str]]:
-    """The state markers of one task, by backend and store, from its V2 value; empty if it has none.
-
-    A backend that stands there under Samza's name comes back under Penstock's.
-
-    Raises:
-        CorruptError: the V2 value does not decode.
-    """
-    value = record.tasks.get(task, {}).get("2")
-    if value is None:
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for name, stores in CheckpointV2.decode(value).markers.items():
-        backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
-        found.setdefault(backend, {}).update(stores)
-    return found
 
 
 def _body(record: Record) -> dict[str, object]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import changelog_marker
+from penstock.checkpoint.changelog_marker import ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
 from penstock.documents import decoding, fields, number, text
 from penstock.errors import CorruptError
 
@@ -62,3 +66,50 @@ def _entry(own: Mapping[str, object]) -> tuple[SystemStreamPartition, str | None
     if not isinstance(offset, str | None):
         raise CorruptError(f"a V1 checkpoint's offset is {offset!r}, expected a string or null")
     return SystemStreamPartition(system, stream, partition), offset
+
+
+class FormatV1(CheckpointFormat):
+    """Has no markers. Those of `changelog-stream` are positions among the offsets."""
+
+    version = VERSION
+
+    def decode(self, text: str | bytes) -> CheckpointV1:
+        return CheckpointV1.decode(text)
+
+    def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+        offsets: dict[SystemStreamPartition, str | None] = {}
+        found: dict[str, str] = {}
+        for ssp, offset in CheckpointV1.decode(text).offsets.items():
+            if ssp not in changelogs:
+                offsets[ssp] = offset
+            elif offset is not None:
+                found[changelogs[ssp]] = _marker(ssp, offset)
+        return TaskCheckpoint(offsets, {changelog_marker.BACKEND: found} if found else {})
+
+    def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
+        positions = {m.ssp: str(ChangelogOffset(checkpoint_id, m.offset)) for m in _sayable(markers).values()}
+        return CheckpointV1({**offsets, **positions}).encode()
+
+    def restorable(self, markers: Markers) -> frozenset[str]:
+        return frozenset(_sayable(markers))
+
+    def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
+        """A position has a form of its own, by which it is found where no configuration names its stream. Its store is
+        then called by the stream's name."""
+        for ssp, offset in CheckpointV1.decode(text).offsets.items():
+            if offset is not None and (ssp in changelogs or ChangelogOffset.is_one(offset)):
+                yield changelog_marker.BACKEND, changelogs.get(ssp, ssp.stream), _marker(ssp, offset)
+
+
+def _marker(ssp: SystemStreamPartition, position: str) -> str:
+    return ChangelogStreamMarker(ssp, ChangelogOffset.parse(position).offset).serialize()
+
+
+def _sayable(markers: Markers) -> dict[str, ChangelogStreamMarker]:
+    """Store -> marker that version 1 can say. It has no generation: read back, one that does not begin with the
+    stream would take in what came before it."""
+    found = {
+        store: ChangelogStreamMarker.deserialize(text)
+        for store, text in markers.get(changelog_marker.BACKEND, {}).items()
+    }
+    return {store: marker for store, marker in found.items() if marker.generation_offset in {None, "0"}}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
 from penstock.documents import decoding, fields
 from penstock.errors import ConfigError, CorruptError
 
@@ -87,3 +89,34 @@ class CheckpointV2:
 
 def _flat(markers: Mapping[str, Mapping[str, str]]) -> list[tuple[str, object]]:
     return [(f"{factory}/{store}", marker) for factory, stores in markers.items() for store, marker in stores.items()]
+
+
+class FormatV2(CheckpointFormat):
+    """Has every marker. Those of `changelog-stream` are under Samza's name of it."""
+
+    version = VERSION
+
+    def decode(self, text: str | bytes) -> CheckpointV2:
+        return CheckpointV2.decode(text)
+
+    def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+        value = CheckpointV2.decode(text)
+        markers: dict[str, dict[str, str]] = {}
+        for name, stores in value.markers.items():
+            backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
+            markers.setdefault(backend, {}).update(stores)
+        return TaskCheckpoint(value.input_offsets, markers, value.id)
+
+    def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
+        named = {
+            changelog_marker.SAMZA_BACKEND if backend == changelog_marker.BACKEND else backend: stores
+            for backend, stores in markers.items()
+        }
+        return CheckpointV2(checkpoint_id, offsets, named).encode()
+
+    def restorable(self, markers: Markers) -> frozenset[str]:
+        return frozenset(store for stores in markers.values() for store in stores)
+
+    def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
+        for backend, stores in self.read(text, changelogs).markers.items():
+            yield from ((backend, store, marker) for store, marker in stores.items())

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+
+Markers: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Backend -> store -> marker."""
+StoresOfChangelogs: TypeAlias = Mapping[SystemStreamPartition, str]
+"""Each changelog partition of a task -> its store."""
 
 
 class Checkpoint(Protocol):
@@ -22,3 +30,45 @@ class Checkpoint(Protocol):
 
     def encode(self) -> str:
         """The JSON that Samza writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """What one task's checkpoint says, whatever its version: the last processed offset of each input (None: there is
+    none yet), its markers under Penstock's names of the backends, and its id, which version 1 does not have."""
+
+    offsets: Mapping[SystemStreamPartition, str | None]
+    markers: Markers
+    id: CheckpointId | None = None
+
+
+class CheckpointFormat(ABC):
+    """One version: how it is written, and what it can say. Pure."""
+
+    version: int
+
+    @abstractmethod
+    def decode(self, text: str | bytes) -> Checkpoint:
+        """The value as it is. Raises CorruptError if the text is none of this version."""
+
+    @abstractmethod
+    def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+        """What the value says. Raises CorruptError if it is none of this version."""
+
+    @abstractmethod
+    def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
+        """The value that says this, as far as this version can.
+
+        Raises:
+            ConfigError: an offset or marker is not a text.
+            CorruptError: a marker of the `changelog-stream` backend is not one.
+        """
+
+    @abstractmethod
+    def restorable(self, markers: Markers) -> frozenset[str]:
+        """The stores of which a value of this version keeps a marker. Raises CorruptError as `write`."""
+
+    @abstractmethod
+    def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
+        """Backend, store and marker: every marker of the value, and so all that must stay for it, whether or not the
+        configuration still names its store's changelog. Raises CorruptError if the value is none of this version."""

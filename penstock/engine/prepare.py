@@ -11,10 +11,11 @@ from pyspark import cloudpickle
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
+from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
-from penstock.checkpoint.versions import choose_version, read_task
 from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
 from penstock.container.tls import TlsIdentity, new_identity

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import needed_markers
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.object_store import ObjectStore

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointUpcoming
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
 from penstock.engine.job import Job
 from penstock.engine.session import create_session
@@ -219,7 +220,7 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, session: SparkS
     home.run(session, from_checkpoint=str(old.id))
     last = home.checkpoints[-1]
     home.verify_checkpoint(last)
-    assert set(markers(last, 0)) == set(backends.split(","))
+    assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
 def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, session: SparkSession) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import orjson
 
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends import registry
@@ -83,8 +84,8 @@ class FaultHome(Home):
         for store, expected in (("totals", by_key), ("regions", by_region)):
             complete = [
                 name
-                for name in markers(record, 0)
-                if all(store in markers(record, task).get(name, {}) for task in record.tasks)
+                for name in markers_of(record, 0)
+                if all(store in markers_of(record, task).get(name, {}) for task in record.tasks)
             ]
             assert complete, f"no backend can restore store {store} at {record.id}"
             for backend in complete:

@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.engine.commit import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.remote_store import RemoteObjectStore
-from penstock.state.reading.reader import StateReader, markers_of
+from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.storage_job import DEADLINE_S, PATHS, StorageJob
@@ -135,7 +136,7 @@ class Life:
         with StateReader(config, PATHS, self._faulty, self.job.systems) as reader:
             for record in view.restorable:
                 for task in range(self.job.tasks):
-                    own = markers_of(config, record, task)
+                    own = markers_of(record, task, config.changelog_partitions(record.stores, task))
                     for store in self.job.stores:
                         backends = [name for name in own if store in own[name]]
                         assert backends, f"checkpoint {record.id} has no marker of `{store}`"

@@ -13,6 +13,7 @@ import penstock as ps
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.config.load import load_config
 from penstock.container.container import JobPackage
@@ -30,7 +31,6 @@ from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.reading.reader import markers_of
 from penstock.state.records import Changes
 from penstock.system.base import System
 
@@ -168,7 +168,14 @@ class StorageJob:
         layout = dict.fromkeys(self.stores, "use bytes bytes")
         admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, "uid")
         admins.prepare(claim.epoch)
-        markers = {} if record is None else {task: markers_of(config, record, task) for task in range(self.tasks)}
+        markers = (
+            {}
+            if record is None
+            else {
+                task: markers_of(record, task, config.changelog_partitions(record.stores, task))
+                for task in range(self.tasks)
+            }
+        )
         self.notes = []
         self._batch = 0 if record is None else record.batch
         self.fleet = Fleet()

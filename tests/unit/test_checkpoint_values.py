@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
     decode_record,
     encode_record,
-    markers,
 )
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.checkpoint.value import Checkpoint
-from penstock.checkpoint.versions import decode_checkpoint
+from penstock.checkpoint.versions import format_of
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.metadata.paths import JobPaths, versioned_name
 
@@ -220,8 +220,8 @@ def test_a_newer_format_is_incompatible_not_corrupt() -> None:
 
 
 def test_markers_come_from_the_v2_value() -> None:
-    assert markers(RECORD, 0) == {"blob": {"counts": "index-9"}}
-    assert markers(RECORD, 10) == markers(RECORD, 99) == {}
+    assert markers_of(RECORD, 0) == {"blob": {"counts": "index-9"}}
+    assert markers_of(RECORD, 10) == markers_of(RECORD, 99) == {}
 
 
 def test_every_key_of_a_job() -> None:
@@ -258,7 +258,7 @@ def test_both_versions_are_checkpoints() -> None:
     """SEP-28's common type: whoever has one need not know its version to read it."""
     assert [checkpoint.version for checkpoint in CHECKPOINTS] == [1, 2]
     for checkpoint in CHECKPOINTS:
-        assert decode_checkpoint(checkpoint.version, checkpoint.encode()) == checkpoint
+        assert format_of(checkpoint.version).decode(checkpoint.encode()) == checkpoint
         assert checkpoint.offsets[SSP("kafka", "orders", 0)] == "42"
     with pytest.raises(ConfigError, match="no checkpoint version 3"):
-        decode_checkpoint(3, "{}")
+        format_of(3)

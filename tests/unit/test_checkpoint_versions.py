@@ -12,20 +12,14 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_key import CheckpointLogKey
-from penstock.checkpoint.record import CheckpointRecord, Claim, markers
+from penstock.checkpoint.markers import markers_of, needed_markers, read_task
+from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.versions import (
-    build_versions,
-    choose_newest,
-    choose_version,
-    needed_markers,
-    read_task,
-    samza_value,
-    versions_of,
-)
+from penstock.checkpoint.versions import build_versions, samza_value, versions_of
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from tests.support.checkpoints import checkpoint
@@ -154,7 +148,7 @@ def test_v1_without_changelogs_has_no_markers_and_null_offsets_are_none() -> Non
 def test_markers_under_samzas_name_are_those_of_the_backend() -> None:
     written = record(build_versions(ID, {}, MARKERS, (2,)))
     assert SAMZA_BACKEND in CheckpointV2.decode(written.tasks[0]["2"]).markers
-    assert markers(written, 0) == MARKERS
+    assert markers_of(written, 0) == MARKERS
 
 
 def test_samzas_value_of_a_version_that_was_not_written() -> None:

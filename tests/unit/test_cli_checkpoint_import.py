@@ -15,7 +15,8 @@ from penstock.checkpoint.changelog_marker import SAMZA_BACKEND
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.log_key import CheckpointLogKey
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.cli.main import app
@@ -81,7 +82,7 @@ def import_into(lines: list[str], *arguments: str, job: str = "flights", **keywo
 
 
 def everything(record: CheckpointRecord) -> tuple[Any, Any]:
-    return record.next_offsets, {task: markers(record, task) for task in range(record.task_count)}
+    return record.next_offsets, {task: markers_of(record, task) for task in range(record.task_count)}
 
 
 # ---- back from an export
@@ -114,7 +115,7 @@ def test_round_trip_of_version_1(job: StoppedJob) -> None:
     import_into(lines)
     assert job.last.next_offsets == exported.next_offsets
     for task in range(2):
-        assert markers(job.last, task) == {"changelog-stream": markers(exported, task)["changelog-stream"]}
+        assert markers_of(job.last, task) == {"changelog-stream": markers_of(exported, task)["changelog-stream"]}
 
 
 def test_nothing_is_done_unasked(job: StoppedJob, tmp_path: Path) -> None:
@@ -142,14 +143,14 @@ def test_of_equal_keys_the_last_one_counts(job: StoppedJob) -> None:
         ]
     )
     assert job.last.next_offsets == {0: {ssp(0): 8}, 1: {ssp(1): 6}}
-    assert markers(job.last, 1) == {"changelog-stream": {"aircraft": position(1, "8")}}
+    assert markers_of(job.last, 1) == {"changelog-stream": {"aircraft": position(1, "8")}}
 
 
 def test_the_preferred_version_that_all_tasks_have_counts(job: StoppedJob) -> None:
     both = [line(task, 1, v1(task, {ssp(task): "1"})) for task in range(2)] + [line(0, 2, v2(0)), line(1, 2, v2(1))]
     said = import_into(both, "-c", "task.checkpoint.read.versions=1,2")[1]
     assert job.last.next_offsets == {0: {ssp(0): 2}, 1: {ssp(1): 2}}
-    assert markers(job.last, 1)["changelog-stream"] == {"aircraft": position(1, "41")}
+    assert markers_of(job.last, 1)["changelog-stream"] == {"aircraft": position(1, "41")}
     assert "version 2 is there too and is passed over" in said
     import_into(both)
     assert job.last.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}
@@ -190,7 +191,7 @@ def test_markers_of_unknown_backends_are_left_out_by_name(job: StoppedJob) -> No
     said = import_into(lines)[1]
     assert BLOB in said
     assert "nowhere.to:BeFound" in said
-    assert markers(job.last, 0) == {"changelog-stream": {"aircraft": position(0, None)}}
+    assert markers_of(job.last, 0) == {"changelog-stream": {"aircraft": position(0, None)}}
     before = job.files()
     said = import_into([line(0, 2, v2(0, markers=more)), lines[1]], status=1)[1]
     assert "store `aircraft` of task 0" in said
@@ -213,7 +214,7 @@ def test_a_file_does_not_make_a_module_be_imported(
     assert "names this backend" in import_into(lines, status=1)[1]
     assert not (tmp_path / "imported").exists()
     import_into(lines, "-c", "stores.aircraft.restore.factories=own_backend:Own,changelog-files")
-    assert markers(job.last, 1) == own
+    assert markers_of(job.last, 1) == own
 
 
 def test_a_foreign_checkpoint_with_markers_of_this_jobs_folder_is_a_warning(job: StoppedJob) -> None:
@@ -280,7 +281,7 @@ def test_a_new_job_is_described_by_its_application(job: StoppedJob) -> None:
     assert (record.parent, record.task_count, record.batch, record.ended) == (None, 2, 0, "stopped")
     assert record.stores == {"aircraft": "totals string json"}
     assert record.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 0}}
-    assert markers(record, 1) == {"changelog-stream": {"aircraft": position(1, "8")}}
+    assert markers_of(record, 1) == {"changelog-stream": {"aircraft": position(1, "8")}}
     assert "store `airports`: it begins empty" in said
     import_into(GOOD, job="fresh")
     assert fresh(job).checkpoints[-1].next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}, "now it is known"

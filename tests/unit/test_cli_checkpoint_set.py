@@ -18,9 +18,9 @@ import pytest
 
 from penstock.admin.checkpoint import append as checkpoint_write
 from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import markers
-from penstock.checkpoint.versions import choose_version, read_task
+from penstock.checkpoint.markers import markers_of, read_task
 from penstock.cli.checkpoint.change import Manner, refuse_running
 from penstock.config.load import load_config
 from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseKeeper, acquire
@@ -56,7 +56,7 @@ def test_other_offsets_same_state(job: StoppedJob) -> None:
     assert after.next_offsets == {0: {ssp(0): 4}, 1: {ssp(1): 3}}
     for task, last in enumerate(("3", "2")):
         assert read_task(after, task, 2, {}).offsets == {ssp(task): last}, "the values agree with the next offsets"
-        assert markers(after, task) == markers(before, task)
+        assert markers_of(after, task) == markers_of(before, task)
     assert (after.parent, after.epoch, after.ended, after.kind_detail) == (before.id, 2, "stopped", "commit")
     assert after.id > before.id
     assert (after.stores, after.batch, after.task_count) == (before.stores, before.batch, 2)
@@ -93,7 +93,7 @@ def test_what_show_prints_is_taken(job: StoppedJob, tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(call("show", "flights", str(job.log.checkpoints[0].id), "--json")[0])
     call("set", "flights-1", "--offsets", str(tmp_path / "old.json"), "--yes")
     assert job.last.next_offsets == {0: {ssp(0): 1}, 1: {ssp(1): 2}}
-    assert markers(job.last, 0)["changelog-files"] == {"aircraft": "m-3-0"}, "the state is that of the last one"
+    assert markers_of(job.last, 0)["changelog-files"] == {"aircraft": "m-3-0"}, "the state is that of the last one"
 
 
 def test_from_an_older_checkpoint(job: StoppedJob) -> None:
@@ -102,7 +102,7 @@ def test_from_an_older_checkpoint(job: StoppedJob) -> None:
     assert job.last.parent == older.id
     assert job.last.id > job.log.checkpoints[2].id
     assert job.last.next_offsets == {0: {ssp(0): 1}, 1: {ssp(1): 5}}
-    assert markers(job.last, 1)["changelog-files"] == {"aircraft": "m-2-1"}
+    assert markers_of(job.last, 1)["changelog-files"] == {"aircraft": "m-2-1"}
     assert "is not the last one" in said
     set_to(offsets(p0=1), "--from", "1-1", "--yes", status=1)
 
@@ -219,7 +219,7 @@ def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: St
     for version in (1, 2):
         said = read_task(job.last, 1, version, changelog)
         assert said.offsets == {ssp(1): "0"}
-        assert said.markers["changelog-stream"]["aircraft"] == markers(streamed, 1)["changelog-stream"]["aircraft"]
+        assert said.markers["changelog-stream"]["aircraft"] == markers_of(streamed, 1)["changelog-stream"]["aircraft"]
 
 
 def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:

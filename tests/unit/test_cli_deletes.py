@@ -14,6 +14,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.versions import build_versions
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.identity import known_uid, settle
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
@@ -116,18 +117,17 @@ def test_the_changelogs_of_a_deleted_job_are_named_and_can_be_deleted(objects: F
     assert [each["stream"] for each in call_json("stream", "list")] == ["local.others"]
 
 
-def test_a_changelog_that_a_copy_restores_from_stays(objects: FileObjectStore, home: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_changelog_that_a_copy_restores_from_stays(objects: FileObjectStore, home: Path, version: int) -> None:
     marker = ChangelogStreamMarker(SystemStreamPartition("local", "log", 0), "7").serialize()
     log = CheckpointLog(objects, PATHS)
     last = log.read().latest
     assert last is not None
     claim = log.claim("run-2")
     checkpoint = CheckpointId(1_700_000_000_002, 6)
-    value = CheckpointV2(checkpoint, {}, {BACKEND: {"s": marker}}).encode()
+    values = build_versions(checkpoint, {}, {BACKEND: {"s": marker}}, [version])
     log.append(
-        replace(
-            last, id=checkpoint, epoch=claim.epoch, run_id=claim.run_id, writer=claim.writer, tasks={0: {"2": value}}
-        )
+        replace(last, id=checkpoint, epoch=claim.epoch, run_id=claim.run_id, writer=claim.writer, tasks={0: values})
     )
     admin = LocalSystem("local", str(home / "streams")).admin()
     admin.create_stream("log", 1)

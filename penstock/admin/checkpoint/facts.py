@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Detail, Ended, markers
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
 from penstock.checkpoint.versions import versions_of
 from penstock.errors import NotFoundError
 from penstock.metadata.paths import JobPaths
@@ -163,7 +164,7 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
             TaskFacts(
                 task,
                 {str(ssp): offset for ssp, offset in sorted(record.next_offsets.get(task, {}).items())},
-                markers(record, task),
+                markers_of(record, task),
                 dict(record.tasks.get(task, {})),
             )
             for task in tasks

@@ -14,7 +14,8 @@ from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_fa
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.container.found import ContainerProcess, containers_here
@@ -143,9 +144,10 @@ def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
 def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:
     """Every backend that has a marker of a store, and those the given configuration names and that have none yet."""
     found = {}
+    markers = [markers_of(last, task, config.changelog_partitions(last.stores, task)) for task in last.tasks]
     for store in sorted(last.stores):
         named = config.store(store).backup_factories if _names_backends(config, store) else ()
-        count = Counter(b for task in last.tasks for b, own in markers(last, task).items() if store in own)
+        count = Counter(b for own in markers for b, stores in own.items() if store in stores)
         for backend in dict.fromkeys((*named, *sorted(count))):
             found[store, backend] = BackendStatus(store, backend, count[backend], last.task_count)
     return tuple(found.values())

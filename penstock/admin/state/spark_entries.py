@@ -19,7 +19,7 @@ from penstock.admin.state.spark_target import StoreTarget
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions import Markers
+from penstock.checkpoint.value import Markers
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import stderr_console
 from penstock.errors import IncompatibleError, PenstockError

@@ -8,7 +8,8 @@ from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.record import CheckpointRecord, markers
+from penstock.checkpoint.markers import needed_markers
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.errors import say
 from penstock.errors import NotFoundError, PenstockError
 from penstock.state.backends.changelog_stream.owner import is_owned_by
@@ -28,7 +29,8 @@ def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
 
 def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
     """Whether a store's state at the checkpoint is in the stream."""
-    texts = (text for task in record.tasks for text in markers(record, task).get(changelog_marker.BACKEND, {}).values())
+    streamed = (needed_markers(record, task, {}).get(changelog_marker.BACKEND, {}) for task in record.tasks)
+    texts = (text for stores in streamed for own in stores.values() for text in own)
     return any(ChangelogStreamMarker.deserialize(text).ssp.system_stream == stream for text in texts)
 
 

@@ -11,6 +11,7 @@ import typer
 from penstock.admin.jobs import FoundJob, JobName, open_job
 from penstock.admin.state.version import FORMS, choose_version
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
@@ -105,11 +106,11 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:
     """What the backends hold for one checkpoint, by store. Raises CorruptError if a task's value does not decode."""
     from penstock.state.reading.inventory import marker_text
-    from penstock.state.reading.reader import markers_of
 
     found: dict[str, dict[str | None, list[TaskVersion]]] = {store: {} for store in sorted(record.stores)}
     for task in range(record.task_count):
-        for backend, stores in sorted(markers_of(config, record, task).items()):
+        own = markers_of(record, task, config.changelog_partitions(record.stores, task))
+        for backend, stores in sorted(own.items()):
             for store, marker in stores.items():
                 if store in found:
                     found[store].setdefault(backend, []).append(TaskVersion(task, marker_text(marker), marker))

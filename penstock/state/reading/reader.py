@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from penstock.checkpoint import v1, v2
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import Markers, read_task
+from penstock.checkpoint.value import Markers
 from penstock.config.model import JobConfig, StoreSettings
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
@@ -108,17 +108,7 @@ class StateReader:
 
     def markers(self, record: CheckpointRecord, task: int) -> Markers:
         """The state markers of one task, by backend and store. Raises CorruptError if they do not decode."""
-        return markers_of(self._config, record, task)
-
-
-def markers_of(config: JobConfig, record: CheckpointRecord, task: int) -> Markers:
-    """The state markers of one task, by backend and store, in the best version the checkpoint was written in.
-
-    Raises:
-        CorruptError: its value does not decode.
-    """
-    version = v2.VERSION if str(v2.VERSION) in record.tasks.get(task, {}) else v1.VERSION
-    return read_task(record, task, version, config.changelog_partitions(record.stores, task)).markers
+        return markers_of(record, task, self._config.changelog_partitions(record.stores, task))
 
 
 def check_store(record: CheckpointRecord, store: str) -> None:
