@@ -10,10 +10,10 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
-from penstock.engine import launch
-from penstock.engine.commit import Boundary, Completed
+from penstock.engine import assembly, launch
+from penstock.engine.commit import CommitRequest, Completed
+from penstock.engine.commits import Commits
 from penstock.engine.directory import ContainerDirectory
-from penstock.engine.run_loop import RunLoop
 
 Marks = dict[str, dict[str, float]]
 """Checkpoint id -> when and how long, in epoch seconds and milliseconds."""
@@ -22,7 +22,7 @@ Marks = dict[str, dict[str, float]]
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold; its batches, and its commits in their order, those at the start and the end included."""
     os.environ.update(environment(parameters["latency_ms"], parameters["bytes_per_second"]))
-    commits = Commits(synchronous=parameters["mode"] == "synchronous")
+    commits = CommitNotes(synchronous=parameters["mode"] == "synchronous")
     commits.watch()
     config = {
         **side_penstock.configuration(
@@ -37,7 +37,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": batches, "commits": commits.listed()}
 
 
-class Commits:
+class CommitNotes:
     """Takes note of every commit of this process. With `synchronous` the run loop waits for each one as it begins."""
 
     def __init__(self, *, synchronous: bool) -> None:
@@ -46,7 +46,7 @@ class Commits:
         self._marks: Marks = {}
 
     def watch(self) -> None:
-        """From here on the jobs of this process run on a run loop, and a directory, that are watched."""
+        """From here on the jobs of this process have commits, and a directory, that are watched."""
         found, synchronous = self, self._synchronous
 
         class WatchedDirectory(ContainerDirectory):
@@ -58,23 +58,23 @@ class Commits:
                 found.note(checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
                 return markers
 
-        class WatchedLoop(RunLoop):
-            def _begin_commit(self, boundary: Boundary) -> None:
+        class WatchedCommits(Commits):
+            def _begin(self, request: CommitRequest) -> None:
                 began = time.time()
-                super()._begin_commit(boundary)
-                flight = self._commits.in_flight
+                super()._begin(request)
+                flight = self._coordinator.in_flight
                 if flight is not None:
                     found.note(str(flight.checkpoint_id), began=began, snapshot_ms=flight.snapshot_ms)
                 if synchronous:
-                    self._await_commit()
+                    self.wait()
 
-            def _committed(self, done: Completed | None) -> None:
-                super()._committed(done)
+            def _note(self, done: Completed | None) -> None:
+                super()._note(done)
                 if done is not None:
                     found.note(str(done.record.id), completed=time.time())
 
         setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-        setattr(launch, "RunLoop", WatchedLoop)  # noqa: B010
+        setattr(assembly, "Commits", WatchedCommits)  # noqa: B010
 
     def note(self, checkpoint_id: str, **marks: float) -> None:
         """Called from the run loop's and the commit's thread."""

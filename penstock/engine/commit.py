@@ -14,9 +14,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
-from penstock.engine.directory import ContainerDirectory, Markers
+from penstock.engine.boundary import Boundary
+from penstock.engine.ports import Fleet, Markers
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.plan.positions import Positions, to_next_offsets
+from penstock.plan.positions import to_next_offsets
 from penstock.retry import Retry, retry
 from penstock.state.admins import BackendAdmins
 
@@ -26,12 +27,10 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """What a commit is of: everything up to a batch."""
+class CommitRequest:
+    """A commit that is to be made: of everything up to a boundary."""
 
-    positions: Positions
-    batch: int
-    batch_time_ms: int
+    boundary: Boundary
     detail: Detail = "commit"
     ended: Ended | None = None
     consumed_startpoints: tuple[str, ...] = ()
@@ -74,7 +73,7 @@ class CommitCoordinator:
     def __init__(
         self,
         log: CheckpointLog,
-        directory: ContainerDirectory,
+        fleet: Fleet,
         layout: Mapping[str, str],
         tasks: int,
         settings: TaskSettings,
@@ -83,7 +82,7 @@ class CommitCoordinator:
     ) -> None:
         """`on_failed` is called, from another thread, when a commit in flight has failed."""
         self._log = log
-        self._directory = directory
+        self._fleet = fleet
         self._layout = dict(layout)
         self._tasks = tasks
         self._settings = settings
@@ -99,7 +98,7 @@ class CommitCoordinator:
         self.last: CheckpointRecord | None = None
         """The last complete checkpoint of the job, which the next one is made on top of."""
 
-    def begin(self, claim: Claim, boundary: Boundary) -> None:
+    def begin(self, claim: Claim, request: CommitRequest) -> None:
         """The synchronous part: every container takes what changed. The rest goes on by itself.
 
         Once a snapshot is taken its changes are in no later one: from here on the commit succeeds, or its epoch ends.
@@ -114,13 +113,13 @@ class CommitCoordinator:
         parent = self.last.id if self.last else None
         checkpoint_id = self._log.known().next_id(time.time_ns() // 1_000_000, time.monotonic_ns())
         try:
-            self._directory.snapshot(claim.epoch, str(checkpoint_id), last=boundary.ended is not None)
+            self._fleet.snapshot(claim.epoch, str(checkpoint_id), last=request.ended is not None)
         except PenstockError as error:
             raise _final(error, checkpoint_id) from error
         abandoned = threading.Event()
         record: Future[CheckpointRecord] = Future()
         self.in_flight = InFlight(checkpoint_id, began, _ms_since(began), abandoned, record)
-        self._thread.submit(self._complete, self.in_flight, claim, boundary, parent)
+        self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
     def poll(self) -> Completed | None:
         """The commit in flight, if it has completed meanwhile.
@@ -151,8 +150,8 @@ class CommitCoordinator:
                 return done
             if stop.is_set():
                 raise ContainerLostError("the run is told to end at once")
-            if self._directory.any_lost:
-                raise ContainerLostError(self._directory.loss())
+            if self._fleet.any_lost:
+                raise ContainerLostError(self._fleet.loss())
             if time.monotonic() > deadline:
                 raise _too_late(flight)
             _settled(flight.record, _LOOK_SECONDS)
@@ -174,10 +173,10 @@ class CommitCoordinator:
 
     # On the commit thread.
 
-    def _complete(self, flight: InFlight, claim: Claim, boundary: Boundary, parent: CheckpointId | None) -> None:
+    def _complete(self, flight: InFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None) -> None:
         try:
-            found = self._directory.upload(claim.epoch, str(flight.checkpoint_id), flight.abandoned)
-            record = self._record(flight.checkpoint_id, parent, claim, boundary, found)
+            found = self._fleet.upload(claim.epoch, str(flight.checkpoint_id), flight.abandoned)
+            record = self._record(flight.checkpoint_id, parent, claim, request, found)
             self._append(record, flight.abandoned)
         except BaseException as error:
             failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
@@ -195,16 +194,17 @@ class CommitCoordinator:
 
     def _is_too_late(self, flight: InFlight) -> bool:
         """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
-        return flight.age_ms >= self._settings.commit_timeout_ms and not self._directory.any_lost
+        return flight.age_ms >= self._settings.commit_timeout_ms and not self._fleet.any_lost
 
     def _record(
         self,
         checkpoint_id: CheckpointId,
         parent: CheckpointId | None,
         claim: Claim,
-        boundary: Boundary,
+        request: CommitRequest,
         found: Markers,
     ) -> CheckpointRecord:
+        boundary = request.boundary
         by_task = to_next_offsets(boundary.positions, self._tasks)
         record = CheckpointRecord(
             id=checkpoint_id,
@@ -226,9 +226,9 @@ class CommitCoordinator:
                 )
                 for task, offsets in by_task.items()
             },
-            kind_detail=boundary.detail,
-            ended=boundary.ended,
-            consumed_startpoints=boundary.consumed_startpoints,
+            kind_detail=request.detail,
+            ended=request.ended,
+            consumed_startpoints=request.consumed_startpoints,
         )
         return replace(record, retained=self._log.known().retained_beside(record, self._settings.checkpoint_retained))
 
@@ -256,7 +256,7 @@ class CommitCoordinator:
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
         """What fails here costs space, no state: it is tried again after the next commit."""
         try:
-            self._directory.clean_up(record.epoch, str(record.id), found)
+            self._fleet.clean_up(record.epoch, str(record.id), found)
         except Exception as error:
             logger.warning("cleaning up after checkpoint %s failed, the next one tries again: %s", record.id, error)
 

@@ -14,6 +14,7 @@ from pyspark import SparkContext
 
 from penstock.config.model import JobConfig
 from penstock.container.client import ContainerClient
+from penstock.container.container import JobPackage
 from penstock.container.protocol import (
     CleanUpCall,
     CommitCall,
@@ -26,6 +27,8 @@ from penstock.container.protocol import (
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.inquiry import inquire
+from penstock.engine.packages import pickled
+from penstock.engine.ports import Markers, Opening
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.assignment import assign_tasks
@@ -38,7 +41,6 @@ _CLOSE_SECONDS = 15
 _MONITOR_SECONDS = 0.25
 _BACKOFF_SECONDS = 0.2
 _NOTES = 8
-Markers = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
 class ContainerDirectory:
@@ -154,26 +156,24 @@ class ContainerDirectory:
 
     # Calls to all.
 
-    def open(
-        self,
-        epoch: int,
-        last_ended: int,
-        checkpoint_id: str | None,
-        markers: Markers | None,
-        covered: list[str],
-        package: bytes,
-        progress: Callable[[int], None],
-    ) -> None:
+    def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
         """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far."""
+        data = pickled(package)
         restored: dict[str, int] = {}
         noted: list[str] = []
         deadline = self._config.container.restore_timeout_ms / 1000
 
         def one(client: ContainerClient) -> None:
             tasks = self._tasks_of(client)
-            own = None if markers is None else _plain(markers, tasks)
-            call = OpenCall(client.identity(epoch), last_ended, checkpoint_id, own, covered, tasks)
-            for done, notes in client.open(call, package, deadline):
+            call = OpenCall(
+                client.identity(opening.epoch),
+                opening.last_ended,
+                opening.checkpoint_id,
+                _plain(opening.markers, tasks),
+                list(opening.covered),
+                tasks,
+            )
+            for done, notes in client.open(call, data, deadline):
                 restored[client.address.container] = done
                 progress(sum(restored.values()))
                 noted.extend(notes)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.engine.progress import BatchProgress, JobProgress, ProgressBoard
-from penstock.engine.run_loop import StopRequest
+from penstock.engine.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 
 logger = logging.getLogger(__name__)

@@ -20,14 +20,17 @@ from penstock.config.model import JobConfig
 from penstock.container.logs import log_directory
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
+from penstock.engine.assembly import assemble
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died, stop_context
 from penstock.engine.job import Job
+from penstock.engine.packages import Shipment
 from penstock.engine.prepare import PreparedJob, prepare
 from penstock.engine.progress import ProgressBoard
-from penstock.engine.run_loop import RunLoop, StopRequest
 from penstock.engine.run_view import log_progress
 from penstock.engine.session import check_session, create_context, idle_limit, warn_of_clear_text
+from penstock.engine.spark_runner import SparkRunner
+from penstock.engine.stop import StopRequest
 from penstock.engine.stop_signals import former_handlers, stop_on_signals
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
@@ -124,16 +127,18 @@ def _leave(tenure: Tenure) -> None:
 
 def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:
     board, stop = ProgressBoard(), StopRequest()
+    shipment = Shipment.of(job)
     spec = ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
-        secret=job.secret,
+        secret=shipment.secret,
         host=_container_host(context),
         log_directory=str(log_directory(job.config, job.paths)),
         copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.host_affinity_enabled else None,
-        tls=job.tls,
+        tls=shipment.tls,
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
-    loop = RunLoop(context, job, log, keeper, directory, board, stop)
+    runner = SparkRunner(context, job, shipment, directory, stop.immediate)
+    loop = assemble(job, log, keeper, directory, runner, board, stop)
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
     requests = StopRequests(job.objects, job.paths)
@@ -141,17 +146,17 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     def body() -> None:
         with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.graceful.set)):
             try:
-                directory.start(loop.cancel)
+                directory.start(runner.cancel)
                 loop.run()
             except Exception as error:
                 if (died := spark_died(error, board.last_checkpoint)) is not None:
                     raise died from error
                 raise
             finally:
-                loop.cancel()
+                runner.cancel()
                 directory.close(loop.epoch)
 
-    handle.start(body, loop.cancel)
+    handle.start(body, runner.cancel)
     log_progress(handle)
     return handle
 

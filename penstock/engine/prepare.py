@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from pyspark import cloudpickle
+from dataclasses import dataclass
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -18,10 +14,8 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
 from penstock.container.container import JobPackage
-from penstock.container.tls import TlsIdentity, new_identity
-from penstock.engine.directory import Markers
-from penstock.engine.worker import PackedPackage, WorkerPackage
-from penstock.errors import ConfigError, IncompatibleError
+from penstock.engine.ports import Markers
+from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -54,10 +48,6 @@ class PreparedJob:
     startpoints: StartpointManager
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
-    worker_package: PackedPackage
-    secret: str = field(repr=False)
-    tls: TlsIdentity | None
-    """With what containers, workers and the driver prove to each other who they are; None: in clear."""
 
     @property
     def inputs(self) -> tuple[SystemStream, ...]:
@@ -100,10 +90,10 @@ class PreparedJob:
         """Every container has found it."""
         self.objects.delete(self.paths.metadata("probe", str(epoch)))
 
-    def container_package(self, epoch: int) -> bytes:
+    def container_package(self, epoch: int) -> JobPackage:
         """The job as containers get it."""
         probe = self.paths.metadata("probe", str(epoch))
-        return _pickle(JobPackage(self.topology, self.settings, self.config, self.uid, probe, self.streams.systems))
+        return JobPackage(self.topology, self.settings, self.config, self.uid, probe, self.streams.systems)
 
 
 def prepare(
@@ -124,7 +114,6 @@ def prepare(
         NotFoundError: an input or the named checkpoint does not exist.
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
-    tls = new_identity() if config.container.tls_enabled else None
     check_config(graph, config)
     ends = streams.ends()
     grouping = streams.group(ends)
@@ -151,7 +140,6 @@ def prepare(
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
-    data = _pickle(WorkerPackage(topology, settings, streams.systems))
     return PreparedJob(
         config=config,
         paths=paths,
@@ -166,22 +154,7 @@ def prepare(
         startpoints=startpoints,
         admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
-        worker_package=PackedPackage(hashlib.sha256(data).hexdigest(), data),
-        secret=secrets.token_urlsafe(32),
-        tls=tls,
     )
-
-
-def _pickle(package: object) -> bytes:
-    """User code may come from a script, so functions are pickled by value where they cannot be imported."""
-    try:
-        data: bytes = cloudpickle.dumps(package)  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise ConfigError(
-            f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
-            "picklable; open files, locks and connections belong into StreamTask.init"
-        ) from error
-    return data
 
 
 __all__ = ["PreparedJob", "prepare"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -103,6 +104,15 @@ class ProgressBoard:
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
+
+    @contextmanager
+    def batch(self, number: int, messages: int) -> Iterator[None]:
+        """While a batch of so many messages runs."""
+        self.update(running=(number, messages))
+        try:
+            yield
+        finally:
+            self.update(running=None)
 
 
 class Stopwatch:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.origin import Origin, origin_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
@@ -32,6 +33,11 @@ class StartPlan:
     """Those that the start checkpoint takes, whether applied, superseded or expired: they are deleted after it."""
     consumed: tuple[str, ...] = ()
     """Their uuids."""
+
+    @property
+    def origin(self) -> Origin:
+        """What the state of the run's first epoch begins with."""
+        return origin_of(self.restore_from, cleared=self.clears_state)
 
 
 def plan_start(

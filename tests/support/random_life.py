@@ -234,14 +234,14 @@ class Life:
         """Some batches, then a commit, the next batch beside it."""
         for _ in range(self.random.randint(0, 2)):
             self._batch()
-        commits.begin(claim, self.job.boundary())
+        commits.begin(claim, self.job.request())
         self._remember(commits)
         if self.random.random() < 0.5:
             self._batch()
         self._await(commits)
 
     def _commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> None:
-        commits.begin(claim, self.job.boundary(last=last))
+        commits.begin(claim, self.job.request(last=last))
         self._remember(commits)
         self._await(commits)
 

@@ -19,8 +19,10 @@ from penstock.config.load import load_config
 from penstock.container.container import JobPackage
 from penstock.container.protocol import Identity, OpenCall
 from penstock.container.storage import ContainerStorage
-from penstock.engine.commit import Boundary, CommitCoordinator, Completed
-from penstock.engine.directory import ContainerDirectory, Markers
+from penstock.engine.boundary import Boundary
+from penstock.engine.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.engine.ports import Fleet as FleetPort
+from penstock.engine.ports import Markers
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -163,7 +165,7 @@ class StorageJob:
         *,
         empty: bool = False,
     ) -> CommitCoordinator:
-        """Enter the claim's epoch from a checkpoint, with the tasks in these containers; as `RunLoop._open_epoch`."""
+        """Enter the claim's epoch from a checkpoint, with the tasks in these containers; as `Epochs` does."""
         config = self.settings()
         layout = dict.fromkeys(self.stores, "use bytes bytes")
         admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, "uid")
@@ -202,7 +204,7 @@ class StorageJob:
             self.fleet.homes[name] = Home(storage, opened)
         settings = config.task
         commits = CommitCoordinator(
-            log, cast("ContainerDirectory", self.fleet), layout, self.tasks, settings, admins, lambda: None
+            log, cast("FleetPort", self.fleet), layout, self.tasks, settings, admins, lambda: None
         )
         commits.last = record
         return commits
@@ -239,11 +241,11 @@ class StorageJob:
 
     def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> Completed:
         """A whole commit. Raises what fails."""
-        commits.begin(claim, self.boundary(last=last))
+        commits.begin(claim, self.request(last=last))
         done = commits.wait(DEADLINE_S, threading.Event())
         assert done is not None
         return done
 
-    def boundary(self, *, last: bool = False) -> Boundary:
+    def request(self, *, last: bool = False) -> CommitRequest:
         """Everything up to now."""
-        return Boundary({}, self._batch, 1, ended="stopped" if last else None)
+        return CommitRequest(Boundary({}, self._batch, 1), ended="stopped" if last else None)

@@ -17,7 +17,7 @@ from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.table import describe
 from penstock.engine.job import Job
 from penstock.engine.progress import JobProgress, ProgressBoard
-from penstock.engine.run_loop import StopRequest
+from penstock.engine.stop import StopRequest
 from penstock.errors import ConfigError, NotFoundError
 from tests.support.cli import call, call_json, own_home
 

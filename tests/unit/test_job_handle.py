@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.job import Job
 from penstock.engine.progress import ProgressBoard
-from penstock.engine.run_loop import StopRequest
+from penstock.engine.stop import StopRequest
 
 
 def job_until_stopped(error: Exception | None = None) -> tuple[Job, StopRequest]:

@@ -1,0 +1,62 @@
+"""Puts a run loop together."""
+
+from __future__ import annotations
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.engine.batch_runs import BatchRuns
+from penstock.engine.commit import CommitCoordinator
+from penstock.engine.commit_policy import CommitPolicy
+from penstock.engine.commits import Commits
+from penstock.engine.epochs import Epochs
+from penstock.engine.failures import Failures
+from penstock.engine.feed import Feed, OffsetFeed
+from penstock.engine.lease_gate import LeaseGate
+from penstock.engine.ports import BatchRunner, Fleet
+from penstock.engine.prepare import PreparedJob
+from penstock.engine.progress import ProgressBoard
+from penstock.engine.reporter import ProgressReporter
+from penstock.engine.run_loop import RunLoop, RunParts
+from penstock.engine.stop import StopRequest
+from penstock.metadata.lease import LeaseKeeper
+from penstock.plan.pace import BatchBounds
+
+
+def assemble(
+    job: PreparedJob,
+    log: CheckpointLog,
+    keeper: LeaseKeeper,
+    fleet: Fleet,
+    runner: BatchRunner,
+    board: ProgressBoard,
+    stop: StopRequest,
+    feed: Feed | None = None,
+) -> RunLoop:
+    """The run loop of a prepared job on these containers and this runner. Without a feed it reads the job's inputs."""
+    task, tasks = job.config.task, job.settings.tasks
+    failures = Failures(job.config.job.retry_max, fleet, runner, board)
+    gate = LeaseGate(keeper, job.config.job.lease_ms)
+    coordinator = CommitCoordinator(log, fleet, job.layout, tasks, task, job.admins, runner.cancel)
+    policy = CommitPolicy.of(task)
+    commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate)
+    feed = feed or offset_feed(job)
+    return RunLoop(
+        RunParts(
+            feed=feed,
+            epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate),
+            commits=commits,
+            runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate),
+            fleet=fleet,
+            failures=failures,
+            gate=gate,
+            reporter=ProgressReporter(job, feed, fleet, commits, board),
+            board=board,
+            stop=stop,
+        )
+    )
+
+
+def offset_feed(job: PreparedJob) -> OffsetFeed:
+    """The feed that `job.batch.*` describes."""
+    settings = job.config.job
+    bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
+    return OffsetFeed(job.ends, job.inputs, bounds, settings.batch_interval_ms, job.until)

@@ -1,0 +1,115 @@
+"""The commits of a run, as the run loop's thread sees them: when one begins, waiting for it, what came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.engine.boundary import Boundary
+from penstock.engine.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.engine.commit_policy import CommitDecision, CommitFacts, CommitPolicy
+from penstock.engine.failures import Failures
+from penstock.engine.lease_gate import LeaseGate
+from penstock.engine.ports import Fleet
+from penstock.engine.progress import ProgressBoard, Stopwatch
+
+
+class Commits:
+    """Begins a commit when the policy says so, and takes note of those that are complete."""
+
+    def __init__(
+        self,
+        coordinator: CommitCoordinator,
+        policy: CommitPolicy,
+        timeout_ms: int,
+        fleet: Fleet,
+        gate: LeaseGate,
+        failures: Failures,
+        board: ProgressBoard,
+        stop: threading.Event,
+    ) -> None:
+        """`timeout_ms` is how long to wait for a commit; once `stop` is set, no wait continues."""
+        self._coordinator = coordinator
+        self._policy = policy
+        self._timeout_s = timeout_ms / 1000
+        self._fleet = fleet
+        self._gate = gate
+        self._failures = failures
+        self._board = board
+        self._stop = stop
+        self._claim: Claim | None = None
+        self._requested = False
+        self._began_at = time.monotonic()
+        self._last_batch = -1
+        """The batch of the last commit that began in this epoch."""
+        self.last_ms: dict[str, int] = {}
+        """Of the last complete commit of this run: `snapshot`, which processing waited for, and `total`."""
+
+    def enter(self, claim: Claim, record: CheckpointRecord | None) -> None:
+        """Another epoch begins. Its first checkpoint is made on top of `record`; None: there is none yet."""
+        self._claim = claim
+        self._coordinator.last = record
+        if record is not None:
+            self._last_batch = record.batch
+
+    def request(self) -> None:
+        """The application asks for a commit."""
+        self._requested = True
+
+    def if_due(self, boundary: Boundary, watch: Stopwatch) -> None:
+        """At a batch boundary: begin a commit if the policy says so. Raises what a commit that failed raised."""
+        self.look()
+        decision = self._policy.decide(self._facts(boundary))
+        if decision in {CommitDecision.BEGIN, CommitDecision.WAIT}:
+            watch.lap("other")
+            self.wait()
+            watch.lap("commitWait")
+            self._begin(CommitRequest(boundary))
+            watch.lap("walCommit")
+
+    def make(self, request: CommitRequest) -> None:
+        """A commit, awaited; before it the one in flight."""
+        self.wait()
+        self._begin(request)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the commit in flight is complete; at most the timeout."""
+        self._note(self._coordinator.wait(self._timeout_s, self._stop))
+
+    def look(self) -> None:
+        """Take note of a commit that has completed meanwhile. Raises what one that failed raised."""
+        self._note(self._coordinator.poll())
+
+    def abandon(self) -> None:
+        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        self._coordinator.abandon()
+
+    def close(self) -> None:
+        """Abandon what is in flight; no call follows."""
+        self._coordinator.close()
+
+    def _facts(self, boundary: Boundary) -> CommitFacts:
+        flight = self._coordinator.in_flight
+        return CommitFacts(
+            requested=self._requested,
+            since_last_ms=(time.monotonic() - self._began_at) * 1000,
+            new_batches=self._last_batch != boundary.batch,
+            in_flight_ms=None if flight is None else flight.age_ms,
+            pending_bytes=0 if flight is None else self._fleet.pending_bytes(),
+        )
+
+    def _begin(self, request: CommitRequest) -> None:
+        if self._claim is None:
+            raise AssertionError("a commit belongs to an epoch")
+        self._gate.check_commit()
+        self._requested = False
+        self._began_at, self._last_batch = time.monotonic(), request.boundary.batch
+        self._coordinator.begin(self._claim, request)
+
+    def _note(self, done: Completed | None) -> None:
+        if done is not None:
+            self._failures.reset()
+            self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
+            self._board.update(last_checkpoint=str(done.record.id))

@@ -1,0 +1,116 @@
+"""What the run loop does next: a batch, nothing until a time, or the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.engine.boundary import Boundary
+from penstock.plan.pace import BatchBounds, Pace
+from penstock.plan.positions import Ends
+from penstock.plan.ranges import BatchRanges, plan_ranges
+from penstock.runtime.batch import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch is to run."""
+
+    ranges: BatchRanges
+    latest: Mapping[SystemStreamPartition, int]
+    """The next offset that every input partition will assign, when the batch was planned."""
+    control: Control = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do before `until`, on the monotonic clock, in seconds."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is nothing left to do: the run ends with its last commit."""
+
+
+Next: TypeAlias = Planned | Idle | End
+
+
+class Feed(Protocol):
+    """Chooses the batches of a run. Used by the run loop's thread only.
+
+    What a batch reads depends on the boundary that is passed in and on what the feed finds; after a rewind the next
+    call gets an older boundary.
+    """
+
+    def next(self, boundary: Boundary) -> Next:
+        """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
+        ...
+
+    def ended(self, planned: Planned, took_ms: float, input_bytes: Mapping[tuple[int, int], int]) -> None:
+        """A planned batch has ended.
+
+        Args:
+            took_ms: how long its last run took, with its End.
+            input_bytes: (task, number of the input) -> bytes that were read.
+        """
+        ...
+
+    def remaining(self, boundary: Boundary) -> int | None:
+        """Messages left to read before the end; None if the run has no end."""
+        ...
+
+
+class OffsetFeed:
+    """Batches of offset ranges: whatever is new in the inputs, as much as the pace allows."""
+
+    def __init__(
+        self,
+        ends: Callable[[], Ends],
+        inputs: tuple[SystemStream, ...],
+        bounds: BatchBounds,
+        interval_ms: int,
+        until: Mapping[SystemStreamPartition, int] | None = None,
+    ) -> None:
+        """
+        Args:
+            ends: reads the ends of every input partition.
+            inputs: the input streams in the order of their numbers.
+            interval_ms: how long to idle when there is nothing new.
+            until: the offsets before which the run ends, by input partition; None: it has no end.
+        """
+        self._ends = ends
+        self._inputs = inputs
+        self._bounds = bounds
+        self._interval_s = interval_ms / 1000
+        self._until = until
+        self._pace = Pace.first(bounds)
+
+    def next(self, boundary: Boundary) -> Next:
+        """Ranges from the boundary's positions on, if there is something new.
+
+        Raises:
+            NotFoundError: a partition no longer has its next offset.
+            IncompatibleError: an input has another number of partitions than when the run began.
+        """
+        ends = self._ends()
+        ranges = plan_ranges(boundary.positions, ends, self._pace, self._until)
+        if ranges:
+            latest = {ssp: end.upcoming for ssp, end in ends.items()}
+            return Planned(BatchRanges.group(ranges, self._inputs), latest)
+        return End() if self._until is not None else Idle(time.monotonic() + self._interval_s)
+
+    def ended(self, planned: Planned, took_ms: float, input_bytes: Mapping[tuple[int, int], int]) -> None:
+        """The pace follows how long the batch took and how large its messages were."""
+        ranges = planned.ranges
+        self._pace = self._pace.after(self._bounds, took_ms, ranges.messages, ranges.sizes(input_bytes))
+
+    def remaining(self, boundary: Boundary) -> int | None:
+        """Messages before `until`; one of a broadcast partition counts once for each task."""
+        if self._until is None:
+            return None
+        return sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())

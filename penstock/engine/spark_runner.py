@@ -1,0 +1,144 @@
+"""Runs batches as Spark jobs: one job a run, all in one job group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
+
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.gateway import spark_died
+from penstock.engine.lineage import BatchPlan, run_batch
+from penstock.engine.packages import Shipment
+from penstock.engine.ports import RunBrokenError
+from penstock.engine.prepare import PreparedJob
+from penstock.engine.spark_errors import cause_of
+from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
+from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError
+from penstock.plan.ranges import BatchRanges
+from penstock.runtime.batch import Batch
+from penstock.runtime.reports import Report
+
+logger = logging.getLogger(__name__)
+_QUIET_SECONDS = 60
+_REPORT_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+
+
+class SparkRunner:
+    """The `BatchRunner` of a Spark context."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        job: PreparedJob,
+        shipment: Shipment,
+        directory: ContainerDirectory,
+        stop: threading.Event,
+    ) -> None:
+        """Once `stop` is set, nothing is waited for."""
+        self._context = context
+        self._job = job
+        self._shipment = shipment
+        self._directory = directory
+        self._stop = stop
+        self._group = f"penstock-{job.paths.root}-{job.claim.run_id}"
+        self._grouped = False
+        self._running = False
+        """Whether a Spark job runs, or is about to."""
+
+    def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
+        """See `BatchRunner.run`."""
+        if not self._grouped:  # a property of this thread
+            self._context.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
+            self._grouped = True
+        lanes = self._directory.lanes()
+        try:
+            self._running = True
+            return run_batch(self._context, self._job.topology, lanes, self._plan(epoch, lanes, batch, ranges))
+        except (Py4JJavaError, CapturedException) as error:
+            raise RunBrokenError(cause_of(error)) from error
+        except Exception:
+            self._cancel_group()
+            raise
+        finally:
+            self._running = False
+
+    def _plan(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> BatchPlan:
+        job, shipment = self._job, self._shipment
+        return BatchPlan(
+            SourceStage(shipment.worker_package, lanes, batch, ranges.by_task, epoch),
+            tuple(
+                ContainerStage(stage.number, lanes, shipment.secret, epoch, batch, shipment.tls)
+                for stage in job.topology.container_stages
+            ),
+            None if job.topology.sink is None else SinkStage(shipment.worker_package, lanes, batch, job.writer(epoch)),
+        )
+
+    def cancel(self) -> None:
+        """Cancel the running Spark job, from any thread; there may be none."""
+        if self._running:
+            self._cancel_group()
+
+    def _cancel_group(self) -> None:
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception as error:  # Spark is ending or dead, and its jobs with it: the loop notices that itself
+            logger.debug("the Spark job was not cancelled: %s", error)
+
+    def await_quiet(self) -> None:
+        """No task of an old job of this run may run beside what follows.
+
+        Spark may need `spark.network.timeout` to notice that an executor has ended.
+        """
+        self._cancel_rest()
+        timeout_s = self._quiet_timeout_s()
+        begun = time.monotonic()
+        report_at = begun + _REPORT_SECONDS
+        while active := self._active_tasks():
+            now = time.monotonic()
+            if self._directory.any_lost:
+                raise ContainerLostError(self._directory.loss())
+            if now - begun > timeout_s:
+                raise PenstockTimeoutError(
+                    f"Spark still runs {active} tasks {timeout_s:.0f} s after their job was cancelled. Their executors "
+                    "neither answer nor end: end them, and start the job again"
+                )
+            if now > report_at:
+                logger.warning(
+                    "waiting for %d tasks of the cancelled batch to end in Spark, for at most %.0f s more",
+                    active,
+                    timeout_s - (now - begun),
+                )
+                report_at = now + _REPORT_SECONDS
+            if self._stop.wait(_LOOK_SECONDS):
+                return
+
+    def _cancel_rest(self) -> None:
+        """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
+        status = self._context.statusTracker()
+        if set(status.getJobIdsForGroup(self._group)) & set(status.getActiveJobsIds()):
+            self._cancel_group()
+
+    def _quiet_timeout_s(self) -> float:
+        """As long as Spark takes to notice a lost executor, and some more."""
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        text = self._context.getConf().get("spark.network.timeout", "120s")
+        return float(jvm.org.apache.spark.network.util.JavaUtils.timeStringAsSec(text)) + _QUIET_SECONDS
+
+    def _active_tasks(self) -> int:
+        """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
+        status = self._context.statusTracker()
+        jobs = sorted(status.getJobIdsForGroup(self._group))[-1:]
+        infos = [status.getJobInfo(job) for job in jobs]
+        stages = [status.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage)
+
+    def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
+        """See `BatchRunner.death`: whether Spark's JVM has died."""
+        return spark_died(error, last_checkpoint)
