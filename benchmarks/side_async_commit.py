@@ -10,9 +10,10 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
-from penstock.engine import assembly, launch
-from penstock.engine.commit import CommitRequest, Completed
-from penstock.engine.commits import Commits
+from penstock.driver import assembly
+from penstock.driver.commit import CommitRequest, Completed
+from penstock.driver.commits import Commits
+from penstock.engine import launch
 from penstock.engine.directory import ContainerDirectory
 
 Marks = dict[str, dict[str, float]]

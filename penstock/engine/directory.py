@@ -24,11 +24,11 @@ from penstock.container.protocol import (
     OpenCall,
     StartRun,
 )
+from penstock.driver.ports import Markers, Opening
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.inquiry import inquire
 from penstock.engine.packages import pickled
-from penstock.engine.ports import Markers, Opening
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.assignment import assign_tasks

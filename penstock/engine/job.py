@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.engine.progress import BatchProgress, JobProgress, ProgressBoard
-from penstock.engine.stop import StopRequest
+from penstock.driver.progress import BatchProgress, JobProgress, ProgressBoard
+from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 
 logger = logging.getLogger(__name__)

@@ -20,17 +20,17 @@ from penstock.config.model import JobConfig
 from penstock.container.logs import log_directory
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
-from penstock.engine.assembly import assemble
+from penstock.driver.assembly import assemble
+from penstock.driver.prepare import PreparedJob, prepare
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.stop import StopRequest
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died, stop_context
 from penstock.engine.job import Job
 from penstock.engine.packages import Shipment
-from penstock.engine.prepare import PreparedJob, prepare
-from penstock.engine.progress import ProgressBoard
 from penstock.engine.run_view import log_progress
 from penstock.engine.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.engine.spark_runner import SparkRunner
-from penstock.engine.stop import StopRequest
 from penstock.engine.stop_signals import former_handlers, stop_on_signals
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pyspark import cloudpickle
 
 from penstock.container.tls import TlsIdentity, new_identity
-from penstock.engine.prepare import PreparedJob
+from penstock.driver.prepare import PreparedJob
 from penstock.engine.worker import PackedPackage, WorkerPackage
 from penstock.errors import ConfigError
 

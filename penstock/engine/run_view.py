@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.wording import counted
 
 if TYPE_CHECKING:
+    from penstock.driver.progress import BatchProgress
     from penstock.engine.job import Job
-    from penstock.engine.progress import BatchProgress
 
 PROGRESS_LOGGER = "penstock.progress"
 _LOG_EVERY_S = 5.0

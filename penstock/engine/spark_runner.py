@@ -11,12 +11,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 
+from penstock.driver.ports import RunBrokenError
+from penstock.driver.prepare import PreparedJob
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.packages import Shipment
-from penstock.engine.ports import RunBrokenError
-from penstock.engine.prepare import PreparedJob
 from penstock.engine.spark_errors import cause_of
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError

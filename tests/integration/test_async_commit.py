@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.engine.commit import CommitCoordinator
+from penstock.driver.commit import CommitCoordinator
 from penstock.engine.job import Job
 from penstock.engine.session import create_session
 from penstock.errors import PenstockTimeoutError

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as penstock
-from penstock.engine.progress import JobProgress
+from penstock.driver.progress import JobProgress
 from penstock.engine.session import create_session
 from penstock.state.reading.reader import read_store
 from tests.support import broadcast_app

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
-from penstock.engine.progress import source_progress
+from penstock.driver.progress import source_progress
 from penstock.errors import ConfigError
 from penstock.plan.grouping import group_inputs
 from penstock.plan.pace import Pace

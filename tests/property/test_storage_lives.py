@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import commit
+from penstock.driver import commit
 from penstock.state import restore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup

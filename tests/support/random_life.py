@@ -14,7 +14,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.engine.commit import CommitCoordinator
+from penstock.driver.commit import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.remote_store import RemoteObjectStore

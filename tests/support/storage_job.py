@@ -19,10 +19,10 @@ from penstock.config.load import load_config
 from penstock.container.container import JobPackage
 from penstock.container.protocol import Identity, OpenCall
 from penstock.container.storage import ContainerStorage
-from penstock.engine.boundary import Boundary
-from penstock.engine.commit import CommitCoordinator, CommitRequest, Completed
-from penstock.engine.ports import Fleet as FleetPort
-from penstock.engine.ports import Markers
+from penstock.driver.boundary import Boundary
+from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.driver.ports import Fleet as FleetPort
+from penstock.driver.ports import Markers
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths

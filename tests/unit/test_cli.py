@@ -15,9 +15,9 @@ from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.table import describe
+from penstock.driver.progress import JobProgress, ProgressBoard
+from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
-from penstock.engine.progress import JobProgress, ProgressBoard
-from penstock.engine.stop import StopRequest
 from penstock.errors import ConfigError, NotFoundError
 from tests.support.cli import call, call_json, own_home
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
-from penstock.engine.progress import ProgressBoard
-from penstock.engine.stop import StopRequest
 
 
 def job_until_stopped(error: Exception | None = None) -> tuple[Job, StopRequest]:

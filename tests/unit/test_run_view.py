@@ -8,10 +8,10 @@ import threading
 import pytest
 
 import penstock as ps
+from penstock.driver.progress import JobProgress, ProgressBoard, SourceProgress
+from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
-from penstock.engine.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, log_progress
-from penstock.engine.stop import StopRequest
 from penstock.testing import TestRunner
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.engine.boundary import Boundary
+from penstock.driver.boundary import Boundary
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.positions import Ends
 from penstock.plan.ranges import BatchRanges, plan_ranges

@@ -6,13 +6,13 @@ import threading
 import time
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.engine.boundary import Boundary
-from penstock.engine.commit import CommitCoordinator, CommitRequest, Completed
-from penstock.engine.commit_policy import CommitDecision, CommitFacts, CommitPolicy
-from penstock.engine.failures import Failures
-from penstock.engine.lease_gate import LeaseGate
-from penstock.engine.ports import Fleet
-from penstock.engine.progress import ProgressBoard, Stopwatch
+from penstock.driver.boundary import Boundary
+from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.driver.commit_policy import CommitDecision, CommitFacts, CommitPolicy
+from penstock.driver.failures import Failures
+from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.ports import Fleet
+from penstock.driver.progress import ProgressBoard, Stopwatch
 
 
 class Commits:

@@ -11,13 +11,13 @@ import threading
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.engine.boundary import Boundary
-from penstock.engine.commit import CommitRequest
-from penstock.engine.commits import Commits
-from penstock.engine.failures import Failures
-from penstock.engine.ports import BatchRunner, Fleet, Opening
-from penstock.engine.prepare import PreparedJob
-from penstock.engine.progress import ProgressBoard
+from penstock.driver.boundary import Boundary
+from penstock.driver.commit import CommitRequest
+from penstock.driver.commits import Commits
+from penstock.driver.failures import Failures
+from penstock.driver.ports import BatchRunner, Fleet, Opening
+from penstock.driver.prepare import PreparedJob
+from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError, RetryableError
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.engine.batch_runs import BatchRuns
-from penstock.engine.commit import CommitCoordinator
-from penstock.engine.commit_policy import CommitPolicy
-from penstock.engine.commits import Commits
-from penstock.engine.epochs import Epochs
-from penstock.engine.failures import Failures
-from penstock.engine.feed import Feed, OffsetFeed
-from penstock.engine.lease_gate import LeaseGate
-from penstock.engine.ports import BatchRunner, Fleet
-from penstock.engine.prepare import PreparedJob
-from penstock.engine.progress import ProgressBoard
-from penstock.engine.reporter import ProgressReporter
-from penstock.engine.run_loop import RunLoop, RunParts
-from penstock.engine.stop import StopRequest
+from penstock.driver.batch_runs import BatchRuns
+from penstock.driver.commit import CommitCoordinator
+from penstock.driver.commit_policy import CommitPolicy
+from penstock.driver.commits import Commits
+from penstock.driver.epochs import Epochs
+from penstock.driver.failures import Failures
+from penstock.driver.feed import Feed, OffsetFeed
+from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.ports import BatchRunner, Fleet
+from penstock.driver.prepare import PreparedJob
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.reporter import ProgressReporter
+from penstock.driver.run_loop import RunLoop, RunParts
+from penstock.driver.stop import StopRequest
 from penstock.metadata.lease import LeaseKeeper
 from penstock.plan.pace import BatchBounds
 

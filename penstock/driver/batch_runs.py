@@ -6,10 +6,10 @@ import threading
 import time
 from dataclasses import dataclass
 
-from penstock.engine.commits import Commits
-from penstock.engine.failures import Failures
-from penstock.engine.feed import Planned
-from penstock.engine.ports import BatchRunner, Fleet, RunBrokenError
+from penstock.driver.commits import Commits
+from penstock.driver.failures import Failures
+from penstock.driver.feed import Planned
+from penstock.driver.ports import BatchRunner, Fleet, RunBrokenError
 from penstock.errors import KINDS, ContainerLostError, PenstockError, RetryableError, UserCodeError
 from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.engine.batch_runs import GoodRun
-from penstock.engine.boundary import Boundary
-from penstock.engine.commits import Commits
-from penstock.engine.feed import Feed, Planned
-from penstock.engine.ports import Fleet
-from penstock.engine.prepare import PreparedJob
-from penstock.engine.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
+from penstock.driver.batch_runs import GoodRun
+from penstock.driver.boundary import Boundary
+from penstock.driver.commits import Commits
+from penstock.driver.feed import Feed, Planned
+from penstock.driver.ports import Fleet
+from penstock.driver.prepare import PreparedJob
+from penstock.driver.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
 
 
 class ProgressReporter:

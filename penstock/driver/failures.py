@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from penstock.engine.ports import BatchRunner, Fleet
-from penstock.engine.progress import ProgressBoard
+from penstock.driver.ports import BatchRunner, Fleet
+from penstock.driver.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)

@@ -11,18 +11,18 @@ import logging
 import time
 from dataclasses import dataclass
 
-from penstock.engine.batch_runs import BatchRuns
-from penstock.engine.boundary import Boundary
-from penstock.engine.commit import CommitRequest
-from penstock.engine.commits import Commits
-from penstock.engine.epochs import Epochs
-from penstock.engine.failures import Failures
-from penstock.engine.feed import End, Feed, Idle, Planned
-from penstock.engine.lease_gate import LeaseGate
-from penstock.engine.ports import Fleet
-from penstock.engine.progress import ProgressBoard, Stopwatch
-from penstock.engine.reporter import ProgressReporter
-from penstock.engine.stop import StopRequest
+from penstock.driver.batch_runs import BatchRuns
+from penstock.driver.boundary import Boundary
+from penstock.driver.commit import CommitRequest
+from penstock.driver.commits import Commits
+from penstock.driver.epochs import Epochs
+from penstock.driver.failures import Failures
+from penstock.driver.feed import End, Feed, Idle, Planned
+from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.ports import Fleet
+from penstock.driver.progress import ProgressBoard, Stopwatch
+from penstock.driver.reporter import ProgressReporter
+from penstock.driver.stop import StopRequest
 from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
