@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, WriterIdentity
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,8 @@ class PreparedJob:
         return WriterIdentity(f"{self.paths.root}-{self.uid}", epoch)
 
     def fence_outputs(self, epoch: int) -> None:
-        """From now on no older epoch can append to an output."""
-        for stream in self.streams.outputs:
+        """From now on no older epoch can append to an output whose system fences writers."""
+        for stream in self.streams.fenced_outputs:
             self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
 
     def markers_of(self, record: CheckpointRecord) -> Markers:
@@ -137,6 +140,11 @@ def prepare(
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),
     )
+    for stream in set(streams.outputs) - set(streams.fenced_outputs):
+        logger.warning(
+            "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
+            stream,
+        )
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")

@@ -52,6 +52,11 @@ class JobStreams:
         retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}
         return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least, retention)
 
+    @property
+    def fenced_outputs(self) -> tuple[SystemStream, ...]:
+        """The outputs that refuse what an older epoch appends."""
+        return tuple(stream for stream in self.outputs if self.systems[stream.system].fences)
+
     def input_partitions(self) -> list[SystemStreamPartition]:
         """Every partition of every input. Raises NotFoundError if an input does not exist."""
         return [

@@ -32,14 +32,16 @@ class OutputWriters:
         self._writers: dict[str, SystemWriter] = {}
 
     def append(self, records: OutputRecords) -> None:
-        """Append to every partition; see `SystemWriter.append_all`."""
+        """Append to every partition, to those of one system in one transaction."""
         by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
         for ssp, own in records.items():
             by_system.setdefault(ssp.system, {})[ssp] = own
         for system, part in sorted(by_system.items()):
             if system not in self._writers:
                 self._writers[system] = self._systems[system].writer(self._identity)
-            self._writers[system].append_all(part)
+            with self._writers[system].begin() as transaction:
+                for ssp, own in part.items():
+                    transaction.append(ssp, own)
 
     def close(self) -> None:
         """Close the writers. The next append opens new ones."""

@@ -7,9 +7,10 @@ ranges are half-open, `[start, end)`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from itertools import chain
+from typing import ClassVar, Self, TypeAlias
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -37,7 +38,8 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The messages of one partition with `start <= offset < end`."""
+    """The messages of one partition with `start <= offset < end`. Its length is how many there are at most; it is
+    the number of messages where a system has `dense_offsets`."""
 
     ssp: SystemStreamPartition
     start: int
@@ -145,12 +147,14 @@ class SystemAdmin(ABC):
         """
         return startpoint.apply(ssp, _OffsetResolver(self, clamp=clamp))
 
-    @abstractmethod
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         """From now on refuse appends of the same writer name with a smaller epoch, in every partition.
 
-        Raises FencedError if a larger epoch of this name was seen.
+        Raises:
+            FencedError: a larger epoch of this name was seen.
+            IncompatibleError: the system cannot do it (`System.fences`).
         """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not fence writers")
 
     def own(self, stream: str, owner: str) -> str:
         """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
@@ -282,6 +286,65 @@ class SystemReader(ABC):
         """Release what is open. No call follows."""
 
 
+class WriterTransaction(ABC):
+    """Records for several partitions. As a context manager it commits at the end, and aborts after an error."""
+
+    @abstractmethod
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
+        """Add records, behind those added to the partition before. They may be taken as late as in `commit`.
+
+        Raises FencedError if a larger epoch of this writer's name was seen; `commit` may be the one to find it out.
+        """
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Make all records durable and readable, each partition's in one atomic step, and where the system commits
+        atomically (`System.commits_atomically`) all partitions' in one.
+
+        It returns, or raises, only once nothing is under way. Of several errors it raises one that is no
+        RetryableError if there is one. After an error each partition has all of its records or none.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop what was added, before a commit or after one that failed. The writer can begin again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.abort()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.abort()
+            raise
+
+
+class AppendedAtCommit(WriterTransaction):
+    """A transaction that sends nothing before its commit, which is one call."""
+
+    def __init__(self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], object]) -> None:
+        """`append` appends to every partition, and does what `commit` promises."""
+        self._append = append
+        self._parts: dict[SystemStreamPartition, list[Iterable[RawRecord]]] = {}
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
+        """Keep the records for the commit."""
+        self._parts.setdefault(ssp, []).append(records)
+
+    def commit(self) -> None:
+        """Append everything."""
+        parts, self._parts = self._parts, {}
+        self._append({ssp: chain.from_iterable(records) for ssp, records in parts.items()})
+
+    def abort(self) -> None:
+        """Forget everything."""
+        self._parts.clear()
+
+
 class SystemWriter(ABC):
     """Appends. Used by one thread."""
 
@@ -292,15 +355,28 @@ class SystemWriter(ABC):
         They are taken one by one: what they come from need not hold all of them. If it raises, nothing is appended.
         With no records it takes over from older epochs as any append does, and returns the upcoming offset.
 
-        Raises FencedError if a larger epoch of this writer's name was seen, checked in the same transaction.
+        Where the system fences (`System.fences`), it raises FencedError if a larger epoch of this writer's name was
+        seen, checked in the same transaction.
         """
 
-    def append_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
-        """Append to several partitions, to each as `append` does; in no order, in parallel where the system can.
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions, those of a task's outputs. One transaction of a writer at a time.
 
-        It returns, or raises, only once no append is under way. Of several errors it raises one that is no
-        RetryableError if there is one; the other partitions may have been appended to.
+        Example:
+            >>> from penstock.api.ssp import SystemStreamPartition
+            >>> from penstock.system.memory import MemorySystem
+            >>> system = MemorySystem("m")
+            >>> system.admin().create_stream("out", 2)
+            True
+            >>> with system.writer(None).begin() as transaction:
+            ...     for partition in range(2):
+            ...         transaction.append(SystemStreamPartition("m", "out", partition), [(0, b"key", b"value")])
+            >>> [ends.upcoming for ends in system.admin().offsets("out").values()]
+            [1, 1]
         """
+        return AppendedAtCommit(self._append_one_by_one)
+
+    def _append_one_by_one(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
         for ssp in sorted(records):
             self.append(ssp, records[ssp])
 
@@ -343,11 +419,19 @@ class System(ABC):
         """
         raise ConfigError(f"{cls.__module__}:{cls.__qualname__} cannot be configured: it has no method `configured`")
 
+    dense_offsets: ClassVar[bool] = False
+    """Whether offsets have no gaps, so that a range holds as many messages as it is long. Where it is False, messages
+    are counted when they are read."""
+    fences: ClassVar[bool] = False
+    """Whether a larger epoch of a writer's name refuses the smaller ones (`SystemAdmin.fence`). Where it is False, a
+    driver that lost its job to another may still append to outputs."""
     compacts_on_request: ClassVar[bool] = False
     """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
     cleaner does, cannot hold what must be readable up to an offset exactly."""
     retains: ClassVar[bool] = False
     """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
+    commits_atomically: ClassVar[bool] = False
+    """Whether a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
     fetches ahead, a reader is used again only for the range of its partition that begins where its last one ended."""

@@ -27,6 +27,7 @@ from penstock.system._ranges import check_call, check_inside, missing, take_chun
 from penstock.system._sqlite import ConnectionPool, in_parallel, stored_integer, transaction
 from penstock.system.base import (
     CHUNK_BYTES,
+    AppendedAtCommit,
     OffsetRange,
     PartitionOffsets,
     RawMessage,
@@ -36,6 +37,7 @@ from penstock.system.base import (
     SystemReader,
     SystemWriter,
     WriterIdentity,
+    WriterTransaction,
     check_options,
 )
 
@@ -75,6 +77,8 @@ class LocalSystem(System):
     root: str
     busy_timeout_ms: int = 30_000
 
+    dense_offsets: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
     retains: ClassVar[bool] = True
@@ -393,17 +397,21 @@ class LocalWriter(SystemWriter):
         self._close_oldest()
         return first
 
-    def append_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
-        """See `SystemWriter.append_all`. In parallel, because a disk syncs many files in the time of one."""
-        pools = {ssp: self._pool_of(ssp) for ssp in records}
-        in_parallel(lambda ssp: self._append(pools[ssp], ssp, records[ssp]), sorted(records))
-        self._close_oldest()
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions. Its commit is one transaction of SQLite for each of them."""
+        return AppendedAtCommit(self._append_to_all)
 
     def close(self) -> None:
         """Close the files."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
+
+    def _append_to_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
+        """In parallel, because a disk syncs many files in the time of one."""
+        pools = {ssp: self._pool_of(ssp) for ssp in records}
+        in_parallel(lambda ssp: self._append(pools[ssp], ssp, records[ssp]), sorted(records))
+        self._close_oldest()
 
     def _append(self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         path = self._files.partition_path(ssp)

@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from penstock.system._local_files import check_stream_name
 from penstock.system._ranges import Compacted, check_call, check_inside, missing, take_chunk
 from penstock.system.base import (
     CHUNK_BYTES,
+    AppendedAtCommit,
     OffsetRange,
     PartitionOffsets,
     RawMessage,
@@ -25,6 +27,7 @@ from penstock.system.base import (
     SystemReader,
     SystemWriter,
     WriterIdentity,
+    WriterTransaction,
     check_options,
 )
 from penstock.wording import counted
@@ -61,8 +64,11 @@ class MemorySystem(System):
     It cannot be pickled: a copy in another process would silently be another system.
     """
 
+    dense_offsets: ClassVar[bool] = True
+    fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
+    commits_atomically: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
         if not name or "." in name:
@@ -299,30 +305,48 @@ class MemoryWriter(SystemWriter):
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
-        records = list(records)
-        for record in records:
-            _check_record(record)
-        with self._system.lock:
-            partition = self._system.partition(ssp)
-            if self._identity is not None:
-                _raise_fence(partition, ssp, self._identity)
-            first = partition.upcoming
-            partition.messages.extend((offset, *record) for offset, record in enumerate(records, first))
-            partition.upcoming += len(records)
-            return first
+        return self._append_to_all({ssp: records})[ssp]
+
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions. Its commit is one step for all of them."""
+        return AppendedAtCommit(self._append_to_all)
 
     def close(self) -> None:
         """Nothing is held."""
 
+    def _append_to_all(
+        self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]
+    ) -> dict[SystemStreamPartition, int]:
+        """The offset of each partition's first record."""
+        taken = {ssp: list(own) for ssp, own in records.items()}
+        for record in chain.from_iterable(taken.values()):
+            _check_record(record)
+        with self._system.lock:
+            partitions = {ssp: self._system.partition(ssp) for ssp in taken}
+            if self._identity is not None:
+                for ssp, partition in partitions.items():
+                    _check_fence(partition, ssp, self._identity)
+                for partition in partitions.values():
+                    partition.fences[self._identity.name] = self._identity.epoch
+            firsts = {ssp: partition.upcoming for ssp, partition in partitions.items()}
+            for ssp, partition in partitions.items():
+                partition.messages.extend((offset, *record) for offset, record in enumerate(taken[ssp], firsts[ssp]))
+                partition.upcoming += len(taken[ssp])
+            return firsts
+
 
 def _raise_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+    _check_fence(partition, ssp, writer)
+    partition.fences[writer.name] = writer.epoch
+
+
+def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
     seen = partition.fences.get(writer.name, writer.epoch)
     if seen > writer.epoch:
         raise FencedError(
             f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
             f"{ssp.partition}: epoch {seen} has taken over. Stop this run"
         )
-    partition.fences[writer.name] = writer.epoch
 
 
 def _check_record(record: RawRecord) -> None:

@@ -273,6 +273,14 @@ class HookedSystem(System):
         self._after = after
 
     @property
+    def dense_offsets(self) -> bool:  # type: ignore[override]
+        return self._inner.dense_offsets
+
+    @property
+    def fences(self) -> bool:  # type: ignore[override]
+        return self._inner.fences
+
+    @property
     def compacts_on_request(self) -> bool:  # type: ignore[override]  # the wrapped one's
         return self._inner.compacts_on_request
 

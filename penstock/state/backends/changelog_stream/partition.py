@@ -73,12 +73,18 @@ def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> Sys
     system = systems.get(stream.system)
     if system is None:
         raise ConfigError(
-            f"there is no system `{stream.system}` for the changelog `{stream}`: set `systems.{stream.system}.type`"
+            f"there is no system `{stream.system}` for the changelog `{stream}`: set "
+            f"`systems.{stream.system}.samza.factory`"
         )
     if not system.compacts_on_request:
         raise ConfigError(
             f"the changelog `{stream}` cannot be on the system `{stream.system}`: it drops records in its own time, "
             "so a marker might not restore what it stands for. Name a stream of another system, such as `local`"
+        )
+    if not system.fences:
+        raise ConfigError(
+            f"the changelog `{stream}` cannot be on the system `{stream.system}`: it does not fence writers, so a "
+            "driver that lost the job might write into it. Name a stream of another system, such as `local`"
         )
     return system
 

@@ -1,0 +1,27 @@
+"""What every system promises; `penstock.testing.system_contract` is its public name."""
+
+from __future__ import annotations
+
+from penstock.testing.contracts.systems.commits import CommitContract
+from penstock.testing.contracts.systems.compaction import CompactionContract
+from penstock.testing.contracts.systems.dense import DenseOffsetsContract
+from penstock.testing.contracts.systems.fencing import FencingContract
+from penstock.testing.contracts.systems.reading import ReadingContract
+from penstock.testing.contracts.systems.retention import RetentionContract
+from penstock.testing.contracts.systems.streams import StreamsContract
+
+
+class SystemContract(
+    StreamsContract,
+    ReadingContract,
+    DenseOffsetsContract,
+    CommitContract,
+    FencingContract,
+    RetentionContract,
+    CompactionContract,
+):
+    """Inherit, and give a `system` fixture: a new, empty system for every test.
+
+    What a system promises beyond the rest, its flags say (`System.dense_offsets`, `fences`, `commits_atomically`,
+    `readers_seek`, `retains`, `compacts_on_request`). The tests of a flag that is not set are skipped.
+    """

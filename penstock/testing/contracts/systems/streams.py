@@ -1,0 +1,110 @@
+"""Making, finding and deleting streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.system.base import (
+    PartitionOffsets,
+    System,
+    SystemAdmin,
+    WriterIdentity,
+)
+from penstock.testing.contracts.systems.room import (
+    STREAM,
+    SystemRoom,
+    append,
+    read,
+    read_all,
+    records,
+    ssp,
+)
+
+
+class StreamsContract(SystemRoom):
+    """For every system."""
+
+    def test_create_makes_an_empty_stream(self, admin: SystemAdmin) -> None:
+        assert admin.create_stream(STREAM, 3) is True
+        assert admin.partition_count(STREAM) == 3
+        assert admin.offsets(STREAM) == dict.fromkeys(range(3), PartitionOffsets(0, 0))
+        assert admin.offsets(STREAM)[0].newest is None
+
+    def test_create_again_changes_nothing(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        append(system, ssp(system, 1), records(0, 4))
+        assert admin.create_stream(STREAM, 2) is False
+        assert [message[1:] for message in read_all(system, ssp(system, 1))] == records(0, 4)
+
+    def test_create_with_another_count_is_refused(self, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        with pytest.raises(IncompatibleError, match=r"2 partitions; 3 were"):
+            admin.create_stream(STREAM, 3)
+        assert admin.partition_count(STREAM) == 2
+
+    @pytest.mark.parametrize("partitions", [0, -1])
+    def test_a_stream_has_partitions(self, admin: SystemAdmin, partitions: int) -> None:
+        with pytest.raises(ConfigError):
+            admin.create_stream(STREAM, partitions)
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a", "a\0b", "a b", "a\n", "x" * 250])
+    def test_bad_names_are_refused(self, admin: SystemAdmin, name: str) -> None:
+        with pytest.raises(ConfigError, match="cannot be a stream's name"):
+            admin.create_stream(name, 1)
+        with pytest.raises(ConfigError):
+            admin.partition_count(name)
+
+    def test_a_stream_that_is_not_there(self, system: System, admin: SystemAdmin) -> None:
+        for look in (admin.partition_count, admin.offsets, lambda s: admin.fence(s, WriterIdentity("job", 1))):
+            with pytest.raises(NotFoundError, match=rf"penstock stream create {system.name}\.{STREAM} --partitions N"):
+                look(STREAM)
+        for step in (self._read_all, self._append_one, self._seek):
+            with pytest.raises(NotFoundError, match="does not exist"):
+                step(system, ssp(system, 0))
+
+    def test_a_partition_that_is_not_there(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        for step in (self._read_all, self._append_one, self._seek):
+            for partition in (2, -1):
+                with pytest.raises(NotFoundError, match=f"0 to 1, not {partition}"):
+                    step(system, ssp(system, partition))
+
+    def test_a_partition_of_another_system(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        for step in (self._read_all, self._append_one, self._seek):
+            with pytest.raises(ConfigError, match="elsewhere"):
+                step(system, SystemStreamPartition("elsewhere", STREAM, 0))
+
+    def test_streams_are_listed_and_deleted(self, system: System, admin: SystemAdmin) -> None:
+        assert admin.streams() == []
+        for name in ("b.2", "a"):
+            admin.create_stream(name, 2)
+        assert admin.streams() == ["a", "b.2"]
+        append(system, SystemStreamPartition(system.name, "a", 0), records(0, 3))
+        admin.delete_stream("a")
+        assert admin.streams() == ["b.2"]
+        for call in (admin.partition_count, admin.delete_stream):
+            with pytest.raises(NotFoundError):
+                call("a")
+        assert admin.create_stream("a", 1)
+        assert admin.offsets("a")[0].upcoming == 0
+
+    def test_a_writer_does_not_write_into_a_deleted_stream(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(None)
+        writer.append(ssp(system, 0), records(0, 1))
+        admin.delete_stream(STREAM)
+        with pytest.raises(NotFoundError):
+            writer.append(ssp(system, 0), records(1, 1))
+        writer.close()
+
+    def _read_all(self, system: System, where: SystemStreamPartition) -> None:
+        read(system, where, 0, 1)
+
+    def _append_one(self, system: System, where: SystemStreamPartition) -> None:
+        append(system, where, records(0, 1))
+
+    def _seek(self, system: System, where: SystemStreamPartition) -> None:
+        system.admin().offset_at_time(where, 0)
