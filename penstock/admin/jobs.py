@@ -40,7 +40,7 @@ class FoundJob:
 def open_job(name: str, file: Path | None, assignments: list[str] | None) -> Iterator[FoundJob]:
     """The job of a name under the configured `job.root`, which is only read.
 
-    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a name of its own), the first one counts;
+    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first one counts;
     the other is `a-1-1`.
 
     Raises:

@@ -72,7 +72,7 @@ class Application:
         return f"<{type(self).__name__} {self.name}: {told or 'empty'}>"
 
     def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Declare a store. Default serdes: String keys, Json values. Every task gets an instance of its own.
+        """Declare a store. Default serdes: String keys, Json values. Every task gets a separate instance.
 
         Choose the key's serde by what `range` is to sort by: text (`String`), numbers (`Integer`, `Long`, `Double`), or
         several fields (`Tuple`). JSON keys have no ranges.

@@ -16,7 +16,7 @@ D = TypeVar("D")
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A declared store: its name and serdes. Every task has an instance of its own."""
+    """A declared store: its name and serdes. Every task has a separate instance."""
 
     name: str
     key_serde: Serde[Any]

@@ -124,7 +124,7 @@ def _repeats(record: CheckpointRecord, origin: CheckpointRecord, writers: Mappin
     if parent is None or parent < origin.id:  # it went back behind it
         return False
     start = record.kind_detail == "start" and not record.consumed_startpoints
-    # A checkpoint made by hand ends a run too, under a claim of its own, and may have other state.
+    # A checkpoint made by hand ends a run too, under a separate claim, and may have other state.
     stop = record.ended is not None and writers.get(parent) == record.writer
     same = record.batch == origin.batch and record.next_offsets == origin.next_offsets
     return (start or stop) and same and record.stores == origin.stores
@@ -194,7 +194,7 @@ def not_linear(records: Mapping[int, Record], damaged: Mapping[int, str]) -> dic
 def faults(
     records: Mapping[int, Record], damaged: Mapping[int, str], void: Collection[int], end: int
 ) -> dict[int, str]:
-    """Slot -> why the log cannot be gone on from: what is damaged or missing and is needed.
+    """Slot -> why the log cannot be continued: what is damaged or missing and is needed.
 
     Needed are the checkpoints that the last list keeps, and every slot behind that list, except what never held.
     """

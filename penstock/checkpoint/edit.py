@@ -118,7 +118,7 @@ def refuse_outside(
 ) -> None:
     """Raise IncompatibleError, naming all of them, if partitions cannot be read from their new offsets.
 
-    `ends` are those the systems told; streams in `unknown` could not be asked and are not judged.
+    `ends` are those the systems reported; streams in `unknown` could not be asked and are not judged.
     """
     judged = [change for change in changes if change.ssp.system_stream not in unknown]
     problems = [text for change in judged if (text := _misfit(change, ends.get(change.ssp))) is not None]

@@ -104,7 +104,7 @@ def _message(number: int, line: str) -> tuple[CheckpointLogKey, str | None]:
         document = orjson.loads(line)
         key, value = document["key"], document["value"]
         if not (isinstance(key, str) and isinstance(value, str | None)):
-            raise CorruptError("key and value have to be texts, each the JSON of its own that Samza writes")
+            raise CorruptError("key and value have to be texts, each the JSON that Samza writes")
         return CheckpointLogKey.decode(key), value
     except CorruptError as error:
         raise CorruptError(f"line {number}: {error}") from error

@@ -17,7 +17,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 
 OnDamage: TypeAlias = Literal["raise", "report"]
-"""Whether a log that cannot simply be gone on from is an error, or is told in the view's `faults`."""
+"""Whether a log that cannot be continued raises, or is reported in the view's `faults`."""
 
 _READS = 4
 
@@ -31,7 +31,7 @@ class CheckpointLog:
     Why pruning, which makes slots free again, lets no stopped driver go on:
 
     * An owner writes only into the slot after the last one it knows. The first record there that is not its own is the
-      claim that fenced it, because whoever takes the job over claims first; and claims are never deleted.
+      claim that fenced it, because the driver that takes the job over claims first; and claims are never deleted.
     * If that slot held a record of its own whose reply was lost, and which was pruned meanwhile, it can only make the
       very same record once more: after an append of unknown outcome no other record is taken. It is then one that is
       not retained, and the owner finds the claim behind it with the next one.
@@ -56,7 +56,7 @@ class CheckpointLog:
         self._collected: set[int] = set()
         """Slots that `prune` was called for and that are not free yet."""
         self._accepted: frozenset[int] = frozenset()
-        """Faulty slots that this owner was told to go on from."""
+        """Faulty slots that this owner was asked to continue from."""
         self._fenced: str | None = None
 
     def read(self, on_damage: OnDamage = "raise") -> LogView:
@@ -91,7 +91,7 @@ class CheckpointLog:
         """Append a claim with the next epoch; from then on this object may append checkpoints, and no older owner.
 
         Made at a driver's start, at every rewind and by every command that changes the log, before anything is
-        chosen to be restored. A first claim comes after whoever claims at the same time. A later claim of the same
+        chosen to be restored. A first claim comes after all claims of the same time. A later claim of the same
         object, at a rewind, is made only if the log is still its own: a driver that slept must not take back a job
         that another one holds by now.
 
@@ -198,7 +198,7 @@ class CheckpointLog:
     def _counts(self, claim: Claim, slot: int) -> bool:
         """Whether the claim was put at the end of the log, and not in a slot that was freed.
 
-        Behind the end there is nothing yet, or whoever claimed next, in a slot that is never freed: there this object
+        Behind the end there is nothing yet, or the next claim, in a slot that is never freed: there this object
         finds that it is fenced.
         """
         view = self.read()

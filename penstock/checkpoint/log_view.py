@@ -19,8 +19,8 @@ class LogView:
     """What the log says, by slot and ascending.
 
     `records` are those that can be read and are in their place. `damaged` are the others, with what is wrong.
-    `void` are claims that never held (`decide.void_claims`). `faults` are the slots for which the log cannot simply be
-    gone on from, with the reason: damage and holes where a record is needed. `end` is the next free slot.
+    `void` are claims that never held (`decide.void_claims`). `faults` are the slots at which the log
+    cannot be continued, with the reason: damage and holes where a record is needed. `end` is the next free slot.
     """
 
     records: Mapping[int, Record]
@@ -68,7 +68,7 @@ class LogView:
 
     @property
     def owner(self) -> Claim | None:
-        """The last claim: whoever made it owns the job."""
+        """The last claim: its writer owns the job."""
         return next(reversed(self.claims), None)
 
     @property

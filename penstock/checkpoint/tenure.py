@@ -1,4 +1,4 @@
-"""Holding a job: the lease, renewed in the background, and the run that whoever holds it continues."""
+"""Holding a job: the lease, renewed in the background, and the run that its holder continues."""
 
 from __future__ import annotations
 

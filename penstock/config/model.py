@@ -109,7 +109,7 @@ class StateSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """`stores.<name>.*`, with the job-wide values where the store has none of its own."""
+    """`stores.<name>.*`, with the job-wide values where the store has none."""
 
     name: str
     factory: EngineKind

@@ -1,4 +1,4 @@
-"""Answers to keys that Samza has and Penstock does not, for whoever brings a configuration along."""
+"""Answers to keys that Samza has and Penstock does not, for users who bring a configuration along."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Kind(ABC, Generic[T]):
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What a value must be, as it stands in error messages and in the reference."""
+        """What a value must be, as error messages and the reference show it."""
 
     @abstractmethod
     def read(self, text: str) -> T:

@@ -80,7 +80,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it anew for each packet
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
     stop.wait()
     # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
     for server in servers:

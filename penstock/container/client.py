@@ -129,7 +129,7 @@ class ContainerClient:
         self._client.close()
 
     def listen(self, on_lost: Callable[[ContainerClient], None]) -> None:
-        """Follow the container's beats on a thread of its own, until the stream ends."""
+        """Follow the container's beats on a separate thread, until the stream ends."""
 
         def run() -> None:
             try:

@@ -115,8 +115,8 @@ class TaskCommitManager:
         self._release_copies()
 
     def _publish(self, store: str, copy: StoreCopy, checkpoint_id: CheckpointId) -> None:
-        """Keep a copy on this host. Without it a restart takes longer, so a failure is only told."""
-        # The published folder is a second set of links: whoever still reads this copy keeps its own.
+        """Keep a copy on this host. Without it a restart takes longer, so a failure is only logged."""
+        # The published folder is a second set of links: a reader of this copy keeps its links.
         linked = copy.directory.with_name(f"{copy.directory.name}-link")
         try:
             shutil.rmtree(linked, ignore_errors=True)

@@ -76,7 +76,7 @@ class RunningAttempt:
     def stalled_seconds(self, now: float) -> float:
         """How long the attempt has been processing one message, as far as calls of this from time to time tell.
 
-        Without the lock: whoever holds it may be stuck.
+        Without the lock: its holder may be stuck.
         """
         since = self._busy_since
         if since is None:

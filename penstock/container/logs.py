@@ -151,7 +151,7 @@ class _Stream(io.RawIOBase):
         return size
 
 
-# For whoever asks what became of a container.
+# For callers that ask what became of a container.
 
 
 def exit_status(log: Path, wait_s: float) -> int | None:

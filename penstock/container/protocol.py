@@ -40,7 +40,7 @@ class ContainerAddress:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """How to start a container. Goes to its standard input, so that the secret stands in no process list."""
+    """How to start a container. Goes to its standard input, so that no process list shows the secret."""
 
     run_id: str
     secret: str

@@ -144,10 +144,10 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         return run
 
     def _open(self, body: bytes) -> Iterator[bytes]:
-        """Restores on a thread of its own, so that progress can be streamed meanwhile."""
+        """Restores on a separate thread, so that progress can be streamed meanwhile."""
         size = int.from_bytes(body[:4], "big")
         call = load(OpenCall, body[4 : 4 + size])
-        package: JobPackage = read_shipped(body[4 + size :])  # only whoever has the secret comes this far
+        package: JobPackage = read_shipped(body[4 + size :])  # only callers with the secret come this far
         progress: SimpleQueue[int] = SimpleQueue()
         failure: list[BaseException] = []
         notes: list[str] = []

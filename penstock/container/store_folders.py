@@ -13,7 +13,7 @@ from penstock.state.engines.open import open_engine, open_restored
 
 
 def stores_directory(config: JobConfig, job_uid: str) -> Path:
-    """The folder of a job's stores on a host. A job that was deleted and made anew has another one."""
+    """The folder of a job's stores on a host. A job that was deleted and created again has another one."""
     return Path(config.job.logged_store_base_dir) / f"{config.job.name}-{config.job.id}-{job_uid}"
 
 

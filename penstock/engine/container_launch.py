@@ -69,7 +69,7 @@ class ContainerLauncher:
         (`newcomers`).
 
         Raises:
-            ContainerLostError: a container did not start, or the run is told to end.
+            ContainerLostError: a container did not start, or the run was asked to end.
             PenstockTimeoutError: there is no executor.
         """
         start_s = self._settings.start_timeout_ms / 1000
@@ -102,7 +102,7 @@ class ContainerLauncher:
                 logger.warning("%s: waiting for the others", self._state(found, reasons))
                 report_at = now + _REPORT_SECONDS
             if self._abort.wait(_POLL_SECONDS):
-                raise ContainerLostError("the run is told to end at once")
+                raise ContainerLostError("the run was asked to end at once")
         self._expected = len(_executors_of(found))
         self._started = True
         return list(found.values())

@@ -366,7 +366,7 @@ def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) ->
             if client.lost is not None:
                 return ContainerLostError(f"container {client.address.container}: {client.lost}")
             if abort.is_set():
-                return ContainerLostError("the run is told to end at once")
+                return ContainerLostError("the run was asked to end at once")
 
 
 def _plain(markers: Markers, tasks: Iterable[int]) -> dict[str, dict[str, dict[str, str]]]:

@@ -50,7 +50,7 @@ def _write(batch: pa.RecordBatch, stream: BinaryIO) -> None:
 
 
 def _read_length(stream: BinaryIO) -> int | None:
-    """Of the next frame. None at the end, which a worker is told and the driver sees."""
+    """The length of the next frame. None at the end, which the stream tells a worker and the driver sees."""
     head = stream.read(_LENGTH.size)
     if not head:
         return None

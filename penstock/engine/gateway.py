@@ -188,7 +188,7 @@ def _is_broken(error: BaseException | None) -> bool:
 
 
 def forget() -> None:
-    """The JVM is dead: the next session of this process gets one of its own."""
+    """The JVM is dead: the next session of this process gets a new one."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     if context is not None:
         server: Any = getattr(context, "_accumulatorServer", None)

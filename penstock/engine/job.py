@@ -17,7 +17,7 @@ _CANCEL_SECONDS = 0.2
 
 
 class Job:
-    """A job that was started. Its run loop has a thread of its own.
+    """A job that was started. Its run loop has a separate thread.
 
     Get one from `app.run(...)`. All methods may be called from any thread. As a context manager it stops at the end
     of the block, with a last commit, and waits for it:
@@ -25,7 +25,7 @@ class Job:
         with app.run(config) as job:
             job.await_termination(60)
 
-    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program has handlers of its own for them:
+    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself:
     the first one ends it after the current batch, with a last commit, a second one at once. `await_termination` then
     returns; a program that never asks whether its job has ended is ended itself once the job has.
     """
@@ -62,7 +62,7 @@ class Job:
                 logger.error("job %s failed: %s", self.name, self._error)
 
     def start(self, body: Callable[[], None], cancel: Callable[[], None]) -> None:
-        """Run the body on a thread of its own; `cancel` interrupts its Spark job. Called once, by the launcher."""
+        """Run the body on a separate thread; `cancel` interrupts its Spark job. Called once, by the launcher."""
         self._cancel = cancel
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
 

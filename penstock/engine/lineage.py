@@ -1,6 +1,6 @@
 """A batch as one Spark job with one lineage: read, exchange, process, ... , write; the action collects the reports.
 
-It is made of RDDs of raw frames. What SQL would do for a batch, it would do anew for each: plan it, generate code and
+It is made of RDDs of raw frames. What SQL would do for a batch, it would repeat for each: plan it, generate code and
 compile that. Here the JVM moves frames and schedules, nothing else.
 """
 

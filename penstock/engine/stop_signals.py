@@ -29,7 +29,7 @@ class Ending:
     awaited: bool = False
 
     def look(self) -> threading.Event:
-        """The event, for whoever asks for the end by a method of the job."""
+        """The event, for callers that ask for the end by a method of the job."""
         if threading.current_thread() is threading.main_thread():
             self.awaited = True
         return self.done

@@ -72,7 +72,7 @@ def _settle() -> None:
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 20, 50)  # pages of decoded messages are many objects, and no garbage yet
-        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it anew for each packet
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
         _settled = True
 
 

@@ -121,7 +121,7 @@ class FileObjectStore(ObjectStore):
                 path.unlink()
 
     def delete_durably(self, key: str) -> None:
-        """Remove the object and sync its folder, also where it is gone: whoever removed it may not have synced it."""
+        """Remove the object and sync its folder, also where it is gone: its remover may not have synced it."""
         self.delete(key)
         path = self._path(key)
         with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
@@ -244,7 +244,7 @@ def _temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a temporary file that no living process has locked; leave it where that cannot be told."""
+    """Remove a temporary file that no living process has locked; leave it where that is unknown."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -81,7 +81,7 @@ def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
 
 
 def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
-    """The job's uid, minted by whoever comes first and bound to its folder in the root `url`.
+    """The job's uid, minted by the first caller and bound to its folder in the root `url`.
 
     Raises:
         IncompatibleError: it is bound to another folder.
@@ -110,7 +110,7 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
     """Bind the job to its folder where it is now; what it was before, and what it is now. Call it while its lease is
     held.
 
-    A folder that was `moved` goes on as the job it was. A copy becomes a job with a uid of its own: nothing it does
+    A folder that was `moved` goes on as the job it was. A copy becomes a job with a new uid: nothing it does
     fences the original.
 
     Raises:
@@ -132,7 +132,7 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
 
 
 def settle_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:
-    """Bind the job's folder in another root than the job's to the job, which whoever comes first does.
+    """Bind the job's folder in another root than the job's to the job, which the first caller does.
 
     Args:
         key: the configuration that names the root, as `key=value`, for the error.
@@ -176,6 +176,6 @@ def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
         return
     raise IncompatibleError(
         f"the folder {here} is a copy: the job in it belongs to {identity.folder}. Started here, it would take over "
-        f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a job of its "
-        "own; with --moved it stays the same job, for a folder that was moved and left nothing behind"
+        f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a "
+        "separate job; with --moved it stays the same job, for a folder that was moved and left nothing behind"
     )

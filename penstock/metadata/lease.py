@@ -217,7 +217,7 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Renews a lease every third of it in a daemon thread of its own, from `start` until `stop` or until it is lost.
+    """Renews a lease every third of it in a separate daemon thread, from `start` until `stop` or until it is lost.
 
     After a failure it tries again after a twelfth. `failures` counts failed renewals in a row, `failure` keeps the
     last cause; no number of them ends the thread, because `may_start_batch` already says no meanwhile.
@@ -329,7 +329,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The tag the object had when it was first looked at (None: absent), and when that was on the own clock."""
+    """The tag the object had when it was first looked at (None: absent), and when that was on this process's clock."""
 
     tag: str | None
     at: float

@@ -27,7 +27,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False if the key was already taken, whoever took it.
+        """Create the object; False if the key was already taken, by any writer.
 
         Atomic: of any number of concurrent callers exactly one gets True, and no partial object is ever visible.
         Durable: the object under the key survives a loss of power once this returned, True or False.

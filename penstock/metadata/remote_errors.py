@@ -57,7 +57,7 @@ def cause_of(error: Exception) -> Cause:
     if _NO_BUCKET.search(text):
         return Cause.NO_BUCKET
     first = text.partition("\n")[0]
-    if isinstance(error, _DENIED) or _FORBIDDEN.search(first):  # of a listing obstore makes no kind of its own
+    if isinstance(error, _DENIED) or _FORBIDDEN.search(first):  # obstore has no separate kind for a listing
         return Cause.DENIED
     if isinstance(error, _UNSUPPORTED):
         return Cause.UNSUPPORTED

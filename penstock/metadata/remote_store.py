@@ -28,7 +28,7 @@ class RemoteObjectStore(ObjectStore):
     """Objects of one bucket or container, below the path of the URL.
 
     Credentials and endpoints come from the environment, as obstore reads them. Conditional writes are the
-    store's own (If-None-Match, If-Match, generation): a service that ignores them cannot be told apart from one
+    store's own (If-None-Match, If-Match, generation): a service that ignores them cannot be distinguished from one
     that has them by looking at one reply, so it must not be used.
 
     What may pass is tried again for `RETRY_SECONDS` before a call fails. So a write whose reply was lost is done twice:

@@ -49,7 +49,7 @@ class StopRequests:
 
 
 class StopWatch:
-    """Looks for a request to stop, every second, on a thread of its own until it is closed or has found one."""
+    """Looks for a request to stop, every second, on a separate thread until it is closed or has found one."""
 
     def __init__(self, requests: StopRequests, token: str, stop: Callable[[], None]) -> None:
         """`stop` is called once, from that thread."""

@@ -16,7 +16,7 @@ Ends = Mapping[SystemStreamPartition, PartitionOffsets]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskSsp:
-    """A partition as one of its readers has it: of a broadcast partition every task has a position of its own."""
+    """A partition as one of its readers has it: of a broadcast partition every task has a separate position."""
 
     task: int
     ssp: SystemStreamPartition

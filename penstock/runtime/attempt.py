@@ -93,7 +93,7 @@ class Attempt:
         yield self.report().packet()
 
     def report(self) -> Report:
-        """What the driver is told."""
+        """What the driver gets."""
         instance = self.instance
         return Report(
             stage=instance.stage,

@@ -16,7 +16,7 @@ from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)
 HOLD_SECONDS = 10.0
-"""How long an End waits for a copy to be made before the driver is told to ask again."""
+"""How long an End waits for a copy to be made before the driver is asked to call again."""
 
 
 class TaskInstance:
@@ -92,7 +92,7 @@ class TaskInstance:
                 return
             if batch != self.last_ended + 1:
                 raise ContainerLostError(
-                    f"task {self.task} was told to end batch {batch}, but its last ended batch is {self.last_ended}"
+                    f"task {self.task} was asked to end batch {batch}, but its last ended batch is {self.last_ended}"
                 )
             missing = [stage for stage, token in tokens.items() if (stage, token) not in self._finished]
             if missing:

@@ -9,7 +9,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.startpoint.request import StartpointRequest
 
 TaskInputs: TypeAlias = Mapping[str, Collection[SystemStreamPartition]]
-"""Task name -> the partitions it reads. A broadcast partition stands in every task that reads it."""
+"""Task name -> the partitions it reads. A broadcast partition is in every task that reads it."""
 FanOut: TypeAlias = Mapping[str, Mapping[SystemStreamPartition, StartpointRequest]]
 """Task name -> partition -> the request that counts there."""
 

@@ -27,8 +27,8 @@ class StartpointManager:
     """Writes, reads and deletes startpoints of one job (SEP-18). Thread-safe; any number of processes at once, whether
     the job runs or not.
 
-    Every request is an object of its own, `<key>/<uuid>`, that is never overwritten: of several for one key the one
-    made last counts, and whoever deletes names what was read, so that a newer one is never deleted unread. A start
+    Every request is a separate object, `<key>/<uuid>`, that is never overwritten: of several for one key the one
+    made last counts, and a deletion names what was read, so that a newer one is never deleted unread. A start
     reads them once; its start checkpoint, one record, says where it begins and which requests that took.
 
     Any method raises RetryableError if the store fails, ConfigError for a malformed key, and those that read

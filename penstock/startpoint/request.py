@@ -1,4 +1,4 @@
-"""A request for a startpoint, as it lies in the metadata store until a start takes it."""
+"""A request for a startpoint, as the metadata store keeps it until a start takes it."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Compacted:
             raise missing(offsets, max(offsets.start, upcoming), f"the upcoming one is {upcoming}")
         if offsets.end < self.end:
             raise NotFoundError(
-                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) can no longer be told apart, "
+                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) can no longer be distinguished, "
                 f"because what had a newer record before {self.end} is gone. Choose a range that ends there or later"
             )
 

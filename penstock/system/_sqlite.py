@@ -102,7 +102,7 @@ def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> Penstock
         )
     return CorruptError(
         f"`{path}` is not an intact partition of a local stream ({error}); keep a copy of it, and restore the file "
-        "or publish the stream anew"
+        "or publish the stream again"
     )
 
 

@@ -128,7 +128,7 @@ class LocalAdmin(SystemAdmin):
         self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
 
     def partition_count(self, stream: str) -> int:
-        """The number of partitions, read anew each time. Raises NotFoundError saying how to create the stream."""
+        """The number of partitions, read again each time. Raises NotFoundError saying how to create the stream."""
         return self._files.describe(stream).partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:

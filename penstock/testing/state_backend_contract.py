@@ -296,7 +296,7 @@ class StateBackendContract(RetentionContract):
         assert harness.restore(markers["second"], "second") == {b"b": b"1", b"c": b"1"}
 
     def test_close_while_a_base_is_made(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        """The copies are let go of; the next epoch starts anew."""
+        """The copies are let go of; the next epoch starts again."""
         content = {b"a": b"1", b"b": b"2"}
         slow = SlowStore(objects, _SLOW_S)
         harness.objects = slow

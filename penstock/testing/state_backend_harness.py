@@ -42,7 +42,7 @@ _POLL_S = 0.05
 
 
 class BackendHarness:
-    """One job with the stores `STORES`: several tasks and epochs, each with engines of its own.
+    """One job with the stores `STORES`: several tasks and epochs, each with separate engines.
 
     `objects` may be replaced while tasks are open: contexts made from then on have the new one.
     """
@@ -107,7 +107,7 @@ class BackendHarness:
     def restore_engine(
         self, marker: str, store: str, progress: RestoreProgress, *, epoch: int = 99, task: int = 0
     ) -> Engine:
-        """Restore a store into a folder of its own; the open engine."""
+        """Restore a store into a separate folder; the open engine."""
         directory = self.new_folder()
         opened: list[Engine] = []
 

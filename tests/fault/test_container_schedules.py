@@ -128,7 +128,7 @@ def test_ends_reply_is_lost(job: Job) -> None:
         job.end(1, other)
     second = messages(30, 30)
     job.run_batch(2, second)
-    with pytest.raises(ContainerLostError, match="told to end batch 1"):
+    with pytest.raises(ContainerLostError, match="asked to end batch 1"):
         job.end(1, outcome.tokens)
     assert stored(job, job.commit()) == oracle(first, second)
 

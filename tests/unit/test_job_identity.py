@@ -138,7 +138,7 @@ def test_commands_that_change_a_job_refuse_a_copy_until_it_is_adopted(
     change = ("set", "flights", "--offsets", "-", "--yes")
     offsets = '{"local.dep.flights": {"0": 1}}'
     assert "is a copy" in call(*change, text=offsets, status=1)[1]
-    assert "is a job of its own now" in call("adopt", "flights", group="job")[1]
+    assert "is a separate job now" in call("adopt", "flights", group="job")[1]
     call(*change, text=offsets)
     assert "nothing was changed" in call("adopt", "flights", group="job")[1]
     assert job.last.id == saved(1).id, "the original is as it was"

@@ -67,7 +67,7 @@ class ImportTarget:
             if ":" in name and name not in trusted:
                 reasons[name] = "neither the configuration nor the job's last checkpoint names this backend"
             elif self.before is None and name in _IN_THE_JOBS_FOLDER:
-                reasons[name] = "what they name lies in the folder of the job that made them, and this one is new"
+                reasons[name] = "what they name is in the folder of the job that made them, and this one is new"
             else:
                 try:
                     backend_factory(name)

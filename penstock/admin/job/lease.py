@@ -1,4 +1,4 @@
-"""Whether a driver runs, told from its lease."""
+"""Whether a driver runs, judged by its lease."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from penstock.metadata.identity import check_root
 
 @contextmanager
 def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[int]:
-    """The epoch to act in: of a claim of its own under the job's lease; without `wanted`, the present owner's, for
+    """The epoch to act in: of a separate claim under the job's lease; without `wanted`, the present owner's, for
     looking only.
 
     Raises:

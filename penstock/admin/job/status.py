@@ -1,4 +1,4 @@
-"""What can be told of a job from outside: its log, its lease, and the streams it reads."""
+"""A job's status, from outside: its log, its lease, and the streams it reads."""
 
 from __future__ import annotations
 

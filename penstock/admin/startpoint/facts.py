@@ -1,4 +1,4 @@
-"""What can be told of startpoints: the requests that wait, and what the last start made of those it took."""
+"""Startpoints: the requests that wait, and what the last start made of those it took."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def request_facts(
     ttl_ms: int,
     resolved: Mapping[StartpointRequest, int | str] | None = None,
 ) -> tuple[RequestFacts, ...]:
-    """The requests of each kind. Without `tasks`, which of several counts is told key by key. `resolved` has offsets,
+    """The requests of each kind. Without `tasks`, which of several counts is decided by key. `resolved` has offsets,
     or why there is none."""
     if tasks is None:
         newest: dict[object, StartpointRequest] = {}

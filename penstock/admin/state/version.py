@@ -33,7 +33,7 @@ def choose_version(log: CheckpointLog, found: FoundJob, version: str) -> Checkpo
 def choose_versions(log: CheckpointLog, found: FoundJob, versions: Sequence[str]) -> list[CheckpointRecord]:
     """The retained checkpoint of each version, as of one moment.
 
-    Which checkpoint is the latest, or the last of a batch, cannot be told of a log that is damaged; one that is named
+    Which checkpoint is the latest, or the last of a batch, is unknown where the log is damaged; one that is named
     by its id can be read all the same.
 
     Raises:
@@ -50,7 +50,7 @@ def choose_versions(log: CheckpointLog, found: FoundJob, versions: Sequence[str]
 
 def find_version(retained: Sequence[CheckpointRecord], version: str) -> CheckpointRecord:
     """The one of these checkpoints, oldest first, that a version names. Of several of one batch it is the newest: a
-    run's first checkpoint has the batch that it went on from, and one that went back makes its batches anew.
+    run's first checkpoint has the batch that it went on from, and one that went back makes its batches again.
 
     Raises:
         ConfigError: this names no version.

@@ -31,7 +31,7 @@ _MOST_MS = (1 << 63) - 1
 class PublishOptions:
     """How records become messages.
 
-    `format` is told by the file's name if it is None. `key_field` names the field whose value is the key: a
+    If `format` is None, the file's name decides. `key_field` names the field whose value is the key: a
     string's UTF-8 bytes, or what `ps.Json()` writes for another value; every record must have it, and null means no
     key. Messages without a key go to the partitions in turn. `timestamp_field` names a field that holds epoch
     milliseconds (a whole number, or a string of one) or an ISO 8601 time (without a zone: UTC); without it, every

@@ -53,7 +53,7 @@ def read_records(source: str, form: Format | None = None, *, infer: bool = False
 def read_lines(source: str, form: Format | None = None, *, infer: bool = False) -> Iterator[Line]:
     """Every record of a file, or of standard input for `-`.
 
-    A name that ends in `.gz` or `.zip` (one member) is decompressed as it is read. The form is told by the name
+    A name that ends in `.gz` or `.zip` (one member) is decompressed as it is read. The name decides the form
     (`.jsonl`, `.ndjson`, `.json`, `.csv`) unless it is given; standard input is JSON lines unless it is given.
     Blank lines are skipped. CSV needs a header; its values are strings unless `infer`: then what is a JSON number
     becomes one, an empty field becomes null, and everything else (`007`, `NA`, `1e999`) stays a string. A number that

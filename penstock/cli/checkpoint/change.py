@@ -32,7 +32,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a change is made: with a question, if there is a terminal and `--yes` was not given, and how it is told."""
+    """How a change is made: with a question, if there is a terminal and `--yes` was not given, and how it is shown."""
 
     yes: bool
     may_ask: bool
@@ -90,7 +90,7 @@ class ChangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the systems told of streams, and why they told nothing of others."""
+    """What the systems know of streams, and why they know nothing of others."""
 
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     unknown: Mapping[SystemStream, str]

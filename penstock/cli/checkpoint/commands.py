@@ -168,7 +168,7 @@ def _show(facts: CheckpointFacts) -> None:
 
 
 def _layout(text: str) -> tuple[str | None, ...]:
-    """The three parts of `operators key-serde value-serde`; a text of another form stands in the first column."""
+    """The three parts of `operators key-serde value-serde`; a text of another form is in the first column."""
     parts = text.split(" ")
     return tuple(parts) if len(parts) == 3 else (text, None, None)
 

@@ -79,7 +79,7 @@ def _plan(view: LogView, whole: ImportTarget, samza: SamzaCheckpoint) -> Plan:
 
 
 def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Iterator[str]:
-    """Markers name what lies in the folder of the job that made them, by names that another job's may have too."""
+    """Markers name what is in the folder of the job that made them, by names that another job's may have too."""
     known = {record.id for record in view.checkpoints}
     ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
     if target.before is not None and ids and samza.backends - {BACKEND}:

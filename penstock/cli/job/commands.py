@@ -32,7 +32,7 @@ def adopt(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a copied job folder a job of its own, which can be started beside the original.
+    """Make a copied job folder a separate job, which can be started beside the original.
 
     It continues from the copied checkpoints. It writes to the same outputs as the original, as another writer, unless
     the configuration names others. Changelog streams belong to the original: name others for the copy.
@@ -54,6 +54,6 @@ def adopt(
         say(f"job {name} belongs to {after.folder} now, and is the same job as before")
     else:
         say(
-            f"job {name} in {root} is a job of its own now, with the uid {after.uid}. It writes to the outputs "
+            f"job {name} in {root} is a separate job now, with the uid {after.uid}. It writes to the outputs "
             "of its application beside the original, unless the configuration names others"
         )

@@ -141,7 +141,7 @@ def _made(function: Callable[[], Any], reference: str) -> Application:
 
 @contextmanager
 def _users_code(reference: str) -> Iterator[None]:
-    """What the user's code raises is told with its traceback; Penstock's own errors speak for themselves."""
+    """What the user's code raises is reported with its traceback; Penstock's own errors speak for themselves."""
     try:
         yield
     except PenstockError:

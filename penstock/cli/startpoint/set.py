@@ -122,7 +122,7 @@ def request_keys(
         numbers = sorted(set(partitions))
     else:
         numbers = sorted({s.partition for own in found.inputs.tasks.values() for s in own if s.system_stream == parsed})
-        numbers = numbers or [0]  # that it is no input is told where all requests are checked
+        numbers = numbers or [0]  # that it is no input is reported where all requests are checked
     for number in numbers:
         yield RequestKey(SystemStreamPartition(parsed.system, parsed.stream, number), name)
 

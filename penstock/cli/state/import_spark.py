@@ -74,7 +74,7 @@ def import_spark(
             metavar="F",
             help="module:function or file.py:function, called with key and value as dicts of their columns (a "
             "ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A "
-            "third item is the key of the entry's messages, as bytes or text, where the store has keys of its own.",
+            "third item is the key of the entry's messages, as bytes or text, where the store has other keys.",
             show_default=False,
         ),
     ] = None,

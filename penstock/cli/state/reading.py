@@ -137,7 +137,7 @@ def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[
 
 
 def print_line(fields: Mapping[str, Any]) -> None:
-    """One JSON object, on a line of its own."""
+    """One JSON object, on a separate line."""
     sys.stdout.write(orjson.dumps(fields).decode() + "\n")
 
 

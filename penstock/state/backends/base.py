@@ -83,7 +83,7 @@ class StoreCopy:
             raise ContainerLostError(f"the copy of a store is damaged, and with it the store: {error}") from error
 
     def acquire(self) -> StoreCopy:
-        """One user more: whoever needs the copy for longer than an upload takes. Each one calls `release` once."""
+        """One user more, which needs the copy for longer than an upload takes. Each one calls `release` once."""
         with self._lock:
             self._users += 1
         return self
@@ -119,7 +119,7 @@ class RestoreProgress:
     report: Callable[[int], None]
     """Called with a number of bytes that were restored, from the restore's thread."""
     note: Callable[[str], None] = logger.error
-    """Called with what went wrong on the way though the restore goes on, for whoever runs the job."""
+    """Called with what went wrong on the way though the restore continues, for the operator of the job."""
 
 
 class TaskBackupManager(ABC):
@@ -131,7 +131,7 @@ class TaskBackupManager(ABC):
 
     @abstractmethod
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
-        """After the restore, whoever restored: continue from this backend's markers (store -> marker) of the
+        """After the restore, by any backend: continue from this backend's markers (store -> marker) of the
         checkpoint, and bring what it holds beyond them back to them.
 
         A store without a marker needs a base: everything it holds is backed up before it gets one. Without a
@@ -200,7 +200,7 @@ class Retention:
     """What must stay restorable, as a value. Everything a backend deletes is a function of this and its listing."""
 
     epoch: int
-    """The epoch of whoever collects, who owns the log. Objects of older epochs are written by nobody any more."""
+    """The epoch of the collector, which owns the log. Nothing writes objects of older epochs any more."""
     retained: tuple[StoreMarker, ...]
     """This backend's markers of every retained checkpoint."""
     left: tuple[StoreMarker, ...]

@@ -71,7 +71,7 @@ class BaseBackup(Generic[T]):
     def poll(self) -> tuple[T, Changes] | None:
         """Once complete: what `work` returned, and what changed since the boundary; None before.
 
-        Raises what the work raised; a RetryableError only once, and the base then begins anew with the next copy.
+        Raises what the work raised; a RetryableError only once, and the base then begins again with the next copy.
         """
         if self._made is None or not self._made.done():
             return None

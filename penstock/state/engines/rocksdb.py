@@ -66,7 +66,7 @@ class RocksDbEngine(Engine):
             raise explain(cause, f"RocksDB cannot write `{self._path}`", _PLACE) from error
 
     def load(self, changes: Changes) -> None:
-        """Sorted, as a table of its own, which costs less than puts and leaves nothing to compact."""
+        """Sorted, as a separate table, which costs less than puts and leaves nothing to compact."""
         if len(changes) < _BULK:
             self.apply(changes)
             return

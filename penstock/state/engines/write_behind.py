@@ -1,7 +1,7 @@
 """An engine whose writes are visible at once and written later: gathered over batches, then beside the next ones.
 
 What makes state durable is the commit, which takes the same changes from memory, so nothing depends on when RocksDB has
-them. A key that changes in every batch is written once for many of them. A failed write is told at the next one; until
+them. A key that changes in every batch is written once for many. A failed write is raised at the next one; until
 then reads stay right, because what was not written is still here.
 """
 

@@ -1,4 +1,4 @@
-"""What a job's backends hold, told from markers and the names of objects alone. Pure; reads no state."""
+"""What a job's backends hold, derived from markers and the names of objects alone. Pure; reads no state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoredObjects:
 
 
 def stored_objects(store: str, folder: str, sizes: Mapping[str, int]) -> list[StoredObjects]:
-    """What lies in the folder of a store, by task, backend and kind; `sizes` are those of its objects."""
+    """What is in the folder of a store, by task, backend and kind; `sizes` are those of its objects."""
     found: dict[tuple[int | None, str | None, str], tuple[int, int]] = {}
     for key, size in sizes.items():
         task, _, name = key.removeprefix(f"{folder}/").partition("/")

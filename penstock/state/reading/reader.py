@@ -47,7 +47,7 @@ class StateReader:
         systems: Mapping[str, System],
         report: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`report` is told of bytes that were read."""
+        """`report` is called with the number of bytes that were read."""
         self._config = config
         self._roots = BackendRoots(config, objects)
         self._systems = systems

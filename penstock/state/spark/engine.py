@@ -16,7 +16,7 @@ _BATCH = 10_000
 
 
 class PartitionEngine(RocksDbEngine):
-    """A scratch copy of one partition of Spark's state. What is damaged in it is told, wherever it is read."""
+    """A scratch copy of one partition of Spark's state. Damage in it is reported, wherever it is read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)

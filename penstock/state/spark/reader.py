@@ -52,7 +52,7 @@ class SparkState:
     def entries(self, partition: int, scratch: Path) -> Generator[tuple[bytes, bytes], None, None]:
         """The entries of a partition, by key, as Spark's store has them, without the number of the column family.
 
-        `scratch` is a folder of its own, made and removed by this. Close the generator if it is left before its end.
+        `scratch` is a separate folder, which this makes and removes. Close the generator if it is left before its end.
 
         Raises:
             NotFoundError, CorruptError: naming the file that is missing or damaged.

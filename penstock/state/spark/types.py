@@ -79,7 +79,7 @@ SparkType: TypeAlias = Simple | Decimal | Array | Map | Struct
 def parse_type(document: Any) -> SparkType:
     """The type that a parsed JSON document says.
 
-    Columns of one name, as the state of an aggregation may have (two `sum`s), are told apart: `sum`, `sum_2`.
+    Columns of one name, as the state of an aggregation may have (two `sum`s), get different names: `sum`, `sum_2`.
 
     Raises:
         CorruptError: it is no type.

@@ -285,7 +285,7 @@ def test_what_is_missing_is_named(harness: BackendHarness, system: System) -> No
     system.admin().compact(OffsetRange(SSP, 2, 4), WriterIdentity("contract-1/state", 1))
     with pytest.raises(NotFoundError, match=r"partition 0: expected offset 1 of the range \[1, 5\)"):
         restore(1, 4)
-    with pytest.raises(NotFoundError, match=r"\[2, 3\) can no longer be told apart"):
+    with pytest.raises(NotFoundError, match=r"\[2, 3\) can no longer be distinguished"):
         restore(2, 2)
     system.writer(None).append(SSP, [(0, None, b"by hand")])
     with pytest.raises(CorruptError, match=r"record at offset 5 .* partition 0 has no key"):

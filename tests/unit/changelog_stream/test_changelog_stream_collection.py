@@ -60,7 +60,7 @@ def test_a_collection_says_what_goes(harness: BackendHarness, system: System) ->
     assert harness.collect(markers[2:], markers[:2], epoch=1) == planned
     assert pairs(log(system)) == [(b"k", b"2"), (b"k", b"3"), (b"gone", None)]
     assert harness.collect(markers[2:], markers[:2], epoch=1).names == ()
-    with pytest.raises(NotFoundError, match="told apart"):
+    with pytest.raises(NotFoundError, match="be distinguished"):
         harness.restore(markers[1]["first"])
 
 

@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """A store at one commit. `previous` is the name of the index it was told apart from, if there was one."""
+    """A store at one commit. `previous` is the name of the index it was compared with, if there was one."""
 
     checkpoint_id: CheckpointId
     creation_time_ms: int

@@ -28,7 +28,7 @@ class BlobMarker:
     sha256: str
 
     def serialize(self) -> str:
-        """The marker as it stands in a checkpoint."""
+        """The marker as it is written in a checkpoint."""
         return orjson.dumps({"format": _FORMAT, "index": self.index, "sha256": self.sha256}).decode()
 
     @classmethod

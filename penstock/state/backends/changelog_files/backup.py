@@ -186,10 +186,10 @@ class ChangelogFilesBackup(TaskBackupManager):
     def _make_base(
         self, store: str, checkpoint_id: CheckpointId, copy: StoreCopy, cancelled: threading.Event
     ) -> ChangelogMarker:
-        """Everything in the copy as a snapshot that begins a history of its own, named after the checkpoint that the
+        """Everything in the copy as a snapshot that begins a new history, named after the checkpoint that the
         job continues from, which wrote nothing in this epoch.
 
-        Tries again here: a base that began anew, from a later copy, would find its name taken by other content.
+        Tries again here: a base that began again, from a later copy, would find its name taken by other content.
         """
         version = (1, self._context.epoch)
 

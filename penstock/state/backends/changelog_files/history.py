@@ -1,4 +1,4 @@
-"""Which ways lead to a version, as a function of its marker and of what lies in the store's folder."""
+"""Which ways lead to a version, as a function of its marker and of what is in the store's folder."""
 
 from __future__ import annotations
 

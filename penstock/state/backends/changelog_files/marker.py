@@ -59,11 +59,11 @@ class ChangelogMarker:
         return any(epoch == version[1] and first <= version[0] <= last for epoch, first, last in self.lineage)
 
     def with_snapshots(self, made: Iterable[Version]) -> ChangelogMarker:
-        """With these snapshots, too, as far as they are of its own history."""
+        """With these snapshots, too, as far as they belong to its history."""
         return self.made_of({*self.snapshots, *made})
 
     def made_of(self, snapshots: Iterable[Version]) -> ChangelogMarker:
-        """With the two newest of these snapshots that are of its own history; what is before both is let go."""
+        """With the two newest of these snapshots that belong to its history; what is before both is let go."""
         own = {version for version in snapshots if version in self.snapshots or self.has(version)}
         kept = tuple(sorted(own, reverse=True)[:KEPT])
         floor = 0 if self.begins_empty and len(kept) < KEPT else kept[-1][0]
@@ -82,7 +82,7 @@ class ChangelogMarker:
         return self.lineage[0][1] == 1 if self.lineage else not self.snapshots
 
     def serialize(self) -> str:
-        """The marker as it stands in a checkpoint."""
+        """The marker as it is written in a checkpoint."""
         written = _FORMAT if self.snapshots else 1
         fields = {"format": written, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
         return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()

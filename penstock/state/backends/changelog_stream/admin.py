@@ -83,7 +83,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 if owner is not None and not is_owned_by(owner, self._context.paths.root, self._context.uid):
                     continue  # the job was made of a copy of another one, whose stream this is
                 dropped = admin.compact(offsets, writer, min_dirty_ratio=ratio, dry_run=dry_run)
-            except NotFoundError as error:  # the stream was removed or created anew: there is nothing of ours in it
+            except NotFoundError as error:  # the stream was removed or created again: there is nothing of ours in it
                 logger.warning("the changelog `%s` is not compacted: %s", ssp.system_stream, error)
                 continue
             if dropped:
@@ -117,7 +117,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         if owner != mine:
             raise ConfigError(
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
-                f"store of each job needs a stream of its own: set `stores.{store}.changelog`. If the owner's job was "
+                f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "
                 f"deleted, `penstock stream delete {stream}` deletes what it left"
             )
 

@@ -52,7 +52,7 @@ class ChangelogMarker:
         return OffsetRange(self.ssp, self.generation, self.generation if self.offset is None else self.offset + 1)
 
     def serialize(self) -> str:
-        """The marker as it stands in a checkpoint."""
+        """The marker as it is written in a checkpoint."""
         offset = None if self.offset is None else str(self.offset)
         return ChangelogStreamMarker(self.ssp, offset, str(self.generation)).serialize()
 
@@ -139,7 +139,7 @@ class Changelog:
         if upcoming < marker.range.end:
             raise NotFoundError(
                 f"the changelog `{self.ssp.system_stream}` partition {self.ssp.partition} has nothing at offset "
-                f"{marker.offset} of the marker: the upcoming one is {upcoming}. Was the stream created anew?"
+                f"{marker.offset} of the marker: the upcoming one is {upcoming}. Was the stream created again?"
             )
         changed = self._net(behind)
         before = self._net(marker.range, changed.keys())

@@ -60,7 +60,7 @@ class FileIndex:
             yield blob, end - blob.offset
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in an index."""
+        """As it is written in an index."""
         blobs = [{"blob-id": blob.name, "offset": blob.offset} for blob in self.blobs]
         return {"file-name": self.name, "size": self.size, "sha256": self.sha256, "blobs": blobs}
 
@@ -108,7 +108,7 @@ class DirIndex:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in an index."""
+        """As it is written in an index."""
         return {
             "dir-name": self.name,
             "files-present": [file.to_json() for file in self.files],

@@ -4,7 +4,7 @@ by content name them alike, in a folder of their own.
     <epoch>-<checkpoint id>-<sha256>    a file, or a part of one, that this commit was the first to hold
     <epoch>-<checkpoint id>.index       the index of the commit
 
-A name is never used for anything else: content that comes back after it was gone gets a name of its own. So whatever a
+A name is never used for anything else: content that comes back after it was gone gets a new name. So whatever a
 checkpoint that left the log names, a commit under way can need it only if the checkpoint before it holds it, too.
 """
 
