@@ -105,7 +105,7 @@ class CommitCoordinator:
 
         Raises:
             ContainerLostError: a container is gone.
-            PenstockError: a snapshot failed. Others may have been taken, so it is never gone on from here.
+            PenstockError: a snapshot failed. Others may have been taken, so the run never continues from here.
         """
         if self.in_flight is not None:
             raise AssertionError("one commit is in flight at a time")
@@ -149,7 +149,7 @@ class CommitCoordinator:
             if (done := self.poll()) is not None:
                 return done
             if stop.is_set():
-                raise ContainerLostError("the run is told to end at once")
+                raise ContainerLostError("the run was asked to end at once")
             if self._fleet.any_lost:
                 raise ContainerLostError(self._fleet.loss())
             if time.monotonic() > deadline:
