@@ -144,11 +144,11 @@ class CompactionContract(SystemRoom):
     def test_a_range_that_ends_inside_what_was_compacted(
         self, system: System, admin: SystemAdmin, log: SystemStreamPartition
     ) -> None:
-        """What it held cannot be told any more: some of it went for newer records behind its end."""
+        """What it held is no longer known: some of it went for newer records behind its end."""
         append(system, log, [(i, b"k", b"%d" % i) for i in range(6)])
         admin.compact(OffsetRange(log, 0, 4), COMPACTOR)
         for end in (1, 3):
-            with pytest.raises(NotFoundError, match=rf"\[0, {end}\) can no longer be told apart.* before 4 "):
+            with pytest.raises(NotFoundError, match=rf"\[0, {end}\) can no longer be distinguished.* before 4 "):
                 read_compacted(system, log, 0, end)
         assert [message[0] for message in read_compacted(system, log, 0, 4)] == [3]
         assert [message[0] for message in read_compacted(system, log, 2, 5)] == [3, 4]

@@ -54,7 +54,7 @@ class SystemRoom:
 
 
 def records(first: int, count: int) -> list[RawRecord]:
-    """`count` records that are told apart by their numbers, with rising timestamps."""
+    """`count` records that differ in their numbers, with rising timestamps."""
     return [(1000 + i, b"key-%d" % i, b"value-%d" % i) for i in range(first, first + count)]
 
 
@@ -69,7 +69,7 @@ def messages(start: int, end: int) -> list[RawMessage]:
 
 
 def append(system: System, where: SystemStreamPartition, batch: Sequence[RawRecord]) -> int:
-    """Append with a writer of its own."""
+    """Append with a separate writer."""
     writer = system.writer(None)
     try:
         return writer.append(where, batch)
@@ -85,7 +85,7 @@ def append_all(writer: SystemWriter, batches: Mapping[SystemStreamPartition, Seq
 
 
 def read(system: System, where: SystemStreamPartition, start: int, end: int) -> list[RawMessage]:
-    """Read a range with a reader of its own."""
+    """Read a range with a separate reader."""
     reader = system.reader()
     try:
         return [message for chunk in reader.read(OffsetRange(where, start, end), 1000) for message in chunk]
@@ -104,7 +104,7 @@ def read_all(system: System, where: SystemStreamPartition) -> list[RawMessage]:
 
 
 def read_compacted(system: System, where: SystemStreamPartition, start: int, end: int) -> list[RawMessage]:
-    """Read what is left of a range with a reader of its own."""
+    """Read what is left of a range with a separate reader."""
     reader = system.reader()
     try:
         chunks = reader.read_compacted(OffsetRange(where, start, end), 1000)
