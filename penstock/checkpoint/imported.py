@@ -44,7 +44,7 @@ def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: C
     """Read lines of `{"key": ..., "value": ...}`, two texts, in the order of the topic.
 
     Of equal keys the last one counts, and one without a value takes the others with it, as compaction has it; what
-    does not count need not be readable. Of the versions, the first of `read_versions` that every task has counts, once
+    does not count need not be readable. The first version of `read_versions` that every task has counts, once
     for all tasks; types of a later Samza, and versions that are not to be read, are noted and passed over.
 
     Raises:

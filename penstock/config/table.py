@@ -94,9 +94,9 @@ AnyKey: TypeAlias = Key[Any]
 
 # fmt: off
 JOB_NAME = Key("job.name", Word("A-Za-z0-9_.-", 128), None,
-    "The name of the job; its state and checkpoints lie under it.", "Samza", unset="the application's name")
+    "The name of the job; its state and checkpoints are kept under it.", "Samza", unset="the application's name")
 JOB_ID = Key("job.id", Word("A-Za-z0-9_.", 64), "1",
-    "Tells copies of one job apart: each has its own state and checkpoints.", "Samza")
+    "Distinguishes copies of one job: each has its own state and checkpoints.", "Samza")
 JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
     "Where checkpoints, metadata and the backed-up state of jobs are kept; every executor must reach it.")
 LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
@@ -222,7 +222,7 @@ STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
 STORE_FACTORY = Key("stores.<name>.factory", _STORE_FACTORY, "rocksdb",
     "Where a store's working copy lives: in RocksDB on disk, or in memory.", "Samza")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
-    "Of how many last used entries a task keeps the values in memory; it holds at most twice as many.", "Samza")
+    "The number of last used entries whose values a task keeps in memory; it holds at most twice as many.", "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
     "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,

@@ -279,7 +279,7 @@ def acquire(
 
     An absent or released lease is taken at once, as is one whose holder is a process of this host that is gone.
     Otherwise it is observed: taken over once it stood unchanged for the longer of the holder's lease and
-    `lease_ms`, refused as soon as it changes. Of several that try at once, one gets it.
+    `lease_ms`, refused as soon as it changes. If several try at once, one gets it.
 
     `holder_clock` times the renewals of the lease returned; by default one that also counts suspended time.
 

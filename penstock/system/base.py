@@ -301,7 +301,7 @@ class WriterTransaction(ABC):
         """Make all records durable and readable, each partition's in one atomic step, and where the system commits
         atomically (`System.commits_atomically`) all partitions' in one.
 
-        It returns, or raises, only once nothing is under way. Of several errors it raises one that is no
+        It returns, or raises, only once nothing is under way. If there are several errors, it raises one that is no
         RetryableError if there is one. After an error each partition has all of its records or none.
         """
 

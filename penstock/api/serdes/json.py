@@ -18,7 +18,7 @@ class Json(Serde[Any]):
     """JSON as compact UTF-8: dicts with string keys, lists, strings, numbers, booleans, None.
 
     Integers of any size are read exactly; one beyond 64 bits (less than -2^63, or 2^64 and more) is not written, which
-    raises. Dates, UUIDs and dataclasses are written as text or objects and come back as such. Of a value, NaN and the
+    raises. Dates, UUIDs and dataclasses are written as text or objects and come back as such. In a value, NaN and the
     infinities come back as None; in a key they are refused. Keys that are written as the same JSON are one key; 1 and
     1.0 are two.
     """

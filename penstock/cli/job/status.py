@@ -39,7 +39,7 @@ def status(
 ) -> None:
     """Show whether a job runs and how far it has read; without a name, all jobs.
 
-    Nothing is changed. Of one job it shows its last checkpoint, state, inputs and startpoints as well.
+    Nothing is changed. For one job it shows the last checkpoint, state, inputs and startpoints as well.
     """
     if job is None:
         _show_all(config, assignments, wait=wait, as_json=as_json)

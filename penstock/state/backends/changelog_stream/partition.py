@@ -114,7 +114,7 @@ class Changelog:
     ) -> OffsetRange | None:
         """Append the changes, many at once; returns the range they lie in, None if there are none.
 
-        `proceed` is called before each append and may raise. Of a call that raised, a part may have been appended;
+        `proceed` is called before each append and may raise. A call that raised may have appended a part;
         calling it again appends everything behind that part.
         """
         start, end = None, 0
