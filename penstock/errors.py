@@ -69,6 +69,10 @@ class Interrupted(KeyboardInterrupt):
     whose own KeyboardInterrupt is one."""
 
 
+FIRED_OFFSET = -2
+"""The offset of what operators fire at the end of input."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
     """Where a message that could not be processed came from, and why it failed.
@@ -76,6 +80,8 @@ class FailedMessage:
     `stream`, `partition` and `offset` name the input message the failing one was made from.
     `key` is the printable form of the failing message's key, `operator` the operator it failed in.
     Offset -1: the operator failed before any message, in its constructor or `init`; the partition is its task.
+    Offset -2: it failed at something that was fired at the end of input, and no message led to; the partition is the
+    task that fired it.
     """
 
     stream: str
@@ -89,6 +95,8 @@ class FailedMessage:
     @property
     def place(self) -> str:
         """Where it failed, in words."""
+        if self.offset == FIRED_OFFSET:
+            return f"operator `{self.operator}`, at the end of input of task {self.partition}, key {self.key}"
         if self.offset < 0:
             return f"the constructor or `init` of operator `{self.operator}`, task {self.partition}, before any message"
         return (

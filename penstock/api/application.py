@@ -430,7 +430,7 @@ class MessageStream(Generic[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             same["value_serde"] = place.serde("value", value, same["value_serde"])
-            return PartitionBySpec(id=i, key_function=function, envelope=envelope, **same)
+            return PartitionBySpec(id=i, function=function, envelope=envelope, **same)
 
         return self._next("partition_by", id, make)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,12 +25,13 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """An operator: its stable id, the operators it reads, and the serdes of what it emits."""
+    """An operator: its stable id, the operators it reads, the serdes of what it emits, and the stores it uses."""
 
     id: str
     upstream: tuple[str, ...]
     key_serde: Serde[Any]
     value_serde: Serde[Any]
+    stores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +42,27 @@ class InputSpec(OperatorSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapSpec(OperatorSpec):
+class FunctionSpec(OperatorSpec):
+    """A function of each message, without state."""
+
+    function: Callable[[Any], Any]
+    envelope: bool = False
+    """Whether the function gets the whole message, not the value alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapSpec(FunctionSpec):
     """value -> value."""
 
-    function: Callable[[Any], Any]
-    envelope: bool = False
-    """Whether the function gets the whole message, not the value alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlatMapSpec(OperatorSpec):
+class FlatMapSpec(FunctionSpec):
     """value -> any number of values."""
 
-    function: Callable[[Any], Iterable[Any]]
-    envelope: bool = False
-    """Whether the function gets the whole message, not the value alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterSpec(OperatorSpec):
+class FilterSpec(FunctionSpec):
     """Keeps a message if the function of its value is true."""
-
-    function: Callable[[Any], Any]
-    envelope: bool = False
-    """Whether the function gets the whole message, not the value alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +71,8 @@ class MergeSpec(OperatorSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionBySpec(OperatorSpec):
+class PartitionBySpec(FunctionSpec):
     """Sends each message to the task that owns its new key."""
-
-    key_function: Callable[[Any], Any]
-    envelope: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +80,6 @@ class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
     task: Callable[[], StreamTask]
-    stores: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +109,11 @@ class ApplicationGraph:
     def inputs(self) -> tuple[InputSpec, ...]:
         """The operators that read streams."""
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    def store_users(self) -> dict[str, list[str]]:
+        """Store -> the ids of the operators that use it, in order."""
+        users: dict[str, list[str]] = {}
+        for op in self.operators:
+            for store in op.stores:
+                users.setdefault(store, []).append(op.id)
+        return users

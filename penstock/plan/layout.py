@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.api.graph import ApplicationGraph, ProcessSpec
+from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.wording import counted
@@ -12,13 +12,9 @@ from penstock.wording import counted
 
 def store_layout(graph: ApplicationGraph) -> dict[str, str]:
     """Store -> what a checkpoint remembers of it: `operators key-serde value-serde`."""
-    users: dict[str, list[str]] = {spec.name: [] for spec in graph.stores}
-    for op in graph.operators:
-        if isinstance(op, ProcessSpec):
-            for store in op.stores:
-                users[store].append(op.id)
+    users = graph.store_users()
     return {
-        spec.name: f"{','.join(users[spec.name])} {spec.key_serde.name} {spec.value_serde.name}"
+        spec.name: f"{','.join(users.get(spec.name, ()))} {spec.key_serde.name} {spec.value_serde.name}"
         for spec in graph.stores
     }
 

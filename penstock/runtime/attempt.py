@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from penstock.errors import FailedMessage
+from penstock.errors import FIRED_OFFSET, FailedMessage
 from penstock.runtime.batch import Batch
-from penstock.runtime.columns import Way
-from penstock.runtime.context import OperatorFailedError, Page
+from penstock.runtime.columns import Entry, Raw
+from penstock.runtime.context import Fired, OperatorFailedError, Page, blaming
 from penstock.runtime.instance import StageInstance
-from penstock.runtime.packet import Packet, decode_messages, origin_code
+from penstock.runtime.operators.base import Firing
+from penstock.runtime.packet import Packet, decode_messages, fired_origin, origin_code
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.router import FLUSH_BYTES
 from penstock.runtime.sources import Sources
@@ -44,6 +45,7 @@ class Attempt:
         self._failure: FailedMessage | None = None
         self._error: tuple[str, str] | None = None
         self._messages = 0
+        self._fired = 0
         self._input_bytes: dict[int, int] = {}
         self._at_once = _AT_ONCE
         self._dead_letters = 0
@@ -57,8 +59,8 @@ class Attempt:
 
     @property
     def processed(self) -> int:
-        """Messages so far. May be read by any thread."""
-        return self._messages
+        """Messages and firings so far. May be read by any thread."""
+        return self._messages + self._fired
 
     # Stage 1 and later.
 
@@ -70,7 +72,7 @@ class Attempt:
                 keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
                 origins = (messages.column(i).to_numpy().tolist() for i in range(2, 5))
                 page = Page(self.instance.ssps, *origins)
-                yield from self._run(self.instance.channel_ways[ready.channel], keys, values, page)
+                yield from self._run(self.instance.channel_entries[ready.channel], keys, values, page)
 
     # Stage 0.
 
@@ -82,11 +84,13 @@ class Attempt:
             self._input_bytes[input_index] = self._input_bytes.get(input_index, 0) + size
             origins = [origin_code(input_index, partition)] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
-            yield from self._run(self.instance.input_ways[input_index], keys, values, page)
+            yield from self._run(self.instance.input_entries[input_index], keys, values, page)
 
     def finish(self) -> Iterator[Packet]:
         """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
         self._sources.check_complete()
+        if not self.failed:
+            yield from self._end_input()
         if not self.failed:
             self._check_stores()
         yield from self.instance.router.finish(failed=self.failed)
@@ -127,9 +131,7 @@ class Attempt:
             self._error = engine_error(failures[0], self.instance.task)
         return bool(failures)
 
-    def _run(
-        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], page: Page
-    ) -> Iterator[Packet]:
+    def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page) -> Iterator[Packet]:
         """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
         work, or goes to the dead-letter stream."""
         self.instance.position.page = page
@@ -137,36 +139,29 @@ class Attempt:
         run = self._run_undoable if self._dead_letter_mode else self._run_plain
         while first < len(keys) and not self.failed:
             end = first + self._at_once
-            run(ways, keys[first:end], values[first:end], first)
+            run(entry, keys[first:end], values[first:end], first)
             self._at_once = _next_piece(self._at_once, router.count_bytes())
             if not self.failed:
                 yield from router.take_ready(page)
             first = end
         router.end_page(page)
 
-    def _run_plain(
-        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int
-    ) -> None:
-        position = self.instance.position
+    def _run_plain(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
         try:
-            for way in ways:
-                way.run(keys, values, first, position)
+            entry.run(keys, values, first)
         except (OperatorFailedError, EngineFailedError) as failure:
             if not self._lost_store() and isinstance(failure, OperatorFailedError):
-                self._fail(failure, keys[position.row - first])
+                self._fail(failure, keys[self.instance.position.row - first])
         else:
             self._messages += len(keys)
 
-    def _run_undoable(
-        self, ways: Sequence[Way], keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int
-    ) -> None:
+    def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
         instance, position = self.instance, self.instance.position
         for row, (key, value) in enumerate(zip(keys, values, strict=True), first):
             position.row = row
             mark = instance.mark()
             try:
-                for way in ways:
-                    way.run((key,), (value,), row, position)
+                entry.run((key,), (value,), row)
             except (OperatorFailedError, EngineFailedError) as failure:
                 if self._lost_store() or isinstance(failure, EngineFailedError):
                     return
@@ -175,6 +170,54 @@ class Attempt:
                 failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
                 instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
         self._messages += len(keys)
+
+    # The end of input.
+
+    def _end_input(self) -> Iterator[Packet]:
+        """Run what the operators fire once all messages have come; yields packets that are ready to be sent on."""
+        instance, router = self.instance, self.instance.router
+        firings = instance.on_end_of_input(self.batch)
+        origin, page = fired_origin(instance.task), Fired(instance.ssps)
+        while (due := self._next_firing(firings)) is not None and not self.failed:
+            instance.position.page, instance.position.row = page, page.add(due[1].timestamp_ms, origin, FIRED_OFFSET)
+            self._fire(*due)
+            if len(page.offsets) >= self._at_once and not self.failed:
+                self._at_once = _next_piece(self._at_once, router.count_bytes())
+                yield from router.take_ready(page)
+                router.end_page(page)
+                page = Fired(instance.ssps)
+        router.end_page(page)
+
+    def _next_firing(self, firings: Iterator[tuple[str, Firing]]) -> tuple[str, Firing] | None:
+        try:
+            return next(firings, None)
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+                self._failure = self._described(failure, None)
+            return None
+
+    def _fire(self, operator: str, firing: Firing) -> None:
+        mark = self.instance.mark() if self._dead_letter_mode else None
+        try:
+            with blaming(operator):
+                firing.run()
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if self._lost_store() or isinstance(failure, EngineFailedError):
+                return
+            failed = self._described(failure, firing.key)
+            if mark is None:
+                self._failure = failed
+                return
+            self.instance.undo(mark)
+            self._dead_letters += 1
+            letter = _dead_letter(failed, firing.key, None, name=firing.name, timestamp=firing.timestamp_ms)
+            self.instance.dead_letter_outlet().push_raw(firing.key, letter)
+        self._fired += 1
+
+    def _described(self, failure: OperatorFailedError, key: bytes | None) -> FailedMessage:
+        """The failure of something that was fired."""
+        instance = self.instance
+        return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key)
 
     def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
         page, row = self.instance.position.page, self.instance.position.row
@@ -188,8 +231,9 @@ def _next_piece(messages: int, sent_bytes: int) -> int:
     return min(_AT_ONCE, 2 * messages)
 
 
-def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) -> bytes:
-    """A dead letter: where the message was, why it failed, and its bytes in hexadecimal."""
+def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None, **fired: object) -> bytes:
+    """A dead letter: where the message was, why it failed, and its bytes in hexadecimal. Of what was `fired` at the end
+    of input it has the name and the time."""
     return orjson.dumps(
         {
             "stream": failed.stream,
@@ -200,5 +244,6 @@ def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None) 
             "traceback": failed.traceback,
             "key": None if key is None else key.hex(),
             "value": None if value is None else value.hex(),
+            **fired,
         }
     )

@@ -1,18 +1,17 @@
-"""Messages in columns: how a page passes the stateless operators before anything that keeps state.
+"""Messages in columns, which is how they pass the operators of a stage.
 
-Where a page takes a single way through operators that only look at values, each operator is run over the whole column
-before the next one: what is paid for each message is the user's function and little else.
+An operator takes some messages at a time, as columns, and hands on columns: what is paid for each message is the
+application's function and little else. What the application's own code emits is handed on one message at a time, by
+`Target.push`, because the application may change what it emitted as soon as the call has returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import compress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from penstock.api.graph import FilterSpec, FlatMapSpec, MapSpec, OperatorSpec, PartitionBySpec, ProcessSpec, SinkSpec
 from penstock.api.serdes import Bytes, Serde, not_bytes
 from penstock.api.serdes.failures import Part, Place
 from penstock.api.task import IncomingMessageEnvelope
@@ -23,90 +22,154 @@ _SERIALISED = frozenset({bytes, type(None)})
 Push: TypeAlias = Callable[[Any, Any], None]
 """Takes one message: key and value."""
 
+Raw: TypeAlias = Sequence[bytes | None]
+"""Keys or values, serialised."""
 
-class Columns(NamedTuple):
-    """Some messages. Every column has the same length."""
-
-    keys: Sequence[Any] | None
-    """None until somebody needs them: then they are decoded from `key_bytes`, which are there until then."""
-    values: Sequence[Any]
-    rows: Sequence[int]
-    """For each message, the row of the page it was made from."""
-    key_bytes: Sequence[bytes | None] | None
-    """The keys as they were read, until an operator replaces them."""
-    value_bytes: Sequence[bytes | None] | None
-    """The values as they were read, until an operator replaces them."""
+Accept: TypeAlias = "Callable[[Columns], None]"
+"""Takes some messages."""
 
 
-Step: TypeAlias = Callable[[Columns, Position], Columns]
-"""An operator over columns. If the user's function fails, the position is left at the row that it failed for."""
+class Target(Protocol):
+    """What messages go to: an operator, an outlet, or several of them."""
 
-End: TypeAlias = Callable[[Columns, Position], None]
-"""Takes what came through the steps."""
+    @property
+    def accept(self) -> Accept:
+        """Take messages. If the application's function fails, the position is left at the row that it failed for."""
+
+    @property
+    def push(self) -> Push:
+        """Take one message, which was made from the one at the position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way serialised messages take into a stage: decoded, through the steps, to the end.
+class Columns:
+    """Some messages. Every column has the same length and never changes.
 
     Keys that no operator looks at are not decoded.
     """
 
-    source: str
-    """The operator the messages come from, named when one does not decode."""
-    place: Place
-    """Where its serdes are declared."""
-    key_serde: Serde[Any]
-    value_serde: Serde[Any]
-    steps: tuple[Step, ...]
-    end: End
-    steps_need_keys: bool = False
-    end_needs_keys: bool = True
+    __slots__ = ("_entry", "_keys", "key_bytes", "rows", "value_bytes", "values")
 
-    def run(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], first: int, position: Position) -> None:
+    def __init__(
+        self,
+        entry: Entry | None,
+        keys: Sequence[Any] | None,
+        values: Sequence[Any],
+        rows: Sequence[int],
+        key_bytes: Raw | None = None,
+        value_bytes: Raw | None = None,
+    ) -> None:
+        """`keys` may be None where `key_bytes` are there, which `entry` decodes."""
+        self._entry = entry
+        self._keys = keys
+        self.values = values
+        self.rows = rows
+        """For each message, the row of the page it was made from."""
+        self.key_bytes = key_bytes
+        """The keys as they were read, until an operator replaces them."""
+        self.value_bytes = value_bytes
+        """The values as they were read, until an operator replaces them."""
+
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The keys, decoded by the first one that asks. Raises OperatorFailedError."""
+        if self._keys is None:
+            if self._entry is None or self.key_bytes is None:
+                raise ValueError("these messages have no keys")
+            self._keys = self._entry.decoded("key", self.key_bytes, self.rows)
+        return self._keys
+
+    def with_values(self, values: Sequence[Any]) -> Columns:
+        """The same keys with other values."""
+        return Columns(self._entry, self._keys, values, self.rows, self.key_bytes, None)
+
+    def with_keys(self, keys: Sequence[Any]) -> Columns:
+        """The same values with other keys."""
+        return Columns(self._entry, keys, self.values, self.rows, None, self.value_bytes)
+
+    def where(self, kept: Sequence[bool]) -> Columns:
+        """The messages for which it is true."""
+        columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
+        return Columns(self._entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
+
+    def expanded(self, results: Sequence[Sequence[Any]]) -> Columns:
+        """Each message once for each of its results, which becomes the value."""
+        return Columns(
+            self._entry,
+            _repeated(self._keys, results),
+            [value for some in results for value in some],
+            [row for row, some in zip(self.rows, results, strict=True) for _ in some],
+            _repeated(self.key_bytes, results),
+            None,
+        )
+
+    def written_by(self, part: Part, serde: Serde[Any]) -> Raw | None:
+        """The keys or values as the serde writes them, if they were read by it and no operator replaced them."""
+        if self._entry is None:
+            return None
+        if part == "key":
+            return self.key_bytes if serde is self._entry.key_serde else None
+        return self.value_bytes if serde is self._entry.value_serde else None
+
+
+def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
+    return None if column is None else [each for each, some in zip(column, results, strict=True) for _ in some]
+
+
+class Entry:
+    """Where serialised messages come into a stage, from an input or a channel. They go to outlets as they are, and
+    decoded to operators."""
+
+    def __init__(
+        self,
+        source: str,
+        place: Place,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        position: Position,
+        target: Target,
+        raw: Sequence[Callable[[Raw, Raw, Sequence[int]], None]] = (),
+    ) -> None:
+        """`source` is the operator they come from, named when one does not decode; `place` where its serdes are
+        declared."""
+        self._source = source
+        self._place = place
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self._position = position
+        self._target = target
+        self._raw = raw
+
+    def run(self, keys: Raw, values: Raw, first: int) -> None:
         """Send messages on their way; `first` is the page's row of the first one. Raises OperatorFailedError."""
         rows = range(first, first + len(keys))
-        columns = Columns(None, self._decoded("value", values, rows, position), rows, keys, values)
-        if self.steps_need_keys:
-            columns = self._with_keys(columns, position)
-        for step in self.steps:
-            columns = step(columns, position)
-        if self.end_needs_keys:
-            columns = self._with_keys(columns, position)
-        self.end(columns, position)
+        for add in self._raw:
+            add(keys, values, rows)
+        if self._target is not NOWHERE:
+            self._target.accept(Columns(self, None, self.decoded("value", values, rows), rows, keys, values))
 
-    def _with_keys(self, columns: Columns, position: Position) -> Columns:
-        if columns.keys is not None or columns.key_bytes is None:
-            return columns
-        return columns._replace(keys=self._decoded("key", columns.key_bytes, columns.rows, position))
-
-    def _decoded(
-        self, part: Part, column: Sequence[bytes | None], rows: Sequence[int], position: Position
-    ) -> Sequence[Any]:
+    def decoded(self, part: Part, column: Raw, rows: Sequence[int]) -> Sequence[Any]:
         """The objects of the bytes; None stays None."""
         serde = self.key_serde if part == "key" else self.value_serde
         if type(serde) is Bytes:  # a subclass may decode
             return column
         decode, elements = serde.from_bytes, iter(column)
-        with _locating(elements, rows, position, self.source):
+        with _locating(elements, rows, self._position, self._source):
             try:
                 return [None if data is None else decode(data) for data in elements]
             except Exception as error:
-                raise self.place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
+                raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
 
 
 def encode_column(
     part: Part,
     serde: Serde[Any],
-    column: Sequence[Any] | None,
+    column: Sequence[Any],
     rows: Sequence[int],
     position: Position,
     operator: str,
     place: Place,
-) -> Sequence[bytes | None]:
+) -> Raw:
     """The bytes of the objects; None stays None."""
-    if column is None:
-        raise ValueError(f"the {part}s at {place.name} were not decoded")
     encode, elements = serde.to_bytes, iter(column)
     with _locating(elements, rows, position, operator):
         try:
@@ -122,33 +185,26 @@ def encode_column(
     return encoded
 
 
-def _apply(
-    function: Callable[[Any], Any], column: Sequence[Any], rows: Sequence[int], position: Position, operator: str
-) -> list[Any]:
-    """The function of each element."""
-    elements = iter(column)
-    with _locating(elements, rows, position, operator):
-        return [function(element) for element in elements]
-
-
 def _given_last(column: Sequence[Any], elements: Iterator[Any]) -> Any:
     """The element that an iterator over the column gave out last."""
+    return column[index_of_last(elements, len(column))]
+
+
+def index_of_last(elements: Iterator[Any], length: int) -> int:
+    """The index of the element that an iterator over a list or a tuple gave out last. It knows how many it has left, so
+    nothing is counted while nothing fails."""
     left: int = elements.__length_hint__()  # type: ignore[attr-defined]
-    return column[len(column) - left - 1]
+    return length - left - 1
 
 
 @contextmanager
 def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, operator: str) -> Iterator[None]:
-    """Turn a failure into OperatorFailedError, with the position at the row of the element given out last.
-
-    An iterator over a list or a tuple knows how many it has left, so nothing is counted while nothing fails.
-    """
+    """Turn a failure into OperatorFailedError, with the position at the row of the element given out last."""
     position.elements = elements
     try:
         yield
     except BaseException as error:
-        left: int = elements.__length_hint__()  # type: ignore[attr-defined]
-        position.row = rows[len(rows) - left - 1]
+        position.row = rows[index_of_last(elements, len(rows))]
         raise failure_in(operator, error) from error
     finally:
         position.elements = None
@@ -159,100 +215,56 @@ def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEn
     return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
 
 
-def _given(whole: bool, columns: Columns, position: Position) -> Sequence[Any]:
-    """What an operator's function gets: values, or envelopes."""
-    if not whole:
-        return columns.values
-    if columns.keys is None:
-        raise ValueError("the keys were not decoded")
-    page = position.page
-    return [
-        envelope_of(key, value, page, row)
-        for key, value, row in zip(columns.keys, columns.values, columns.rows, strict=True)
-    ]
+def one_by_one(push: Push, position: Position) -> Accept:
+    """Takes each message by itself, with the position at its row."""
 
-
-def needs_keys(op: OperatorSpec) -> bool:
-    """Whether a stateless operator looks at keys."""
-    return isinstance(op, MapSpec | FlatMapSpec | FilterSpec | PartitionBySpec) and op.envelope
-
-
-def is_stateless(op: OperatorSpec) -> bool:
-    """Whether the operator only looks at values, so that it may be run over a column."""
-    return not isinstance(op, ProcessSpec | SinkSpec)
-
-
-def step_of(op: OperatorSpec) -> Step | None:
-    """The stateless operator as a step; None for one that passes messages on as they are."""
-    match op:
-        case MapSpec():
-            return _map_step(op)
-        case FlatMapSpec():
-            return _flat_map_step(op)
-        case FilterSpec():
-            return _filter_step(op)
-        case PartitionBySpec():
-            return _partition_by_step(op)
-        case _:
-            return None
-
-
-def _map_step(op: MapSpec) -> Step:
-    def step(columns: Columns, position: Position) -> Columns:
-        values = _apply(op.function, _given(op.envelope, columns, position), columns.rows, position, op.id)
-        return columns._replace(values=values, value_bytes=None)
-
-    return step
-
-
-def _flat_map_step(op: FlatMapSpec) -> Step:
-    def results_of(value: Any) -> list[Any]:
-        return list(op.function(value))
-
-    def step(columns: Columns, position: Position) -> Columns:
-        results = _apply(results_of, _given(op.envelope, columns, position), columns.rows, position, op.id)
-        return Columns(
-            _repeated(columns.keys, results),
-            [value for some in results for value in some],
-            [row for row, some in zip(columns.rows, results, strict=True) for _ in some],
-            _repeated(columns.key_bytes, results),
-            None,
-        )
-
-    return step
-
-
-def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
-    return None if column is None else [each for each, some in zip(column, results, strict=True) for _ in some]
-
-
-def _filter_step(op: FilterSpec) -> Step:
-    function = op.function
-
-    def step(columns: Columns, position: Position) -> Columns:
-        elements = iter(_given(op.envelope, columns, position))
-        with _locating(elements, columns.rows, position, op.id):
-            kept = [True if function(value) else False for value in elements]  # noqa: SIM210 - bool() is a call more
-        return Columns(*(None if column is None else list(compress(column, kept)) for column in columns))  # type: ignore[arg-type]
-
-    return step
-
-
-def _partition_by_step(op: PartitionBySpec) -> Step:
-    def step(columns: Columns, position: Position) -> Columns:
-        keys = _apply(op.key_function, _given(op.envelope, columns, position), columns.rows, position, op.id)
-        return columns._replace(keys=keys, key_bytes=None)
-
-    return step
-
-
-def one_by_one(push: Push) -> End:
-    """An end that takes each message by itself, with the position at its row."""
-
-    def end(columns: Columns, position: Position) -> None:
-        if columns.keys is None:
-            raise ValueError("the keys were not decoded")
-        for position.row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
+    def accept(columns: Columns) -> None:
+        for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
+            position.row = row
             push(key, value)
 
-    return end
+    return accept
+
+
+def as_columns(accept: Accept, position: Position) -> Push:
+    """Takes one message as columns of one."""
+
+    def push(key: Any, value: Any) -> None:
+        accept(Columns(None, (key,), (value,), (position.row,)))
+
+    return push
+
+
+class Fork:
+    """Several targets of the same messages.
+
+    Where two of them lead to the same operator or store, each message passes all of them before the next one does:
+    there the order of what a message led to shows.
+    """
+
+    def __init__(self, targets: Sequence[Target], position: Position, *, meet: bool) -> None:
+        pushes = [target.push for target in targets]
+        accepts = [target.accept for target in targets]
+
+        def push_all(key: Any, value: Any) -> None:
+            for push in pushes:
+                push(key, value)
+
+        def accept_all(columns: Columns) -> None:
+            for accept in accepts:
+                accept(columns)
+
+        self.push: Push = push_all
+        self.accept: Accept = one_by_one(push_all, position) if meet else accept_all
+
+
+class _Nowhere:
+    def accept(self, columns: Columns) -> None:
+        """Nothing follows."""
+
+    def push(self, key: Any, value: Any) -> None:
+        """Nothing follows."""
+
+
+NOWHERE: Target = _Nowhere()
+"""The target of an operator that nothing follows."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FailedMessage, Interrupted, SerdeError
+from penstock.errors import FIRED_OFFSET, FailedMessage, Interrupted, SerdeError
 from penstock.runtime.packet import split_origin
 from penstock.state.engines.engine import EngineFailedError
 
@@ -55,6 +56,15 @@ def failure_in(operator: str, error: BaseException) -> OperatorFailedError:
     return OperatorFailedError(operator, error)
 
 
+@contextmanager
+def blaming(operator: str) -> Iterator[None]:
+    """Whatever is raised is a failure in the operator; see `failure_in`."""
+    try:
+        yield
+    except BaseException as error:
+        raise failure_in(operator, error) from error
+
+
 _RUNTIME = (f"{__package__}.", "penstock.testing.checked_")
 
 
@@ -93,7 +103,7 @@ def _encodable(text: str) -> str:
 
 
 class Page:
-    """Where some input messages came from, in columns. Never changes once made."""
+    """Where some input messages came from, in columns. What a row says never changes."""
 
     __slots__ = ("_ssps", "offsets", "origins", "timestamps")
 
@@ -108,6 +118,22 @@ class Page:
     def ssp(self, row: int) -> SystemStreamPartition:
         """The partition of the input that message `row` came from."""
         return self._ssps[self.origins[row]]
+
+
+class Fired(Page):
+    """Where messages came from that operators fired at the end of input. It grows firing by firing."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, ssps: SspTable) -> None:
+        self._columns: tuple[list[int], list[int], list[int]] = ([], [], [])
+        super().__init__(ssps, *self._columns)
+
+    def add(self, timestamp: int, origin: int, offset: int) -> int:
+        """The row of another firing."""
+        for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
+            column.append(value)
+        return len(self.offsets) - 1
 
 
 class Position:
@@ -133,6 +159,8 @@ class Position:
         if not 0 <= row < len(page.offsets):
             return "no message yet"
         ssp = page.ssp(row)
+        if page.offsets[row] == FIRED_OFFSET:
+            return f"the end of input of task {ssp.partition}"
         return f"about offset {page.offsets[row]} of stream `{ssp.system_stream}` partition {ssp.partition}"
 
 
@@ -146,6 +174,6 @@ class SspTable(dict[int, SystemStreamPartition]):
 
     def __missing__(self, origin: int) -> SystemStreamPartition:
         index, partition = split_origin(origin)
-        system, stream = self._inputs[index]
+        system, stream = self._inputs[index] if index >= 0 else ("none", "none")
         ssp = self[origin] = SystemStreamPartition(system, stream, partition)
         return ssp

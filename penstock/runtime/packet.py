@@ -86,8 +86,13 @@ def origin_code(input_index: int, partition: int) -> int:
     return input_index << 32 | partition
 
 
+def fired_origin(task: int) -> int:
+    """The origin code of what a task's operators fire at the end of input, which no message led to."""
+    return origin_code(-1, task)
+
+
 def split_origin(code: int) -> tuple[int, int]:
-    """(input index, partition) of an origin code."""
+    """(input index, partition) of an origin code; index -1 and the task for what was fired."""
     return code >> 32, code & 0xFFFFFFFF
 
 

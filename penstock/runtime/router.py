@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import not_bytes
 from penstock.api.serdes.failures import Place
-from penstock.runtime.columns import Columns, End, Push, encode_column
+from penstock.runtime.columns import Accept, Columns, Push, Raw, encode_column
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.places import place_of_channel
@@ -33,6 +33,8 @@ class Outlet:
 
     For each message only the row of the page it was made from is noted; at the page's end the rows are turned into
     origins, offsets and timestamps, all at once.
+
+    It is a `Target`: a message that does not serialise failed in the operator that made it.
     """
 
     def __init__(self, channel: Channel, position: Position, place: Place) -> None:
@@ -47,6 +49,8 @@ class Outlet:
         self._pages: list[tuple[Any, Any, Any]] = []
         self.push = self._make_push(position)
         """Add a message, serialised now, that the message at the position led to."""
+        self.accept = self._make_accept(position)
+        """Add messages, serialised now, where they are not at hand as the channel's serdes write them."""
         self.push_raw = self._make_push_raw(position)
         """The same for a message that is serialised already."""
 
@@ -70,7 +74,7 @@ class Outlet:
                     raise not_bytes(value_serde, value_bytes, f"{place.name}, value of key {key!r}")
                 if key_bytes is not None and type(key_bytes) is not bytes:
                     raise not_bytes(key_serde, key_bytes, f"{place.name}, key {key!r}")
-            except BaseException as error:  # a message that does not serialise failed in the operator that made it
+            except BaseException as error:
                 raise failure_in(operator, error) from error
             add_key(key_bytes)
             add_value(value_bytes)
@@ -88,22 +92,26 @@ class Outlet:
 
         return push_raw
 
-    def end(self, *, same_keys: bool, same_values: bool) -> End:
-        """Add whole columns. `same_*` says that the bytes that were read, where they are still at hand, are what the
-        channel's serde would write."""
-        channel, place = self.channel, self._place
+    def _make_accept(self, position: Position) -> Accept:
+        key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
+        source, place = self.channel.source, self._place
 
-        def end(columns: Columns, position: Position) -> None:
-            keys, values, rows, key_bytes, value_bytes = columns
-            if key_bytes is None or not same_keys:
-                key_bytes = encode_column("key", channel.key_serde, keys, rows, position, channel.source, place)
-            if value_bytes is None or not same_values:
-                value_bytes = encode_column("value", channel.value_serde, values, rows, position, channel.source, place)
-            self.keys.extend(key_bytes)
-            self.values.extend(value_bytes)
-            self._rows.extend(rows)
+        def accept(columns: Columns) -> None:
+            rows = columns.rows
+            keys, values = columns.written_by("key", key_serde), columns.written_by("value", value_serde)
+            if keys is None:
+                keys = encode_column("key", key_serde, columns.keys, rows, position, source, place)
+            if values is None:
+                values = encode_column("value", value_serde, columns.values, rows, position, source, place)
+            self.accept_raw(keys, values, rows)
 
-        return end
+        return accept
+
+    def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
+        """Add messages that are serialised already; `rows` are those of the page they were made from."""
+        self.keys.extend(keys)
+        self.values.extend(values)
+        self._rows.extend(rows)
 
     def __len__(self) -> int:
         return len(self.keys)

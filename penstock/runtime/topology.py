@@ -13,18 +13,14 @@ from typing import Any
 
 from penstock.api.graph import (
     ApplicationGraph,
-    InputSpec,
     OperatorSpec,
     OutputSpec,
-    PartitionBySpec,
-    ProcessSpec,
-    SendToSpec,
-    SinkSpec,
 )
 from penstock.api.serdes import Bytes, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.errors import ConfigError
+from penstock.runtime.operators.table import operator_of
 from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
@@ -147,21 +143,16 @@ def _assign_stages(graph: ApplicationGraph) -> dict[str, int]:
     stage_of: dict[str, int] = {}
     exits: dict[str, int] = {}
     for op in graph.operators:
+        operator = operator_of(op)
         stage = max((exits[u] for u in op.upstream), default=0)
-        if isinstance(op, ProcessSpec):
-            stage = max(stage, 1)
-        stage_of[op.id] = stage
-        exits[op.id] = stage + 1 if isinstance(op, PartitionBySpec) else stage
+        stage_of[op.id] = max(stage, 1) if operator.needs_task else stage
+        exits[op.id] = stage_of[op.id] + operator.changes_key
     _check_stores(graph, stage_of)
     return stage_of
 
 
 def _check_stores(graph: ApplicationGraph, stage_of: dict[str, int]) -> None:
-    users: dict[str, list[str]] = {}
-    for op in graph.operators:
-        if isinstance(op, ProcessSpec):
-            for store in op.stores:
-                users.setdefault(store, []).append(op.id)
+    users = graph.store_users()
     for store, ids in users.items():
         stages = {stage_of[i] for i in ids}
         if len(stages) > 1:
@@ -187,7 +178,7 @@ class _Channels:
 
     def connect(self, source: OperatorSpec, target: OperatorSpec, stage_of: dict[str, int]) -> None:
         a, b = stage_of[source.id], stage_of[target.id]
-        by_key = isinstance(source, PartitionBySpec)
+        by_key = operator_of(source).changes_key
         if not by_key and a == b:
             return
         for number, channel in enumerate(self.channels):
@@ -205,7 +196,7 @@ class _Channels:
                 Routing.KEY if by_key else Routing.TASK,
                 source.key_serde,
                 source.value_serde,
-                raw=isinstance(source, InputSpec),
+                raw=operator_of(source).is_input,
             )
         )
 
@@ -234,17 +225,13 @@ def _connect_outputs(
 ) -> None:
     """A channel for each send_to; and for each output no send_to names, one from every task that may send to it."""
     for op in graph.operators:
-        if isinstance(op, SendToSpec):
-            edges.to_output(op.id, op.id, stage_of[op.id], outputs[op.output])
+        output = operator_of(op).output
+        if output is not None:
+            edges.to_output(op.id, op.id, stage_of[op.id], outputs[output])
     for op in graph.operators:
-        if has_collector(op):
-            for stream, output in outputs.items():
-                edges.to_output(f"{op.id}=>{stream}", op.id, stage_of[op.id], output)
-
-
-def has_collector(op: OperatorSpec) -> bool:
-    """Whether the operator's code may send to any declared output."""
-    return isinstance(op, ProcessSpec | SinkSpec)
+        if operator_of(op).sends:
+            for stream, spec in outputs.items():
+                edges.to_output(f"{op.id}=>{stream}", op.id, stage_of[op.id], spec)
 
 
 def _connect_dead_letters(edges: _Channels, stream: SystemStream, last: int) -> None:
@@ -254,7 +241,7 @@ def _connect_dead_letters(edges: _Channels, stream: SystemStream, last: int) -> 
 
 def _stage(number: int, graph: ApplicationGraph, stage_of: dict[str, int], channels: tuple[Channel, ...]) -> Stage:
     operators = tuple(op for op in graph.operators if stage_of[op.id] == number)
-    names = {store for op in operators if isinstance(op, ProcessSpec) for store in op.stores}
+    names = {store for op in operators for store in op.stores}
     incoming = [c for c in channels if c.target_stage == number]
     return Stage(
         number=number,

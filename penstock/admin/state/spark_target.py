@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
-from penstock.api.graph import ApplicationGraph, InputSpec, PartitionBySpec, ProcessSpec
+from penstock.api.graph import ApplicationGraph, InputSpec
 from penstock.api.store import StoreSpec
 from penstock.checkpoint.edit import NextOffsets
 from penstock.checkpoint.log import CheckpointLog
@@ -26,6 +26,7 @@ from penstock.plan.grouping import Grouping
 from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.positions import first_positions
 from penstock.plan.streams import JobStreams
+from penstock.runtime.operators.table import operator_of
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 
@@ -128,14 +129,14 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
     """By how many partitions the messages that reach the store's operators are spread over the tasks, by their keys."""
     counts: dict[int, str] = {}
     specs = {op.id: op for op in graph.operators}
-    pending = [op.id for op in graph.operators if isinstance(op, ProcessSpec) and store in op.stores]
+    pending = graph.store_users().get(store, [])
     seen: set[str] = set()
     while pending:
         op = specs[pending.pop()]
         if op.id in seen:
             continue
         seen.add(op.id)
-        if isinstance(op, PartitionBySpec):
+        if operator_of(op).changes_key:
             counts.setdefault(tasks, f"`{op.id}` by {tasks}")
         elif isinstance(op, InputSpec):
             if any(each.stream == op.stream for each in streams.broadcast):

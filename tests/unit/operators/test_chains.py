@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.api.graph import MapSpec
-from penstock.runtime.columns import Columns, step_of
+from penstock.api.graph import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
+from penstock.runtime.columns import NOWHERE, Columns, Target, one_by_one
 from penstock.runtime.context import Page, Position, SspTable
+from penstock.runtime.operators.application_code import Requests
+from penstock.runtime.operators.base import Node, Surroundings
+from penstock.runtime.operators.table import operator_of
 from penstock.testing import TestRunner
 
 STEPS: dict[str, tuple[Any, Any]] = {
@@ -143,11 +147,9 @@ def test_each_message_of_a_column_counts_as_progress() -> None:
     """Who watches for a message that never ends must see that a slow operator goes on."""
     position = Position(Page(SspTable(()), (), (), ()))
     seen: list[object] = []
-    step = step_of(
-        MapSpec(id="m", upstream=(), key_serde=ps.Bytes(), value_serde=ps.Bytes(), function=_look(position, seen))
-    )
-    assert step is not None
-    step(Columns([None] * 3, [1, 2, 3], range(3), None, None), position)
+    spec = MapSpec(id="m", upstream=(), key_serde=ps.Bytes(), value_serde=ps.Bytes(), function=_look(position, seen))
+    node = operator_of(spec).build(Surroundings("j", {}, 0, position, Requests(), {}, {}), NOWHERE)
+    node.accept(Columns(None, [None] * 3, [1, 2, 3], range(3)))
     assert len(set(seen)) == 3
     assert position.elements is None
 
@@ -158,3 +160,84 @@ def _look(position: Position, seen: list[object]) -> Any:
         return value
 
     return function
+
+
+KINDS: dict[str, tuple[type[FunctionSpec], Any]] = {
+    "map": (MapSpec, lambda given: f"<{given}>"),
+    "filter": (FilterSpec, lambda given: zlib.crc32(str(given).encode()) % 3),
+    "flat_map": (FlatMapSpec, lambda given: str(given)[:20:9]),
+    "partition_by": (PartitionBySpec, lambda given: f"key of {given}"),
+}
+
+
+@settings(deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3),
+    values=st.lists(st.integers(0, 9), max_size=9),
+    envelope=st.booleans(),
+)
+def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], values: list[int], envelope: bool) -> None:
+    """A task emits messages one by one: an operator treats each as it treats a column of them."""
+    rows = range(len(values))
+    position = Position(Page(SspTable((("m", "in"),)), rows, [0] * len(values), rows))
+    results: dict[str, list[tuple[int, str, str]]] = {}
+    for form in ("one", "columns"):
+        seen = results.setdefault(form, [])
+
+        def take(key: Any, value: Any, seen: list[tuple[int, str, str]] = seen) -> None:
+            seen.append((position.row, str(key), str(value)))
+
+        node: Target = Node(one_by_one(take, position), take)
+        for kind in kinds:
+            spec, function = KINDS[kind]
+            serdes = {"key_serde": ps.Bytes(), "value_serde": ps.Bytes()}
+            op = spec(id=kind, upstream=(), function=function, envelope=envelope, **serdes)
+            node = operator_of(op).build(Surroundings("j", {}, 0, position, Requests(), {}, {}), node)
+        keys = [f"k{value}" for value in values]
+        if form == "columns":
+            node.accept(Columns(None, keys, values, rows))
+        else:
+            for position.row, key, value in zip(rows, keys, values, strict=True):
+                node.push(key, value)
+    assert results["one"] == results["columns"]
+
+
+def test_streams_that_part_and_meet_keep_the_order_of_messages() -> None:
+    """What became of one message comes before what became of the next, whichever way it took."""
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in")
+    odd = stream.filter(lambda v: v % 2).map(lambda v: ["odd", v])
+    even = stream.filter(lambda v: v % 2 == 0).flat_map(lambda v: [["even", v], ["again", v]])
+    odd.merge(even, stream).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", range(3000)).run()
+    expected: list[Any] = []
+    for n in range(3000):
+        expected += [*([["odd", n]] if n % 2 else [["even", n], ["again", n]]), n]
+    assert [m.value for m in runner.output("m.out")] == expected
+
+
+class Writes(ps.StreamTask):
+    """Counts messages in a store."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.store("seen")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.store.put("n", (self.store.get("n") or 0) + 1)
+
+
+class Reads(Writes):
+    """Emits how many messages were counted."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(value=self.store.get("n"))
+
+
+def test_operators_that_share_a_store_see_one_message_after_the_other() -> None:
+    app = ps.StreamApplication("a")
+    app.store("seen")
+    stream = app.input("m.in").partition_by(lambda v: "k")
+    stream.process(Writes, stores=["seen"])
+    stream.map(lambda v: v).process(Reads, stores=["seen"]).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", range(3000)).run()
+    assert [m.value for m in runner.output("m.out")] == list(range(1, 3001))

@@ -1,0 +1,123 @@
+"""What the application's code meets when it is called with a message: collector, context and coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from penstock.api.store import KeyValueStore
+from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
+from penstock.errors import ConfigError
+from penstock.runtime.columns import Accept, Columns, Push
+from penstock.runtime.context import Position, failure_in
+
+
+class Requests(TaskCoordinator):
+    """What tasks asked of the job during an attempt."""
+
+    def __init__(self) -> None:
+        self.commit_requested = False
+        self.shutdown_requested = False
+
+    def commit(self) -> None:
+        self.commit_requested = True
+
+    def shutdown(self) -> None:
+        self.shutdown_requested = True
+
+
+class Collector(MessageCollector):
+    """What one operator's code may send, and where it goes."""
+
+    def __init__(self, op_id: str, downstream: Push, outputs: Mapping[str, Push]) -> None:
+        """`outputs` maps `system.stream` and, where no other output has it, `stream` to where it goes."""
+        self._op_id = op_id
+        self._downstream = downstream
+        self._outputs = outputs
+
+    def emit(self, *, key: Any = None, value: Any) -> None:
+        self._downstream(key, value)
+
+    def send(self, output: str, *, key: Any = None, value: Any) -> None:
+        push = self._outputs.get(output)
+        if push is None:
+            known = ", ".join(f"`{name}`" for name in self._outputs) or "none"
+            raise ConfigError(
+                f"operator `{self._op_id}` sends to `{output}`, which is not a declared output; declared: {known}. "
+                "Use app.output(...)"
+            )
+        push(key, value)
+
+
+class Context(TaskContext):
+    """A task's surroundings."""
+
+    def __init__(
+        self,
+        job_name: str,
+        config: Mapping[str, str],
+        partition: int,
+        stores: dict[str, KeyValueStore[Any, Any]],
+        op_id: str,
+    ) -> None:
+        self._job_name = job_name
+        self._config = MappingProxyType(dict(config))
+        self._partition = partition
+        self._stores = stores
+        self._op_id = op_id
+
+    @property
+    def task_name(self) -> str:
+        return f"Partition {self._partition}"
+
+    @property
+    def partition(self) -> int:
+        return self._partition
+
+    @property
+    def job_name(self) -> str:
+        return self._job_name
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return self._config
+
+    def store(self, name: str) -> KeyValueStore[Any, Any]:
+        if name not in self._stores:
+            known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+            raise ConfigError(
+                f"operator `{self._op_id}` asks for store `{name}` but was given: {known}. "
+                "Name it in process(..., stores=[...])"
+            )
+        return self._stores[name]
+
+
+def envelope_calls(
+    op_id: str,
+    function: Callable[[IncomingMessageEnvelope, MessageCollector, TaskCoordinator], None],
+    collector: Collector,
+    requests: Requests,
+    position: Position,
+) -> tuple[Accept, Push]:
+    """Calls the application's code with each message, for columns of messages and for a single one."""
+    make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
+
+    def accept(columns: Columns) -> None:
+        page = position.page
+        messages = zip(columns.keys, columns.values, columns.rows, strict=True)
+        try:
+            for key, value, row in messages:
+                position.row = row
+                function(make(IncomingMessageEnvelope, (key, value, page, row)), collector, requests)
+        except BaseException as error:
+            raise failure_in(op_id, error) from error
+
+    def push(key: Any, value: Any) -> None:
+        envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
+        try:
+            function(envelope, collector, requests)
+        except BaseException as error:
+            raise failure_in(op_id, error) from error
+
+    return accept, push

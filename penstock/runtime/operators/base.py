@@ -1,0 +1,132 @@
+"""What an operator is to the runtime. Each kind has a file beside this one, and a line in `table.py`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from penstock.api.graph import OperatorSpec
+from penstock.api.serdes.failures import Place
+from penstock.api.ssp import SystemStream
+from penstock.api.store import KeyValueStore
+from penstock.runtime.batch import Batch
+from penstock.runtime.columns import Accept, Push, Target, as_columns
+from penstock.runtime.context import Position
+from penstock.runtime.operators.application_code import Requests
+
+S = TypeVar("S", bound=OperatorSpec)
+KeyValue = KeyValueStore[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an operator gets of the stage that it runs in."""
+
+    job_name: str
+    config: Mapping[str, str]
+    """What a task sees of the configuration."""
+    task: int
+    position: Position
+    """The message that is being processed."""
+    requests: Requests
+    stores: Mapping[str, KeyValue]
+    """The operator's own, by name."""
+    outputs: Mapping[str, Push]
+    """Where it may send to: `system.stream`, and `stream` where no other output has it. Empty unless it `sends`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Something that an operator does without a message, such as a timer or a window that closes.
+
+    What it emits has its time as the timestamp. With a dead-letter stream, a firing that fails is undone and reported
+    there, as a message is; without one the run ends.
+    """
+
+    key: bytes | None
+    timestamp_ms: int
+    name: str
+    run: Callable[[], None]
+
+
+class Node:
+    """A running operator of one stage and task. Used by one thread at a time."""
+
+    def __init__(self, accept: Accept, push: Push) -> None:
+        self.accept = accept
+        """Take messages; see `Target`."""
+        self.push = push
+        """Take one message; see `Target`."""
+
+    @classmethod
+    def of_columns(cls, accept: Accept, position: Position) -> Node:
+        """A node that takes a single message as columns of one."""
+        return cls(accept, as_columns(accept, position))
+
+    def inlet(self, source: str) -> Target:
+        """What takes the messages of the operator `source`, where it matters which one they come from."""
+        return self
+
+    def on_end_of_input(self, batch: Batch) -> Iterable[Firing]:
+        """What is to be done once all messages of the batch have come, in order. Called once in an attempt, after the
+        operators before it in the stage have done theirs, and read while firings run: one may change what follows."""
+        return ()
+
+    def close(self) -> None:
+        """Called at most once, after the last message."""
+
+
+class Watch(Protocol):
+    """What a test puts around every call of the application's code."""
+
+    def opens(self, stores: Sequence[KeyValue]) -> None:
+        """A task that uses these stores is made."""
+
+    def call(self, operator: str, value: Any, stores: Sequence[KeyValue] = ()) -> AbstractContextManager[object]:
+        """The application's code is called with a message of this value."""
+
+
+class Operator(ABC, Generic[S]):
+    """A kind of operator: what the plan of a job has to know of it, and how it is built.
+
+    A new kind is a subclass in a file of its own, and the line in `table.py` that names its spec.
+    """
+
+    needs_task: ClassVar[bool] = False
+    """Whether it runs in a task's container, which has stores and tasks of the application."""
+    changes_key: ClassVar[bool] = False
+    """Whether a message that it emits belongs to the task that owns its new key. It then leaves the stage."""
+    sends: ClassVar[bool] = False
+    """Whether its code may send to any output."""
+    is_input: ClassVar[bool] = False
+    """Whether its messages come from a stream, as bytes that another stage may decode."""
+
+    def __init__(self, spec: S) -> None:
+        self.spec = spec
+
+    @property
+    def output(self) -> SystemStream | None:
+        """The output that every one of its messages goes to."""
+        return None
+
+    def place(self, name: str) -> Place:
+        """Where the serdes of what it emits are declared; `name` says of which messages."""
+        return Place(name, "")
+
+    @abstractmethod
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        """The operator, ready to run. `downstream` takes what it emits. Raises OperatorFailedError."""
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        """The same operator with the application's code watched."""
+        return self.spec
+
+
+class PassingOperator(Operator[S]):
+    """An operator that passes on every message as it is."""
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return Node(downstream.accept, downstream.push)

@@ -1,0 +1,91 @@
+"""Operators that are a function of each message, and keep nothing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.api.graph import FunctionSpec, OperatorSpec
+from penstock.runtime.columns import Accept, Columns, Push, Target, envelope_of, index_of_last
+from penstock.runtime.context import Position, failure_in
+from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+
+F = TypeVar("F", bound=FunctionSpec)
+Deliver: TypeAlias = Callable[[Any, Any, Any], None]
+"""Takes the key and the value of one message, and the function's result."""
+
+
+class Elementwise(Operator[F]):
+    """Calls the application's function for each message. A kind says what the results do to the messages: to columns of
+    them, and to a single one that the application emitted."""
+
+    @property
+    def call(self) -> Callable[[Any], Any]:
+        """The application's function, with whatever may fail as it does."""
+        return self.spec.function
+
+    def results(self, given: Iterator[Any]) -> list[Any]:
+        """The results of `call`."""
+        call = self.call
+        return [call(each) for each in given]
+
+    @abstractmethod
+    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+        """What becomes of the messages."""
+
+    @abstractmethod
+    def deliver(self, downstream: Push) -> Deliver:
+        """What becomes of one message."""
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        position = surroundings.position
+        return Node(self._accept(downstream.accept, position), self._push(downstream.push, position))
+
+    def _accept(self, downstream: Accept, position: Position) -> Accept:
+        op_id, results_of, apply, whole = self.spec.id, self.results, self.apply, self.spec.envelope
+
+        def accept(columns: Columns) -> None:
+            elements = position.elements = iter(_envelopes(columns, position) if whole else columns.values)
+            try:
+                results = results_of(elements)
+            except BaseException as error:
+                position.row = columns.rows[index_of_last(elements, len(columns.rows))]
+                raise failure_in(op_id, error) from error
+            finally:
+                position.elements = None
+            columns = apply(columns, results)
+            if columns.rows:
+                downstream(columns)
+
+        return accept
+
+    def _push(self, downstream: Push, position: Position) -> Push:
+        op_id, call, deliver, whole = self.spec.id, self.call, self.deliver(downstream), self.spec.envelope
+
+        def push(key: Any, value: Any) -> None:
+            try:
+                result = call(envelope_of(key, value, position.page, position.row) if whole else value)
+            except BaseException as error:
+                raise failure_in(op_id, error) from error
+            deliver(key, value, result)
+
+        return push
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        op_id, call, whole = self.spec.id, self.call, self.spec.envelope
+
+        def function(given: Any) -> Any:
+            with watch.call(op_id, given.value if whole else given):
+                return call(given)
+
+        return replace(self.spec, function=function)
+
+
+def _envelopes(columns: Columns, position: Position) -> list[Any]:
+    page = position.page
+    return [
+        envelope_of(key, value, page, row)
+        for key, value, row in zip(columns.keys, columns.values, columns.rows, strict=True)
+    ]

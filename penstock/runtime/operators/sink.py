@@ -1,0 +1,32 @@
+"""sink: calls a function for each message; nothing follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.api.graph import OperatorSpec, SinkSpec
+from penstock.runtime.columns import NOWHERE, Target
+from penstock.runtime.operators.application_code import Collector, envelope_calls
+from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+
+
+class Sink(Operator[SinkSpec]):
+    """Runs the application's function, which may send to outputs."""
+
+    sends = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        collector = Collector(self.spec.id, NOWHERE.push, surroundings.outputs)
+        return Node(
+            *envelope_calls(self.spec.id, self.spec.function, collector, surroundings.requests, surroundings.position)
+        )
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        op_id, function = self.spec.id, self.spec.function
+
+        def watched(envelope: Any, collector: Any, coordinator: Any) -> None:
+            with watch.call(op_id, envelope.value):
+                function(envelope, collector, coordinator)
+
+        return replace(self.spec, function=watched)

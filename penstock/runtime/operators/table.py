@@ -1,0 +1,46 @@
+"""Which operator each spec of an application is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.api.graph import (
+    FilterSpec,
+    FlatMapSpec,
+    InputSpec,
+    MapSpec,
+    MergeSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    ProcessSpec,
+    SendToSpec,
+    SinkSpec,
+)
+from penstock.runtime.operators.base import Operator
+from penstock.runtime.operators.filter import Filter
+from penstock.runtime.operators.flat_map import FlatMap
+from penstock.runtime.operators.input import Input
+from penstock.runtime.operators.map import Map
+from penstock.runtime.operators.merge import Merge
+from penstock.runtime.operators.partition_by import PartitionBy
+from penstock.runtime.operators.process import Process
+from penstock.runtime.operators.send_to import SendTo
+from penstock.runtime.operators.sink import Sink
+
+OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
+    FilterSpec: Filter,
+    FlatMapSpec: FlatMap,
+    InputSpec: Input,
+    MapSpec: Map,
+    MergeSpec: Merge,
+    PartitionBySpec: PartitionBy,
+    ProcessSpec: Process,
+    SendToSpec: SendTo,
+    SinkSpec: Sink,
+}
+"""One line for each kind."""
+
+
+def operator_of(spec: OperatorSpec) -> Operator[Any]:
+    """The operator that a spec declares."""
+    return OPERATORS[type(spec)](spec)
