@@ -1,0 +1,187 @@
+"""What a new kind of operator needs: its spec, one class, and one line in the table. This one also acts at the end of
+input, as windows and timers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+
+import penstock as ps
+from penstock.api.graph import OperatorSpec
+from penstock.runtime.batch import Batch
+from penstock.runtime.columns import Columns, Target
+from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.table import OPERATORS
+from penstock.testing import TestRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalsSpec(OperatorSpec):
+    """Emits the sum of each key's values once the batch has no more messages."""
+
+
+class Totals(Operator[TotalsSpec]):
+    """Sums in a store; they fire in the order of their keys, at the time that the key's name gives."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _TotalsNode(self.spec, surroundings, downstream)
+
+
+class _TotalsNode(Node):
+    def __init__(self, spec: TotalsSpec, surroundings: Surroundings, downstream: Target) -> None:
+        one = Node.of_columns(self._add, surroundings.position)
+        super().__init__(one.accept, one.push)
+        self._store = surroundings.stores[spec.stores[0]]
+        self._downstream = downstream
+
+    def _add(self, columns: Columns) -> None:
+        for key, value in zip(columns.keys, columns.values, strict=True):
+            self._store.put(key, (self._store.get(key) or 0) + value)
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        for key, total in list(self._store.all()):
+            if total == -1:
+                raise ValueError("cannot say what is due")
+            yield Firing(key.encode(), int(key[1:]), "total", lambda key=key, total=total: self._fire(key, total))
+
+    def _fire(self, key: str, total: int) -> None:
+        self._store.delete(key)
+        self._downstream.push(key, total)
+        if total == 13:
+            raise ValueError("thirteen")
+
+
+@pytest.fixture(autouse=True)
+def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, TotalsSpec, Totals)
+
+
+def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
+    """What a method of MessageStream would be."""
+    stream._app.store(store)
+    return stream._next("totals", None, lambda i: TotalsSpec(id=i, stores=(store,), **stream._same()))
+
+
+def by_key(app: ps.StreamApplication) -> ps.MessageStream[Any]:
+    return app.input("m.in").partition_by(lambda v: v[0]).map(lambda v: v[1])
+
+
+def values_of(runner: TestRunner, stream: str = "m.out") -> dict[Any, Any]:
+    return {m.key: (m.value, m.timestamp) for m in runner.output(stream)}
+
+
+def test_it_runs_as_any_other() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").map(lambda v: v * 100).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=3)
+    runner.input("m.in", [["k1", 1], ["k2", 2], ["k1", 3]], timestamp=7).run()
+    assert values_of(runner) == {"k1": (400, 1), "k2": (200, 2)}, "each with the time it fired at"
+    assert runner.store("sums") == {}
+
+
+def test_each_batch_ends_its_own_input() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [["k1", 1]] * 6).run(batch_messages=2)
+    assert [m.value for m in runner.output("m.out")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_an_operator_fires_comes_before_the_end_of_the_next_one(apart: bool) -> None:
+    """In topological order within a stage, and from stage to stage."""
+    app = ps.StreamApplication("a")
+    first = totals(by_key(app), "first")
+    between = first.partition_by(lambda v: "k9") if apart else first.process(Rekey)
+    totals(between, "second").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1)
+    runner.input("m.in", [["k1", 1], ["k2", 2], ["k3", 3]]).run()
+    assert values_of(runner) == {"k9": (6, 9)}
+
+
+class Rekey(ps.StreamTask):
+    """Emits all under one key."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        assert envelope.offset < 0, "no message led to it"
+        assert (str(envelope.ssp.system_stream), envelope.ssp.partition) == ("none.none", 0)
+        assert envelope.timestamp == int(envelope.key[1:])
+        collector.emit(key="k9", value=envelope.value)
+
+
+def test_many_fire() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [[f"k{n}", n] for n in range(20, 20_000)]).run()
+    assert values_of(runner) == {f"k{n}": (n, n) for n in range(20, 20_000)}
+
+
+def test_a_firing_that_fails_ends_the_run() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [["k1", 1], ["k2", 13], ["k3", 3]])
+    with pytest.raises(ps.UserCodeError) as raised:
+        runner.run()
+    assert "ValueError: thirteen\n  in operator `totals-1`, at the end of input of task 0, key k2" in str(raised.value)
+    assert "penstock/runtime" not in str(raised.value)
+    assert (runner.store("sums"), runner.output("m.out")) == ({}, [])
+
+
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_an_operator_that_cannot_say_what_is_due_ends_the_run(dead_letter: str | None) -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", -1]])
+    with pytest.raises(ps.UserCodeError, match=r"cannot say what is due\n  in operator `totals-1`, at the end"):
+        runner.run()
+
+
+def test_a_firing_that_fails_goes_to_the_dead_letters() -> None:
+    """Its writes and what it emitted are undone; the others fire."""
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [["k1", 1], ["k2", 13], ["k3", 3]]).run()
+    assert values_of(runner) == {"k1": (1, 1), "k3": (3, 3)}
+    assert runner.store("sums") == {"k2": 13}
+    (letter,) = runner.output("m.dead")
+    said = orjson.loads(letter.value)
+    assert {name: said[name] for name in ("operator", "key", "value", "name", "timestamp", "offset", "reason")} == {
+        "operator": "totals-1",
+        "key": b"k2".hex(),
+        "value": None,
+        "name": "total",
+        "timestamp": 2,
+        "offset": -2,
+        "reason": "ValueError: thirteen",
+    }
+    assert (letter.key, letter.timestamp, runner.dead_letters) == (b"k2", 2, 1)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str | None, apart: bool) -> None:
+    def fail(value: Any) -> Any:
+        if value == 2:
+            raise ValueError("two")
+        return value
+
+    app = ps.StreamApplication("a")
+    stream = totals(by_key(app), "sums")
+    stream = stream.partition_by(str) if apart else stream
+    stream.map(fail, id="picky").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1], ["k2", 2]])
+    if dead_letter is None:
+        with pytest.raises(ps.UserCodeError, match=r"two\n  in operator `picky`, at the end of input of task 0, key"):
+            runner.run()
+        return
+    runner.run()
+    (letter,) = runner.output("m.dead")
+    assert orjson.loads(letter.value)["operator"] == "picky"
+    assert [m.value for m in runner.output("m.out")] == [1]
+    assert runner.store("sums") == ({} if apart else {"k2": 2})
