@@ -16,7 +16,7 @@ import penstock as ps
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.side_penstock import follow
 from penstock.config.load import load_config
-from penstock.engine.lineage import collect, empty_partitions, exchange
+from penstock.engine.packet_rdd import PacketRdd
 from penstock.engine.session import create_context, idle_limit
 from penstock.system.base import WriterIdentity
 from penstock.system.local import LocalSystem
@@ -101,10 +101,10 @@ def spark_alone(parameters: dict[str, Any]) -> dict[str, Any]:
     found = []
     for _ in range(parameters["batches"]):
         began = time.perf_counter()
-        packets = empty_partitions(context, lanes).mapPartitions(_pass_on)
+        packets = PacketRdd.empty(context, lanes).map_partitions(_pass_on)
         for _ in range(parameters["shuffles"]):
-            packets = exchange(packets, range(lanes), lanes).mapPartitions(_pass_on)
-        collect(packets)
+            packets = packets.exchange(range(lanes), lanes).map_partitions(_pass_on)
+        packets.collect()
         found.append((time.perf_counter() - began) * 1000)
     context.stop()
     return {"ms": found}

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from benchmarks.common import DRIVER_MEMORY
-from penstock.engine.lineage import collect, empty_partitions, exchange
+from penstock.engine.packet_rdd import PacketRdd
 from penstock.engine.session import create_session
 from penstock.runtime.packet import (
     MESSAGE_SCHEMA,
@@ -187,9 +187,9 @@ def _by_sql(
 
 
 def _by_frames(spark: SparkSession, own: int, tasks: int) -> Results:
-    first = empty_partitions(spark.sparkContext, tasks).mapPartitions(FrameWriter(PacketWriter(own, tasks)))
-    second = exchange(first, range(tasks), tasks).mapPartitions(read_frames)
-    return [(packet.messages, int(packet.token)) for batch in collect(second) for packet in from_batch(batch)]
+    first = PacketRdd.empty(spark.sparkContext, tasks).map_partitions(FrameWriter(PacketWriter(own, tasks)))
+    second = first.exchange(range(tasks), tasks).map_partitions(read_frames)
+    return [(packet.messages, int(packet.token)) for batch in second.collect() for packet in from_batch(batch)]
 
 
 FORMS = {"row-wise": _by_rows, "packed rows": _by_packed_rows, "frames": _by_frames}
