@@ -15,8 +15,9 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
+from penstock.state.backends.blob.names import blob_names, epoch_of, index_name, is_index
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
-from penstock.state.backends.content.names import BlobNames, epoch_of, file_name, index_name, is_index
+from penstock.state.backends.content.names import file_name
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 
@@ -187,7 +188,7 @@ def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
 
 
 def test_names_carry_the_epoch_and_are_told_from_others() -> None:
-    names = BlobNames(JobPaths("flights", "1"), "totals", 3)
+    names = blob_names(JobPaths("flights", "1"), "totals", 3)
     sha256 = hashlib.sha256(b"x").hexdigest()
     file = names.key(file_name(12, CheckpointId(34, 56), sha256))
     index = names.key(index_name(12, CheckpointId(34, 56)))

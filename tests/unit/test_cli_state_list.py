@@ -13,6 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
+from penstock.config.table import BACKENDS
+from penstock.state.backends.registry import built_in
 from penstock.state.reading.inventory import marker_text, span_text, stored_objects
 from tests.support.state_job import JOB, StateJob
 
@@ -151,6 +153,34 @@ def test_a_job_without_checkpoints(home: Path) -> None:
     assert (facts["versions"], facts["objects"]) == ([], [])
 
 
+def test_a_backend_of_ones_own_describes_its_markers_and_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but its factory says what they are."""
+    source = (
+        "from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory\n"
+        "class Own(ChangelogFilesFactory):\n"
+        "    def marker_text(self, marker):\n"
+        "        return f'own {marker}'\n"
+        "    def kind_of(self, name):\n"
+        "        return 'owls' if name.startswith('own/') else None\n"
+    )
+    (tmp_path / "described_backend.py").write_text(source)
+    (tmp_path / "broken_backend.py").write_text("raise ZeroDivisionError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert marker_text("described_backend:Own", "7") == "own 7"
+    sizes = {"f/0/own/7": 1, "f/0/1.1.delta": 2, "f/0/x": 3}
+    named = ["described_backend:Own", "broken_backend:Own"]
+    found = {(each.backend, each.kind): each.count for each in stored_objects("s", "f", sizes, named)}
+    assert found == {("described_backend:Own", "owls"): 1, ("changelog-files", "deltas"): 1, (None, "other"): 1}
+    assert {each.kind for each in stored_objects("s", "f", sizes)} == {"deltas", "other"}
+    assert marker_text("broken_backend:Own", "7") == "7"
+
+
+def test_the_configuration_names_every_backend_there_is() -> None:
+    assert set(BACKENDS) == set(built_in())
+
+
 def test_names_and_markers_of_nobody() -> None:
     sizes = {"f/s": 1, "f/x/1.1.delta": 2, "f/0/sub/1.1.delta": 3, "f/0/1.1.delta": 4, "f/10/1.1.delta": 5}
     found = stored_objects("s", "f", sizes)
@@ -160,7 +190,8 @@ def test_names_and_markers_of_nobody() -> None:
     ]  # fmt: skip
     (shared,) = stored_objects("s", "f", {f"f/0/files/1-1700000000001-0-{'ab' * 32}": 9})
     assert (shared.backend, shared.kind) == ("changelog-files", "snapshot files")
-    assert marker_text("not json") == "not json"
-    assert marker_text("[1]") == "[1]"
-    assert len(marker_text("x" * 200)) == 40
+    assert marker_text("none", "not json") == "not json"
+    for backend in ("none", "changelog-files", "blob", "changelog-stream"):
+        assert marker_text(backend, "[1]") == "[1]"
+        assert len(marker_text(backend, "x" * 200)) == 40
     assert span_text(["10.1", "9.2", "9.10"]) == "9.2 to 10.1"

@@ -23,7 +23,6 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 
-_IN_THE_JOBS_FOLDER = ("changelog-files", "blob")
 _NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
 
 
@@ -66,14 +65,22 @@ class ImportTarget:
         for name in sorted(found.backends):
             if ":" in name and name not in trusted:
                 reasons[name] = "neither the configuration nor the job's last checkpoint names this backend"
-            elif self.before is None and name in _IN_THE_JOBS_FOLDER:
-                reasons[name] = "what they name is in the folder of the job that made them, and this one is new"
+                continue
+            try:
+                kept_in = backend_factory(name).kept_in
+            except ConfigError as error:
+                reasons[name] = str(error)
             else:
-                try:
-                    backend_factory(name)
-                except ConfigError as error:
-                    reasons[name] = str(error)
+                if self.before is None and kept_in == "job-folder":
+                    reasons[name] = "what they name is in the folder of the job that made them, and this one is new"
         return reasons
+
+    def finds_everywhere(self, found: SamzaCheckpoint) -> bool:
+        """Whether all markers of the file name what any job finds, and nothing in the folder of the job they are of."""
+        from penstock.state.backends.registry import built_in
+
+        own = built_in()
+        return all(name in own and own[name].kept_in == "system" for name in found.backends)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import typer
 from penstock.admin.checkpoint.target import ImportTarget, find_target, open_target
 from penstock.admin.jobs import JobName
 from penstock.checkpoint.adopt import Target, adopt
-from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.log import CheckpointLog
@@ -82,7 +81,7 @@ def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Ite
     """Markers name what is in the folder of the job that made them, by names that another job's may have too."""
     known = {record.id for record in view.checkpoints}
     ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
-    if target.before is not None and ids and samza.backends - {BACKEND}:
+    if target.before is not None and ids and not target.finds_everywhere(samza):
         yield (
             f"checkpoint {ids[-1]} of the file is not in the log of this job: its state can be restored only if it "
             "was this very job's and is still there. `penstock state verify` tells, before the job is started"

@@ -90,6 +90,8 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
     view = log.read("report")
     records = view.restorable if version is None else [choose_version(log, found, version)]
     stores = sorted({store for record in view.restorable for store in record.stores})
+    versions = tuple(held for record in records for held in held_versions(found.config, record))
+    backends = {held.backend for held in versions if held.backend is not None}
     folders = {store: found.paths.store_folder(store) for store in stores}
     with closing(BackendRoots(found.config, found.objects)) as roots:
         places = [found.objects, *(objects for _, objects in roots.separate())]
@@ -97,9 +99,8 @@ def _facts(found: FoundJob, version: str | None) -> tuple[StateFacts, bool]:
             each
             for store, folder in folders.items()
             for objects in places
-            for each in stored_objects(store, folder, objects.sizes(folder))
+            for each in stored_objects(store, folder, objects.sizes(folder), backends)
         )
-    versions = tuple(held for record in records for held in held_versions(found.config, record))
     return StateFacts(found.paths.root, found.config.job.root, versions, stored), bool(view.faults)
 
 
@@ -113,7 +114,7 @@ def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersi
         for backend, stores in sorted(own.items()):
             for store, marker in stores.items():
                 if store in found:
-                    found[store].setdefault(backend, []).append(TaskVersion(task, marker_text(marker), marker))
+                    found[store].setdefault(backend, []).append(TaskVersion(task, marker_text(backend, marker), marker))
     return [
         HeldVersion(str(record.id), record.batch, store, backend, record.task_count, tuple(versions))
         for store, backends in found.items()

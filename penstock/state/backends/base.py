@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
@@ -32,6 +32,10 @@ from penstock.state.records import Changes
 from penstock.system.base import System
 
 logger = logging.getLogger(__name__)
+KeptIn: TypeAlias = Literal["job-folder", "system", "unknown"]
+EMPTY = "empty"
+"""The text of a marker of a store without entries."""
+_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +278,23 @@ class StateBackendFactory(ABC):
     @abstractmethod
     def admin(self, context: AdminContext) -> StateBackendAdmin:
         """The admin."""
+
+    @property
+    def kept_in(self) -> KeptIn:
+        """Where the things are that its markers name: in the folder of the job that made them, so that no other job can
+        restore from them; in a system, where any job finds them; or unknown, the default."""
+        return "unknown"
+
+    def marker_text(self, marker: str) -> str:
+        """A marker for people: a version, a range of offsets, EMPTY; by default its first 40 characters."""
+        return first_characters(marker)
+
+    def kind_of(self, name: str) -> str | None:
+        """What an object is, in the plural (`deltas`), by its name below the folder of a store. None, the default:
+        it is not of this backend."""
+        return None
+
+
+def first_characters(marker: str) -> str:
+    """A marker of which nothing is known, for people."""
+    return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"

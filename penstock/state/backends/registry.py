@@ -17,6 +17,11 @@ _FACTORIES: dict[str, type[StateBackendFactory]] = {
 }
 
 
+def built_in() -> dict[str, StateBackendFactory]:
+    """Penstock's own backends, by their short names."""
+    return {name: factory() for name, factory in _FACTORIES.items()}
+
+
 def backend_factory(name: str) -> StateBackendFactory:
     """The backend of a short name, or of `module:Class`.
 

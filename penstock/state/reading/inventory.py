@@ -1,21 +1,16 @@
-"""What a job's backends hold, derived from markers and the names of objects alone. Pure; reads no state."""
+"""What a job's backends hold, derived from markers and the names of objects alone. Reads no state."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
-import orjson
-
-from penstock.metadata.paths import versioned_name
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER
-from penstock.state.backends.content.names import epoch_of, is_index
+from penstock.state.backends.base import EMPTY, StateBackendFactory, first_characters
+from penstock.state.backends.registry import backend_factory, built_in
 
 _NUMBER = re.compile(r"([0-9]+)")
-_SHOWN = 40
-_EMPTY = "empty"
-_VERSIONED_KINDS = {"delta": "deltas", "zip": "snapshots"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +26,17 @@ class StoredObjects:
     size_bytes: int
 
 
-def stored_objects(store: str, folder: str, sizes: Mapping[str, int]) -> list[StoredObjects]:
-    """What is in the folder of a store, by task, backend and kind; `sizes` are those of its objects."""
+def stored_objects(
+    store: str, folder: str, sizes: Mapping[str, int], backends: Iterable[str] = ()
+) -> list[StoredObjects]:
+    """What is in the folder of a store, by task, backend and kind; `sizes` are those of its objects. Objects are those
+    of Penstock's own backends and of the `backends` that are named."""
+    others = {name: factory for name in backends if (factory := _factory(name)) is not None}
+    known = {**built_in(), **others}
     found: dict[tuple[int | None, str | None, str], tuple[int, int]] = {}
     for key, size in sizes.items():
         task, _, name = key.removeprefix(f"{folder}/").partition("/")
-        place = (int(task) if task.isdecimal() and name else None, *_kind(key, name))
+        place = (int(task) if task.isdecimal() and name else None, *_kind(name, known))
         count, total = found.get(place, (0, 0))
         found[place] = count + 1, total + size
     objects = [StoredObjects(store, *place, *totals) for place, totals in found.items()]
@@ -54,39 +54,30 @@ def summed(objects: Iterable[StoredObjects]) -> list[StoredObjects]:
     return sorted(total, key=lambda each: (each.store, each.backend or "", each.kind))
 
 
-def marker_text(marker: str) -> str:
-    """A marker for people: the version and its epoch, `12.3`, as in the names of its files; a blob's index; the
-    offsets of a changelog stream. Of any other marker, its beginning."""
-    try:
-        fields = orjson.loads(marker)
-    except orjson.JSONDecodeError:
-        fields = None
-    match fields:
-        case {"version": int(version), "epoch": int(epoch), "lineage": _}:
-            return f"{version}.{epoch}" if version else _EMPTY
-        case {"index": str(index)}:
-            return index.removesuffix(".index")
-        case {"changelog-ssp": _, "changelog-offset": None}:
-            return _EMPTY
-        case {"changelog-ssp": _, "changelog-offset": offset}:
-            return f"offsets {fields.get('generation-offset') or 0}..{offset}"
-    return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"
+def marker_text(backend: str, marker: str) -> str:
+    """A marker for people, as its backend describes it; its beginning if the backend cannot be loaded."""
+    factory = _factory(backend)
+    return first_characters(marker) if factory is None else factory.marker_text(marker)
 
 
 def span_text(texts: Iterable[str]) -> str:
     """What several tasks have: one text if they have the same, else the least and the greatest, numbers as such."""
-    ordered = sorted(set(texts), key=lambda text: (text != _EMPTY, _natural(text)))
+    ordered = sorted(set(texts), key=lambda text: (text != EMPTY, _natural(text)))
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
 
 
-def _kind(key: str, name: str) -> tuple[str | None, str]:
-    versioned = versioned_name(name)
-    if versioned is not None and "/" not in name:
-        return "changelog-files", _VERSIONED_KINDS[versioned[2]]
-    if epoch_of(key) is not None:
-        return "blob", "indexes" if is_index(key) else "files"
-    if epoch_of(key, SHARED_FOLDER) is not None:
-        return "changelog-files", "snapshot files"
+@cache
+def _factory(backend: str) -> StateBackendFactory | None:
+    try:
+        return backend_factory(backend)
+    except Exception:  # whatever the module of one's own raises: what it describes is no more than a help
+        return None
+
+
+def _kind(name: str, backends: Mapping[str, StateBackendFactory]) -> tuple[str | None, str]:
+    for backend, factory in backends.items():
+        if (kind := factory.kind_of(name)) is not None:
+            return backend, kind
     return None, "other"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.state.backends.base import AdminContext, StoreMarker
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.content.names import BlobNames, epoch_of, is_index
+from penstock.state.backends.blob.names import blob_names, epoch_of, is_index
 from penstock.state.backends.objects import ObjectBackendAdmin
 
 _CACHED_KEYS = 1_000_000
@@ -36,12 +36,12 @@ class BlobAdmin(ObjectBackendAdmin):
         return (epoch_of(key) or 0, 1 if is_index(key) else 0)
 
     def _reach_one(self, own: StoreMarker) -> frozenset[str]:
-        names = BlobNames(self.context.paths, own.store, own.task)
+        names = blob_names(self.context.paths, own.store, own.task)
         marker = BlobMarker.deserialize(own.marker)
         key = names.key(marker.index)
         if key not in self._reached:
-            files = read_index(self.context.objects, names, marker).directory.by_path().values()
-            blobs = {sys.intern(names.key(blob.name)) for file in files for blob in file.blobs}
+            index = read_index(self.context.objects, names, marker).directory
+            blobs = {sys.intern(names.key(name)) for name in index.objects()}
             self._remember(key, frozenset({key, *blobs}))
         return self._reached[key]
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.state.backends.base import AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.blob.admin import BlobAdmin
 from penstock.state.backends.blob.backup import BlobBackup
+from penstock.state.backends.blob.marker import BlobMarker
+from penstock.state.backends.blob.names import FOLDER, index_epoch
 from penstock.state.backends.blob.restore import BlobRestore
 from penstock.state.backends.content.files import MAX_PART_BYTES
+from penstock.state.backends.content.names import content_of
 from penstock.state.backends.content.transfer import ByteBudget
 
 NAME = "blob"
@@ -24,6 +28,25 @@ class BlobFactory(StateBackendFactory):
     @property
     def name(self) -> str:
         return NAME
+
+    @property
+    def kept_in(self) -> KeptIn:
+        return "job-folder"
+
+    def marker_text(self, marker: str) -> str:
+        """The name of the index: epoch and checkpoint."""
+        try:
+            return BlobMarker.deserialize(marker).index.removesuffix(".index")
+        except (CorruptError, IncompatibleError):
+            return super().marker_text(marker)
+
+    def kind_of(self, name: str) -> str | None:
+        folder, _, last = name.rpartition("/")
+        if folder != FOLDER:
+            return None
+        if index_epoch(last) is not None:
+            return "indexes"
+        return "files" if content_of(last) else None
 
     def backup_manager(self, context: BackendContext) -> BlobBackup:
         return BlobBackup(context, self._budget, self._max_part_bytes)

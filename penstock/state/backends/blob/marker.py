@@ -15,7 +15,8 @@ from penstock.documents import decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.blob.index import SnapshotIndex
-from penstock.state.backends.content.names import BlobNames, epoch_of, is_index
+from penstock.state.backends.blob.names import index_epoch
+from penstock.state.backends.content.names import ContentNames
 
 _FORMAT = 1
 
@@ -40,12 +41,12 @@ class BlobMarker:
             if written > _FORMAT:
                 raise IncompatibleError(f"marker `{text}` has format {written}; this Penstock reads up to {_FORMAT}")
             marker = cls(documents.text(document["index"]), documents.text(document["sha256"]))
-        if not is_index(marker.index) or epoch_of(f"/blob/{marker.index}") is None:
+        if index_epoch(marker.index) is None:
             raise CorruptError(f"marker `{text}` of the blob backend does not name an index")
         return marker
 
 
-def read_index(objects: ObjectStore, names: BlobNames, marker: BlobMarker) -> SnapshotIndex:
+def read_index(objects: ObjectStore, names: ContentNames, marker: BlobMarker) -> SnapshotIndex:
     """The index of a marker. Raises NotFoundError, CorruptError or IncompatibleError, naming the object."""
     key = names.key(marker.index)
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.blob.marker import BlobMarker, read_index
-from penstock.state.backends.content.names import BlobNames
-from penstock.state.backends.content.stored_files import fetch_files
+from penstock.state.backends.blob.names import blob_names
+from penstock.state.backends.content.store import fetch_files
 from penstock.state.backends.content.transfer import ByteBudget
 
 
@@ -17,6 +17,6 @@ class BlobRestore(TaskRestoreManager):
         self._budget = budget
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        names = BlobNames(self._context.paths, store, self._context.task)
+        names = blob_names(self._context.paths, store, self._context.task)
         index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress)

@@ -13,9 +13,9 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker, read_index
+from penstock.state.backends.blob.names import blob_names, index_name
 from penstock.state.backends.content.index import DirIndex
-from penstock.state.backends.content.names import BlobNames, index_name
-from penstock.state.backends.content.stored_files import StoredFiles
+from penstock.state.backends.content.store import ContentStore
 from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 
@@ -35,8 +35,8 @@ class StoreBackup:
 
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
-        self._names = BlobNames(context.paths, store, context.task)
-        self._files = StoredFiles(context, self._names, budget, max_part_bytes)
+        self._names = blob_names(context.paths, store, context.task)
+        self._files = ContentStore(context, self._names, budget, max_part_bytes)
         self._resumed: BlobMarker | None = None
         self._last: StoredSnapshot | None = None
 

@@ -11,8 +11,8 @@ from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_files.history import Found
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
-from penstock.state.backends.content.names import BlobNames, epoch_of
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot, shared_names
+from penstock.state.backends.content.names import epoch_of
 from penstock.state.backends.objects import ObjectBackendAdmin
 
 _CACHED = 10_000
@@ -78,11 +78,11 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
     def _reach_one(self, own: StoreMarker, version: int, epoch: int) -> frozenset[str]:
         key = self.context.paths.snapshot(own.store, own.task, version, epoch)
         if key not in self._reached:
-            names = BlobNames(self.context.paths, own.store, own.task, SHARED_FOLDER)
-            files = Snapshot.decode(self.context.objects.get(key), key).shared.by_path().values()
+            names = shared_names(self.context.paths, own.store, own.task)
+            shared = Snapshot.decode(self.context.objects.get(key), key).shared
             while len(self._reached) >= _CACHED:
                 del self._reached[next(iter(self._reached))]
-            blobs = {sys.intern(names.key(blob.name)) for file in files for blob in file.blobs}
+            blobs = {sys.intern(names.key(name)) for name in shared.objects()}
             self._reached[key] = frozenset({key, *blobs})
         return self._reached[key]
 

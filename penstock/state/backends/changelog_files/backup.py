@@ -18,8 +18,7 @@ from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_de
 from penstock.state.backends.changelog_files.history import Found, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
-from penstock.state.backends.content.names import BlobNames
+from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
@@ -97,11 +96,10 @@ class ChangelogFilesBackup(TaskBackupManager):
         if is_damaged(context.objects, key):
             raise CorruptError(f"snapshot `{key}` could not be restored from")
         snapshot = Snapshot.decode(context.objects.get(key), key)
-        names = BlobNames(context.paths, store, context.task, SHARED_FOLDER)
-        for file in snapshot.shared.by_path().values():
-            for blob in file.blobs:
-                if names.key(blob.name) not in keys:
-                    raise NotFoundError(f"`{names.key(blob.name)}` of snapshot `{key}` is missing")
+        names = shared_names(context.paths, store, context.task)
+        for file in map(names.key, snapshot.shared.objects()):
+            if file not in keys:
+                raise NotFoundError(f"`{file}` of snapshot `{key}` is missing")
         return snapshot
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:

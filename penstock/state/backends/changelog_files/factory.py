@@ -3,15 +3,20 @@ now and then a snapshot in the background."""
 
 from __future__ import annotations
 
-from penstock.state.backends.base import AdminContext, BackendContext, StateBackendFactory
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.metadata.paths import versioned_name
+from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.keeper import SMALL_FILE_BYTES, Limits
-from penstock.state.backends.changelog_files.marker import NAME
+from penstock.state.backends.changelog_files.marker import NAME, ChangelogMarker
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER
 from penstock.state.backends.content.files import MAX_PART_BYTES
+from penstock.state.backends.content.names import content_of
 from penstock.state.backends.content.transfer import ByteBudget
 
+_KINDS = {"delta": "deltas", "zip": "snapshots"}
 _IN_FLIGHT = ByteBudget(64 << 20)
 """Of the snapshots of all tasks of a process together."""
 
@@ -31,6 +36,25 @@ class ChangelogFilesFactory(StateBackendFactory):
     @property
     def name(self) -> str:
         return NAME
+
+    @property
+    def kept_in(self) -> KeptIn:
+        return "job-folder"
+
+    def marker_text(self, marker: str) -> str:
+        """The version and its epoch, `12.3`, as in the names of its files."""
+        try:
+            own = ChangelogMarker.deserialize(marker)
+        except (CorruptError, IncompatibleError):
+            return super().marker_text(marker)
+        return f"{own.version}.{own.epoch}" if own.version else EMPTY
+
+    def kind_of(self, name: str) -> str | None:
+        folder, _, last = name.rpartition("/")
+        if folder == SHARED_FOLDER:
+            return "snapshot files" if content_of(last) else None
+        versioned = None if folder else versioned_name(name)
+        return None if versioned is None else _KINDS[versioned[2]]
 
     def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
         return ChangelogFilesBackup(context, self._budget, self._limits)

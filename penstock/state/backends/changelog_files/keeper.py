@@ -16,10 +16,9 @@ from penstock.config.model import StateSettings
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
+from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.index import DirIndex
-from penstock.state.backends.content.names import BlobNames
-from penstock.state.backends.content.stored_files import StoredFiles
+from penstock.state.backends.content.store import ContentStore
 from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.pools import InTurn, settle
 
@@ -76,9 +75,7 @@ class SnapshotKeeper:
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
         self._store = store
-        self._files = StoredFiles(
-            context, BlobNames(context.paths, store, context.task, SHARED_FOLDER), budget, limits.part_bytes
-        )
+        self._files = ContentStore(context, shared_names(context.paths, store, context.task), budget, limits.part_bytes)
         self._small_file_bytes = limits.small_file_bytes
         self._last = DirIndex()
         """The shared files of the newest snapshot that is whole."""

@@ -12,9 +12,8 @@ from penstock.state.backends.changelog_files.damaged import note_damaged
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot
-from penstock.state.backends.content.names import BlobNames
-from penstock.state.backends.content.stored_files import fetch_files
+from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
+from penstock.state.backends.content.store import fetch_files
 from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import engine_kind, open_whatever
@@ -81,7 +80,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             local.parent.mkdir(parents=True, exist_ok=True)
             local.write_bytes(content)
         progress.report(len(data))
-        names = BlobNames(context.paths, store, context.task, SHARED_FOLDER)
+        names = shared_names(context.paths, store, context.task)
         try:
             fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
         except (CorruptError, NotFoundError) as error:

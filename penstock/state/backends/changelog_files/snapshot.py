@@ -17,8 +17,10 @@ import orjson
 
 from penstock.documents import decoding, fields, integer, text
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.metadata.paths import JobPaths
 from penstock.state.backends.changelog_files.marker import Version
 from penstock.state.backends.content.index import DirIndex
+from penstock.state.backends.content.names import ContentNames
 
 FORMAT = 1
 SHARED_FOLDER = "files"
@@ -78,6 +80,11 @@ class Snapshot:
                 DirIndex.from_json(document["shared"]),
                 {name.removeprefix(_SMALL): archive.read(name) for name in names},
             )
+
+
+def shared_names(paths: JobPaths, store: str, task: int) -> ContentNames:
+    """The names of the shared files of one task's store."""
+    return ContentNames(paths, store, task, SHARED_FOLDER)
 
 
 def _info(name: str) -> zipfile.ZipInfo:

@@ -6,16 +6,11 @@ anew, or begins without a checkpoint, starts a generation: only what is behind i
 
 from __future__ import annotations
 
-from penstock.state.backends.base import (
-    AdminContext,
-    BackendContext,
-    StateBackendFactory,
-)
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.backup import ChangelogStreamBackup
-from penstock.state.backends.changelog_stream.partition import (
-    NAME,
-)
+from penstock.state.backends.changelog_stream.partition import NAME, ChangelogMarker
 from penstock.state.backends.changelog_stream.restore import ChangelogStreamRestore
 
 
@@ -25,6 +20,18 @@ class ChangelogStreamFactory(StateBackendFactory):
     @property
     def name(self) -> str:
         return NAME
+
+    @property
+    def kept_in(self) -> KeptIn:
+        return "system"
+
+    def marker_text(self, marker: str) -> str:
+        """The offsets of the generation."""
+        try:
+            own = ChangelogMarker.deserialize(marker)
+        except (CorruptError, IncompatibleError):
+            return super().marker_text(marker)
+        return EMPTY if own.offset is None else f"offsets {own.generation}..{own.offset}"
 
     def backup_manager(self, context: BackendContext) -> ChangelogStreamBackup:
         return ChangelogStreamBackup(context)

@@ -107,6 +107,10 @@ class DirIndex:
             found |= {f"{sub.name}/{path}": file for path, file in sub.by_path().items()}
         return found
 
+    def objects(self) -> Iterator[str]:
+        """The names of all objects that hold the files, as often as they are named."""
+        return (blob.name for file in self.by_path().values() for blob in file.blobs)
+
     def to_json(self) -> dict[str, Any]:
         """As it is written in an index."""
         return {

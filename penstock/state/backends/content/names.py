@@ -1,8 +1,6 @@
-"""How the blob backend names its objects: all in the folder `blob` of a task's store. Other backends that keep files
-by content name them alike, in a folder of their own.
+"""How objects are named that hold files by content, all in one folder of a task's store.
 
     <epoch>-<checkpoint id>-<sha256>    a file, or a part of one, that this commit was the first to hold
-    <epoch>-<checkpoint id>.index       the index of the commit
 
 A name is never used for anything else: content that comes back after it was gone gets a new name. So whatever a
 checkpoint that left the log names, a commit under way can need it only if the checkpoint before it holds it, too.
@@ -16,20 +14,18 @@ from dataclasses import dataclass
 from penstock.checkpoint.id import CheckpointId
 from penstock.metadata.paths import JobPaths
 
-FOLDER = "blob"
-_INDEX = ".index"
-_NUMBER = "(?:0|[1-9][0-9]*)"
-_NAME = re.compile(rf"({_NUMBER})-{_NUMBER}-{_NUMBER}(?:-([0-9a-f]{{64}})|\.index)")
+NUMBER = "(?:0|[1-9][0-9]*)"
+_NAME = re.compile(rf"({NUMBER})-{NUMBER}-{NUMBER}-([0-9a-f]{{64}})")
 
 
 @dataclass(frozen=True, slots=True)
-class BlobNames:
-    """The names of one task's store."""
+class ContentNames:
+    """The names in one folder of a task's store."""
 
     paths: JobPaths
     store: str
     task: int
-    folder: str = FOLDER
+    folder: str
 
     def key(self, name: str) -> str:
         """The object key of a name."""
@@ -44,24 +40,14 @@ def file_name(epoch: int, checkpoint_id: CheckpointId, sha256: str) -> str:
     return f"{epoch}-{checkpoint_id}-{sha256}"
 
 
-def index_name(epoch: int, checkpoint_id: CheckpointId) -> str:
-    """The name of a commit's index."""
-    return f"{epoch}-{checkpoint_id}{_INDEX}"
-
-
-def is_index(name: str) -> bool:
-    """Whether a name, or a key, is an index's."""
-    return name.endswith(_INDEX)
-
-
 def content_of(name: str) -> str | None:
-    """The SHA-256 of what is under a name; None for what is no name of a file."""
+    """The SHA-256 of what is under a name; None for what is no name of content."""
     match = _NAME.fullmatch(name)
     return match[2] if match else None
 
 
-def epoch_of(key: str, folder: str = FOLDER) -> int | None:
-    """The epoch that wrote a key; None for what is no key of this folder."""
+def epoch_of(key: str, folder: str) -> int | None:
+    """The epoch that wrote a key; None for what is no key of content in this folder."""
     place, _, name = key.rpartition("/")
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and place.endswith(f"/{folder}") else None

@@ -1,4 +1,5 @@
-"""The files of a store's copies, each content stored once: what is there is found by its hash and named again."""
+"""The content store: the files of a store's copies, each content stored once. What is there is found by its hash and
+named again. Which files a version has, its index says, which is its backend's to keep."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.content.diff import diff
 from penstock.state.backends.content.files import FileHashes, LocalFile, part_ranges
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
-from penstock.state.backends.content.names import BlobNames, file_name
+from penstock.state.backends.content.names import ContentNames, file_name
 from penstock.state.backends.content.transfer import ByteBudget, in_parallel
 from penstock.state.backends.objects import put_once
 
 logger = logging.getLogger(__name__)
 
 
-class StoredFiles:
+class ContentStore:
     """Uploads what the last copy did not have. Used by one thread at a time."""
 
-    def __init__(self, context: BackendContext, names: BlobNames, budget: ByteBudget, max_part_bytes: int) -> None:
+    def __init__(self, context: BackendContext, names: ContentNames, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
         self._names = names
         self._budget = budget
@@ -92,7 +93,7 @@ class StoredFiles:
 
 def fetch_files(
     context: BackendContext,
-    names: BlobNames,
+    names: ContentNames,
     index: DirIndex,
     directory: Path,
     budget: ByteBudget,
@@ -113,7 +114,7 @@ def fetch_files(
 
 
 def _fetch(
-    context: BackendContext, names: BlobNames, blob: FileBlob, size: int, local: Path, budget: ByteBudget
+    context: BackendContext, names: ContentNames, blob: FileBlob, size: int, local: Path, budget: ByteBudget
 ) -> int:
     key = names.key(blob.name)
     what = f"blob `{key}`, of file `{local.name}` of {names},"
