@@ -50,7 +50,8 @@ class RunLoop:
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
-        self._boundary = Boundary({})
+        self.boundary = Boundary({})
+        """Where the job stands: everything up to it has ended."""
 
     @property
     def epoch(self) -> int:
@@ -64,7 +65,11 @@ class RunLoop:
             while not self._run_to_the_end():
                 pass
         finally:
-            self._parts.commits.close()
+            self.close()
+
+    def close(self) -> None:
+        """Abandon the commit in flight; no call follows."""
+        self._parts.commits.close()
 
     def start(self) -> None:
         """Open the first epoch, with its start checkpoint."""
@@ -82,7 +87,7 @@ class RunLoop:
             return True
         parts.board.update(phase="stopping")
         try:
-            parts.commits.make(CommitRequest(self._boundary, ended="stopped"))
+            parts.commits.make(CommitRequest(self.boundary, ended="stopped"))
             parts.fleet.finish(self.epoch)
         except ContainerLostError as error:
             self._rewind(error)
@@ -94,7 +99,7 @@ class RunLoop:
 
     def commit(self) -> None:
         """Commit what has ended, and wait until the checkpoint is complete."""
-        self._parts.commits.make(CommitRequest(self._boundary))
+        self._parts.commits.make(CommitRequest(self.boundary))
 
     def step(self) -> bool:
         """Do what the feed says, with the answer to what may fail in it. True when there is nothing more to do."""
@@ -127,11 +132,11 @@ class RunLoop:
         parts = self._parts
         if not parts.gate.await_batch(parts.stop.graceful, parts.commits.look):
             return True
-        match parts.feed.next(self._boundary):
+        match parts.feed.next(self.boundary):
             case End():
                 return True
             case Idle(until):
-                parts.commits.if_due(self._boundary, Stopwatch())
+                parts.commits.if_due(self.boundary, Stopwatch())
                 parts.stop.graceful.wait(max(0.0, until - time.monotonic()))
                 return False
             case Planned() as planned:
@@ -139,7 +144,7 @@ class RunLoop:
 
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
-        parts, before, watch = self._parts, self._boundary, Stopwatch()
+        parts, before, watch = self._parts, self.boundary, Stopwatch()
         batch = before.next_batch(time.time_ns() // 1_000_000, parts.runs.begun, planned.control)
         with parts.board.batch(batch.number, planned.ranges.messages):
             good = parts.runs.until_good(self.epoch, batch, planned)
@@ -152,10 +157,10 @@ class RunLoop:
         self._reach(before.after(good.batch, planned.ranges))
         if good.outcome.commit:
             parts.commits.request()
-        parts.commits.if_due(self._boundary, watch)
-        parts.reporter.ended(planned, good, before, self._boundary, watch)
+        parts.commits.if_due(self.boundary, watch)
+        parts.reporter.ended(planned, good, before, self.boundary, watch)
         return good.outcome.shutdown
 
     def _reach(self, boundary: Boundary) -> None:
-        self._boundary = boundary
+        self.boundary = boundary
         self._parts.runs.begun = 0

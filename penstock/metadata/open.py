@@ -44,6 +44,13 @@ def open_store(url: str) -> ObjectStore:
     raise ConfigError(f"`{url}` has the unknown scheme `{parts.scheme}`; known are {_KNOWN}")
 
 
+def forget_memory_store(url: str) -> None:
+    """Drop the content of a `memory://name` store. Whoever has it open keeps it."""
+    parts = urlsplit(url)
+    with _memory_lock:
+        _memory.pop(parts.netloc + parts.path, None)
+
+
 def _memory_store(name: str) -> MemoryStore:
     with _memory_lock:
         return _memory.setdefault(name, MemoryStore())

@@ -31,8 +31,9 @@ class JobStreams:
     """How long outputs keep their messages, where the configuration says it."""
 
     @classmethod
-    def open(cls, graph: ApplicationGraph, config: JobConfig) -> JobStreams:
-        """Raises ConfigError for a stream of a system that is not configured."""
+    def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
+        """`given` are systems that are open already, by name. Raises ConfigError for a stream of a system that is
+        neither given nor configured."""
         inputs = tuple(op.stream for op in graph.inputs)
         dead_letter = config.task.dead_letter_stream
         outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
@@ -46,7 +47,8 @@ class JobStreams:
                     f"`stores.{spec.name}.changelog` to another stream"
                 )
         names = {stream.system for stream in (*inputs, *outputs, *changelogs)}
-        systems = {name: open_system(config.system(name)) for name in names}
+        opened = given or {}
+        systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
         admins = {name: system.admin() for name, system in systems.items()}
         least = config.job.intermediate_stream_partitions or 0
         retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}

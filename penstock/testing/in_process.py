@@ -1,0 +1,336 @@
+"""A whole job in one process: its driver, its containers, its batches. Everything but Spark and the network is real.
+
+The run loop, epochs, commits, the checkpoint log, containers, state backends and systems are those of a cluster. Only
+two ports have another side: calls go straight to the `Container` objects, and a batch runs in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+
+from penstock.api.graph import ApplicationGraph
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config.model import JobConfig
+from penstock.container.container import Container, JobPackage
+from penstock.container.protocol import (
+    AttemptCall,
+    CleanUpCall,
+    CommitCall,
+    EndCall,
+    FinishCall,
+    Identity,
+    OpenCall,
+    StartRun,
+)
+from penstock.driver.assembly import assemble
+from penstock.driver.feed import Feed
+from penstock.driver.ports import Markers, Opening, RunBrokenError
+from penstock.driver.prepare import PreparedJob, prepare
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.stop import StopRequest
+from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.plan.assignment import assign_tasks
+from penstock.plan.ranges import BatchRanges
+from penstock.plan.streams import JobStreams
+from penstock.runtime.attempt import new_token
+from penstock.runtime.batch import Batch
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.failure import failed_attempt
+from penstock.runtime.packet import REPORT_STAGE, Packet
+from penstock.runtime.reports import Report
+from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.source import InputReaders, run_source
+from penstock.runtime.spool import Spool
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.stores.task_store import StoreLayer
+from penstock.system.base import System
+
+Hook = Callable[[str], None]
+"""Called before each step of a batch or a commit, with its name; what it raises is raised there."""
+
+
+def _nothing(_step: str) -> None:
+    """No fault."""
+
+
+class InProcessFleet:
+    """The `Fleet` of one driver: containers that are objects of this process.
+
+    Steps that `at` is called before: `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`.
+    """
+
+    def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing) -> None:
+        self.at = at
+        self._tasks = tasks
+        self._size = containers
+        self._containers: dict[str, Container] = {}
+        self._homes: dict[int, str] = {}
+        self._lost: dict[str, str] = {}
+        """Containers that are lost but not yet dropped, with the reason."""
+        self._made = 0
+        self._name = new_token()
+
+    def lose(self, task: int, why: str = "it was killed") -> None:
+        """Lose the container that holds the task. From now on it answers no call."""
+        self._lost[self._homes[task]] = why
+
+    def container_of(self, task: int) -> Container:
+        """The container that holds the task. Raises ContainerLostError if it is lost."""
+        name = self._homes[task]
+        if name in self._lost:
+            raise ContainerLostError(f"container {name}: {self._lost[name]}")
+        return self._containers[name]
+
+    @property
+    def any_lost(self) -> bool:
+        """See `Fleet`."""
+        return bool(self._lost)
+
+    def loss(self, otherwise: str = "a container was lost") -> str:
+        """See `Fleet`."""
+        return "; ".join(f"container {name}: {why}" for name, why in self._lost.items()) or otherwise
+
+    def drop_lost(self) -> None:
+        """See `Fleet`."""
+        for name in list(self._lost):
+            container = self._containers.pop(name)
+            container.close(Identity(container.incarnation, 0))
+            del self._lost[name]
+
+    def ensure(self) -> None:
+        """See `Fleet`."""
+        self.drop_lost()
+        while len(self._containers) < self._size:
+            self._made += 1
+            name = f"{self._name}-{self._made}"
+            self._containers[name] = Container(name, new_token())
+        self._homes = assign_tasks(self._tasks, self._homes, dict.fromkeys(self._containers, ()))
+
+    def newcomers(self) -> list[str]:
+        """See `Fleet`."""
+        return []
+
+    def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
+        """See `Fleet`."""
+        self.at("open")
+        for container, tasks in self._busy():
+            markers = {str(task): _plain(opening.markers.get(str(task), {})) for task in tasks}
+            identity = Identity(container.incarnation, opening.epoch)
+            covered = list(opening.covered)
+            call = OpenCall(identity, opening.last_ended, opening.checkpoint_id, markers, covered, tasks)
+            container.open(call, package, progress)
+
+    def start_run(self, epoch: int, batch: Batch) -> None:
+        """See `Fleet`."""
+        self.at("start-run")
+        for container, _ in self._busy():
+            container.start_run(StartRun(Identity(container.incarnation, epoch), batch))
+
+    def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
+        """See `Fleet`."""
+        self.at("end")
+        for container, tasks in self._busy():
+            own = {str(t): {str(stage): token for stage, token in tokens.get(t, {}).items()} for t in tasks}
+            container.end(EndCall(Identity(container.incarnation, epoch), batch, own))
+
+    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
+        """See `Fleet`."""
+        self.at("snapshot")
+        for container, _ in self._busy():
+            container.snapshot(CommitCall(Identity(container.incarnation, epoch), checkpoint_id, last))
+
+    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
+        """See `Fleet`. A failure is final: nothing is tried again."""
+        self.at("upload")
+        found: dict[str, dict[str, dict[str, str]]] = {}
+        for container, _ in self._busy():
+            found |= container.upload(CommitCall(Identity(container.incarnation, epoch), checkpoint_id))
+        return found
+
+    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
+        """See `Fleet`."""
+        self.at("clean-up")
+        for container, tasks in self._busy():
+            own = {str(task): _plain(markers.get(str(task), {})) for task in tasks}
+            container.clean_up(CleanUpCall(Identity(container.incarnation, epoch), checkpoint_id, own))
+
+    def finish(self, epoch: int) -> None:
+        """See `Fleet`."""
+        for container, _ in self._busy():
+            container.finish_background(FinishCall(Identity(container.incarnation, epoch), 1000))
+
+    def pending_bytes(self) -> int:
+        """See `Fleet`."""
+        return sum(container.beat(0).pending_bytes for container in self._containers.values())
+
+    def resident_bytes(self) -> int:
+        """Containers have no memory of their own here."""
+        return 0
+
+    def close(self) -> None:
+        """Close every container; what was not committed is gone."""
+        containers, self._containers, self._homes = self._containers, {}, {}
+        for container in containers.values():
+            container.close(Identity(container.incarnation, 0))
+
+    def _busy(self) -> list[tuple[Container, list[int]]]:
+        """The containers that have tasks. Raises ContainerLostError if one is lost."""
+        if self._lost:
+            raise ContainerLostError(self.loss())
+        found: dict[str, list[int]] = {}
+        for task, name in sorted(self._homes.items()):
+            found.setdefault(name, []).append(task)
+        return [(self._containers[name], tasks) for name, tasks in found.items()]
+
+
+class InProcessRunner:
+    """The `BatchRunner` of one driver: all stages of a batch one after the other, in the caller's thread.
+
+    Steps that `at` is called before: `source`, `stage N`, `sink`, and `reports`, when all stages have run.
+    """
+
+    def __init__(self, job: PreparedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
+        self.at = at
+        self._job = job
+        self._fleet = fleet
+        self._cancelled = threading.Event()
+
+    def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
+        """See `BatchRunner`."""
+        self._cancelled.clear()
+        try:
+            packets = self._sources(batch, ranges)
+            for stage in self._job.topology.container_stages:
+                packets = self._stage(epoch, batch, stage.number, packets)
+            packets = self._sinks(epoch, packets)
+            self._step("reports")
+        except RetryableError as error:  # also a container that is lost: the run loop looks for that
+            raise RunBrokenError(str(error)) from error
+        return [Report.from_payload(bytes(p.payload or b"")) for p in packets if p.stage == REPORT_STAGE]
+
+    def cancel(self) -> None:
+        """See `BatchRunner`. The run breaks off before its next step."""
+        self._cancelled.set()
+
+    def await_quiet(self) -> None:
+        """Nothing goes on once `run` has returned."""
+
+    def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
+        """This process lives."""
+        return None
+
+    def _step(self, name: str) -> None:
+        self.at(name)
+        if self._cancelled.is_set():
+            raise RunBrokenError("the run was cancelled")
+
+    def _sources(self, batch: Batch, ranges: BatchRanges) -> list[Packet]:
+        self._step("source")
+        job = self._job
+        found: list[Packet] = []
+        with closing(InputReaders(job.streams.systems)) as readers:
+            for task in range(job.settings.tasks):
+                own = ranges.by_task.get(task, ())
+                found.extend(run_source(job.topology, job.settings, batch, task, own, readers))
+        return found
+
+    def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
+        self._step(f"stage {stage}")
+        mine, sent = _split(packets, stage)
+        for task in range(self._job.settings.tasks):
+            sent.extend(self._attempt(epoch, batch, stage, task, [p for p in mine if p.dest == task]))
+        return sent
+
+    def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: list[Packet]) -> list[Packet]:
+        container = self._fleet.container_of(task)
+        call = AttemptCall(Identity(container.incarnation, epoch), batch, stage, [task])
+        try:
+            running = container.start_attempt(call, task)
+        except (OperatorFailedError, EngineFailedError) as error:
+            topology, settings = container.job()
+            return list(failed_attempt(topology, settings, stage, task, new_token(), error))
+        try:
+            sent = [each for packet in packets for each in container.process(running, packet)]
+            return sent + container.finish(running)
+        except BaseException:
+            container.abandon(running)
+            raise
+
+    def _sinks(self, epoch: int, packets: list[Packet]) -> list[Packet]:
+        job = self._job
+        if job.topology.sink is None:
+            return packets
+        self._step("sink")
+        mine, sent = _split(packets, job.topology.sink)
+        with closing(Spool()) as spool, closing(OutputWriters(job.streams.systems, job.writer(epoch))) as writers:
+            attempts = [SinkAttempt(job.topology, job.settings, task, spool) for task in range(job.settings.tasks)]
+            for packet in mine:
+                attempts[packet.dest].accept(packet)
+            return sent + list(write_outputs(attempts, writers))
+
+
+class InProcessDriver:
+    """One driver of a job, with containers of its own. Several may compete for the same job: share `objects` and
+    `systems`.
+
+    Its lease is never renewed and never lost: the checkpoint log alone decides who owns the job.
+    """
+
+    def __init__(
+        self,
+        graph: ApplicationGraph,
+        config: JobConfig,
+        objects: ObjectStore,
+        systems: Mapping[str, System],
+        *,
+        containers: int = 2,
+        layers: tuple[type[StoreLayer], ...] = (),
+        feed: Feed | None = None,
+        until_latest: bool = False,
+    ) -> None:
+        """Claim the job and decide where it begins; `loop.start()` opens the first epoch.
+
+        Args:
+            config: `job.root` must name the same store as `objects`, because containers open it themselves.
+            layers: what is put around every store.
+            feed: chooses the batches; by default new messages are read as the configuration says.
+        """
+        self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
+        self.board, self.stop = ProgressBoard(), StopRequest()
+        run_id = self.log.read("report").unfinished_run or uuid.uuid4().hex[:12]
+        streams = JobStreams.open(graph, config, systems)
+        job = prepare(
+            graph, config, objects, streams, self.log, run_id=run_id, from_checkpoint=None, until_latest=until_latest
+        )
+        self.job = replace(job, settings=replace(job.settings, store_layers=layers))
+        self.fleet = InProcessFleet(job.settings.tasks, containers)
+        self.runner = InProcessRunner(self.job, self.fleet)
+        keeper = _keeper(objects, self.job.paths, run_id)
+        self.loop = assemble(self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed)
+
+    def close(self) -> None:
+        """End at once, as a process that is killed between two calls: nothing more is committed or written."""
+        self.loop.close()
+        self.fleet.close()
+        self.job.admins.close()
+
+
+def _keeper(objects: ObjectStore, paths: JobPaths, run_id: str) -> LeaseKeeper:
+    state = LeaseState(LeaseHolder.of_this_process(run_id), 60_000, new_token())
+    return LeaseKeeper(Lease(objects, paths.lease, state, "", 0.0, lambda: 0.0))
+
+
+def _split(packets: list[Packet], stage: int) -> tuple[list[Packet], list[Packet]]:
+    """(those of this stage, the others)."""
+    return [p for p in packets if p.stage == stage], [p for p in packets if p.stage != stage]
+
+
+def _plain(markers: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {backend: dict(stores) for backend, stores in markers.items()}

@@ -1,0 +1,62 @@
+"""What the feed of offset ranges answers, and how a boundary moves."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.driver.boundary import Boundary
+from penstock.driver.feed import End, Idle, OffsetFeed, Planned
+from penstock.plan.pace import BatchBounds
+from penstock.plan.positions import TaskSsp
+from penstock.runtime.batch import Batch
+from penstock.system.base import PartitionOffsets
+
+STREAM = SystemStream("m", "in")
+SSP = SystemStreamPartition("m", "in", 0)
+AT = TaskSsp(0, SSP)
+BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
+
+
+def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
+    ends = {SSP: PartitionOffsets(0, upcoming)}
+    return OffsetFeed(lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until})
+
+
+def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
+    planned = feed_to(25).next(Boundary({AT: 3}))
+    assert isinstance(planned, Planned)
+    assert [(r.start, r.end) for r in planned.ranges.ranges.values()] == [(3, 13)]
+    assert planned.latest == {SSP: 25}
+
+
+def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> None:
+    before = time.monotonic()
+    answer = feed_to(3).next(Boundary({AT: 3}))
+    assert isinstance(answer, Idle)
+    assert before + 1 <= answer.until <= time.monotonic() + 1
+    assert feed_to(25, until=3).next(Boundary({AT: 3})) == End()
+
+
+def test_nothing_behind_the_end_is_read() -> None:
+    feed = feed_to(25, until=5)
+    planned = feed.next(Boundary({AT: 3}))
+    assert isinstance(planned, Planned)
+    assert [(r.start, r.end) for r in planned.ranges.ranges.values()] == [(3, 5)]
+    assert feed.remaining(Boundary({AT: 3})) == 2
+    assert feed_to(25).remaining(Boundary({AT: 3})) is None
+
+
+def test_an_older_boundary_is_read_again() -> None:
+    feed = feed_to(25)
+    first = feed.next(Boundary({AT: 3}))
+    assert isinstance(first, Planned)
+    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges)
+    assert after == Boundary({AT: 13}, 5, 120)
+    assert feed.next(Boundary({AT: 3})) == first
+
+
+def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
+    boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
+    assert boundary.next_batch(900, 0) == Batch(5, 1, 1000)
+    assert boundary.next_batch(1100, 2) == Batch(5, 3, 1100)
