@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -325,3 +326,37 @@ def write_json(path: Path, result: Mapping[str, Any]) -> None:
     temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
     temporary.replace(path)
     console.print(f"written to {path}")
+
+
+def command_line(name: str, text: str | None) -> argparse.ArgumentParser:
+    """The options of a benchmark, `--json` among them; `text` is its module's docstring."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").split("\n")[0])
+    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json")
+    return parser
+
+
+def positive_options(parser: argparse.ArgumentParser, given: Sequence[str] | None, *names: str) -> argparse.Namespace:
+    """The options as given; those with these names are numbers, or lists of numbers, of at least 1."""
+    options = parser.parse_args(given)
+    for name in names:
+        value = getattr(options, name)
+        if min(value if isinstance(value, list) else [value]) < 1:
+            parser.error("all numbers must be at least 1")
+    return options
+
+
+def begin() -> dict[str, Any]:
+    """What each benchmark begins with. Returns the facts of the machine."""
+    end_on_sigterm()
+    facts = machine()
+    console.print(describe_machine(facts))
+    return facts
+
+
+def finish(
+    path: Path, name: str, facts: Mapping[str, Any], measured: Mapping[str, Sequence[Mapping[str, Any]]], **result: Any
+) -> None:
+    """What each benchmark ends with: a warning if other programs ran beside it, and the JSON."""
+    contended = contention(measured, facts["cores"])
+    warn_of_contention(contended)
+    write_json(path, {"benchmark": name, "machine": facts, **result, "contention": contended})

@@ -26,17 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import (
-    RESULTS,
+    begin,
+    command_line,
     console,
-    contention,
-    describe_machine,
-    end_on_sigterm,
-    machine,
+    finish,
+    positive_options,
     print_table,
     run_facts,
     run_side,
-    warn_of_contention,
-    write_json,
 )
 
 MESSAGES = 480
@@ -46,7 +43,7 @@ TARGET_MS = 120.0
 
 
 def job_name(exchanges: int, outputs: bool) -> str:
-    """As it stands in the table."""
+    """Its name in the table."""
     return f"{exchanges} exchange{'s' if exchanges > 1 else ''}, {'two outputs' if outputs else 'no output'}"
 
 
@@ -61,7 +58,7 @@ def summarise(batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def parts(job: Mapping[str, float], spark_alone: float, appends: float) -> dict[str, float]:
-    """What a batch consists of, in milliseconds; `rest` is what is not told apart."""
+    """What a batch consists of, in milliseconds; `rest` is all other work."""
     rest = job["batch"] - spark_alone - appends - job["end"]
     return {
         "spark_alone": round(spark_alone, 1),
@@ -86,23 +83,17 @@ def report(jobs: Mapping[str, Mapping[str, Any]], appends: Mapping[str, float]) 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=(__doc__ or "").split("\n")[0])
+    parser = command_line("floor", __doc__)
     parser.add_argument("--batches", type=int, default=100, help="measured batches of each job")
     parser.add_argument("--exchanges", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--threads", type=int, default=2, help="local[N], containers")
-    parser.add_argument("--json", type=Path, default=RESULTS / "floor.json")
-    options = parser.parse_args(given)
-    if min(options.batches, options.threads, *options.exchanges) < 1:
-        parser.error("all numbers must be at least 1")
-    return options
+    return positive_options(parser, given, "batches", "threads", "exchanges")
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run it all, print the table, write the JSON. Returns the exit status."""
     options = arguments(given)
-    end_on_sigterm()
-    facts = machine()
-    console.print(describe_machine(facts))
+    facts = begin()
     common = {"messages": MESSAGES, "batches": options.batches + WARM_UP, "threads": options.threads}
     runs: dict[str, list[dict[str, Any]]] = {}
     jobs: dict[str, dict[str, Any]] = {}
@@ -130,18 +121,16 @@ def main(given: Sequence[str] | None = None) -> int:
                 written = appends["at_once"] if outputs else 0.0
                 jobs[what] = {**job, "parts": parts(job, spark_alone[shuffles], written)}
     report(jobs, appends)
-    contended = contention(runs, facts["cores"])
-    warn_of_contention(contended)
-    result = {
-        "benchmark": "floor",
-        "machine": facts,
-        "parameters": {"batches": options.batches, "warm_up": WARM_UP, **common},
-        "jobs": jobs,
-        "spark_alone_ms": spark_alone,
-        "appends_ms": appends,
-        "contention": contended,
-    }
-    write_json(options.json, result)
+    finish(
+        options.json,
+        "floor",
+        facts,
+        runs,
+        parameters={"batches": options.batches, "warm_up": WARM_UP, **common},
+        jobs=jobs,
+        spark_alone_ms=spark_alone,
+        appends_ms=appends,
+    )
     return 0
 
 

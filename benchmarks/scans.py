@@ -25,17 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import (
-    RESULTS,
+    begin,
+    command_line,
     console,
-    contention,
-    describe_machine,
-    end_on_sigterm,
-    machine,
+    finish,
+    positive_options,
     print_table,
     run_facts,
     run_side,
-    warn_of_contention,
-    write_json,
 )
 
 SIDES = ("store", "rocksdb")
@@ -83,7 +80,7 @@ def _shown(value: float | None) -> str:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scans", description=(__doc__ or "").split("\n")[0])
+    parser = command_line("scans", __doc__)
     parser.add_argument("--messages", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="in the batch")
     parser.add_argument("--waiting", type=int, default=1000, help="entries in the queue when the batch begins")
     parser.add_argument("--repeat", type=int, default=3)
@@ -93,19 +90,13 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         default=20,
         help="how long a queue may take; after one round that took longer, it is left out",
     )
-    parser.add_argument("--json", type=Path, default=RESULTS / "scans.json")
-    options = parser.parse_args(given)
-    if min(options.repeat, options.waiting, *options.messages) < 1:
-        parser.error("all numbers must be at least 1")
-    return options
+    return positive_options(parser, given, "repeat", "waiting", "messages")
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run both sides in turn, print the table, write the JSON. Returns the exit status."""
     options = arguments(given)
-    end_on_sigterm()
-    facts = machine()
-    console.print(describe_machine(facts))
+    facts = begin()
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     points: dict[int, dict[str, dict[str, float | None]]] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
@@ -125,11 +116,8 @@ def main(given: Sequence[str] | None = None) -> int:
                     values.append(run.result[figure])
             points[messages] = {side: medians(rounds[side]) for side in SIDES}
     report(points)
-    contended = contention(runs, facts["cores"])
-    warn_of_contention(contended)
     parameters = {"waiting": options.waiting, "repeat": options.repeat, "limit_s": options.limit_s}
-    result = {"benchmark": "scans", "machine": facts, "parameters": parameters, "points": points, "runs": runs}
-    write_json(options.json, {**result, "contention": contended})
+    finish(options.json, "scans", facts, runs, parameters=parameters, points=points, runs=runs)
     return 0
 
 

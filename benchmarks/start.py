@@ -28,17 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import (
-    RESULTS,
+    begin,
+    command_line,
     console,
-    contention,
-    describe_machine,
-    end_on_sigterm,
-    machine,
+    finish,
+    positive_options,
     print_table,
     run_facts,
     run_side,
-    warn_of_contention,
-    write_json,
 )
 
 SIDES = ("bare", "penstock", "query")
@@ -92,15 +89,12 @@ def report(rounds: Mapping[str, Sequence[Mapping[str, Any]]], more: Mapping[str,
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.start", description=(__doc__ or "").split("\n")[0])
+    parser = command_line("start", __doc__)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--repeat", type=int, default=5, help="rounds; every side runs once in each")
     parser.add_argument("--threads", type=int, default=2, help="local[N], partitions")
     parser.add_argument("--messages", type=int, default=1000)
-    parser.add_argument("--json", type=Path, default=RESULTS / "start.json")
-    options = parser.parse_args(given)
-    if min(options.repeat, options.threads, options.messages) < 1:
-        parser.error("all numbers must be at least 1")
+    options = positive_options(parser, given, "repeat", "threads", "messages")
     if "bare" not in options.sides:
         parser.error("--sides needs bare, with which the others are compared")
     return options
@@ -109,9 +103,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Run it all, print the table, write the JSON. Returns the exit status."""
     options = arguments(given)
-    end_on_sigterm()
-    facts = machine()
-    console.print(describe_machine(facts))
+    facts = begin()
     rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in options.sides}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         for number in range(options.repeat):
@@ -124,18 +116,16 @@ def main(given: Sequence[str] | None = None) -> int:
                 shutil.rmtree(work)
     more, help_s = more_than_bare(rounds), help_seconds(options.repeat)
     report(rounds, more, help_s)
-    contended = contention(rounds, facts["cores"])
-    warn_of_contention(contended)
-    result = {
-        "benchmark": "start",
-        "machine": facts,
-        "parameters": {"rounds": options.repeat, "threads": options.threads, "messages": options.messages},
-        "sides": {side: {"medians": medians(own), "rounds": own} for side, own in rounds.items()},
-        "more_than_bare": more,
-        "help_seconds": help_s,
-        "contention": contended,
-    }
-    write_json(options.json, result)
+    finish(
+        options.json,
+        "start",
+        facts,
+        rounds,
+        parameters={"rounds": options.repeat, "threads": options.threads, "messages": options.messages},
+        sides={side: {"medians": medians(own), "rounds": own} for side, own in rounds.items()},
+        more_than_bare=more,
+        help_seconds=help_s,
+    )
     return 0
 
 
