@@ -51,17 +51,17 @@ class Feed(Protocol):
         """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
 
-    def ended(self, planned: Planned, took_ms: float, input_bytes: Mapping[tuple[int, int], int]) -> None:
+    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
         """A planned batch has ended.
 
         Args:
             took_ms: how long its last run took, with its End.
-            input_bytes: (task, number of the input) -> bytes that were read.
+            counted: (task, number of the input) -> messages and bytes that were read.
         """
         ...
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Messages left to read before the end; None if the run has no end."""
+        """Messages left to read before the end, at most; None if the run has no end."""
         ...
 
 
@@ -104,10 +104,10 @@ class OffsetFeed:
             return Planned(BatchRanges.group(ranges, self._inputs), latest)
         return End() if self._until is not None else Idle(time.monotonic() + self._interval_s)
 
-    def ended(self, planned: Planned, took_ms: float, input_bytes: Mapping[tuple[int, int], int]) -> None:
+    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
         """The pace follows how long the batch took and how large its messages were."""
         ranges = planned.ranges
-        self._pace = self._pace.after(self._bounds, took_ms, ranges.messages, ranges.sizes(input_bytes))
+        self._pace = self._pace.after(self._bounds, took_ms, ranges.expected(self._pace), ranges.read(counted))
 
     def remaining(self, boundary: Boundary) -> int | None:
         """Messages before `until`; one of a broadcast partition counts once for each task."""

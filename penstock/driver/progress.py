@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.plan.positions import Positions
 from penstock.wording import counted
 
@@ -137,8 +137,9 @@ def source_progress(
     before: Positions,
     after: Positions,
     latest: Mapping[SystemStreamPartition, int],
+    rows: Mapping[SystemStream, int],
 ) -> tuple[SourceProgress, ...]:
-    """Progress of every input stream over one batch."""
+    """Progress of every input stream over one batch; `rows` are the messages that were read."""
     began, stands = _smallest(before), _smallest(after)
     found = []
     for stream in sorted({ssp.system_stream for ssp in began}):
@@ -149,7 +150,7 @@ def source_progress(
                 {str(s.partition): began[s] for s in own},
                 {str(s.partition): stands[s] for s in own},
                 {str(s.partition): latest[s] for s in own},
-                sum(after[at] - offset for at, offset in before.items() if at.ssp.system_stream == stream),
+                rows.get(stream, 0),
             )
         )
     return tuple(found)

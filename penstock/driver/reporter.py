@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from penstock.api.ssp import SystemStream
 from penstock.driver.batch_runs import GoodRun
 from penstock.driver.boundary import Boundary
 from penstock.driver.commits import Commits
@@ -24,7 +27,10 @@ class ProgressReporter:
 
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
         """A batch has ended, and a commit has begun if one was due."""
-        messages, total_ms = planned.ranges.messages, watch.total_ms()
+        rows: Counter[SystemStream] = Counter()
+        for (_, stream), read in planned.ranges.read(good.outcome.inputs).items():
+            rows[stream] += read.messages
+        messages, total_ms = rows.total(), watch.total_ms()
         self._total_rows += messages
         progress = JobProgress(
             id=self._job.uid,
@@ -37,7 +43,7 @@ class ProgressReporter:
             dead_letters=good.outcome.dead_letters,
             processed_rows_per_second=messages / max(total_ms, 1) * 1000,
             duration_ms={"triggerExecution": total_ms, **watch.parts},
-            sources=source_progress(before.positions, after.positions, planned.latest),
+            sources=source_progress(before.positions, after.positions, planned.latest, rows),
             total_input_rows=self._total_rows,
             last_checkpoint=self._board.last_checkpoint,
             container_bytes=self._fleet.resident_bytes(),

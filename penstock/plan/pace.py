@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from penstock.api.ssp import SystemStream
 
@@ -11,10 +12,21 @@ FIRST_MESSAGES = 100
 """What the first batch of a run reads, while nobody knows how long a message takes and how large it is."""
 
 _GROW_AT_MOST = 10
+_WIDEST_GAP = 16.0
+"""Offsets for a message that are counted on: where a part without gaps follows one with many, a batch has so many times
+the messages it should have, and no more."""
 _TOO_SHORT, _TOO_LONG = 0.8, 1.25
 """Between these parts of the target a batch has the right size: small differences are noise."""
 
 InputOfTask = tuple[int, SystemStream]
+
+
+class InputRead(NamedTuple):
+    """What a batch read of an input: the length of its ranges, and what was in them. Offsets may have gaps."""
+
+    offsets: int
+    messages: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,9 @@ class Pace:
     message_bytes: Mapping[InputOfTask, float] = field(default_factory=dict)
     """The size of a message, of every input that a task has read. A size that grew counts at once, one that shrank
     by and by."""
+    gaps: Mapping[InputOfTask, float] = field(default_factory=dict)
+    """Offsets for each message, of every input that a task has read; 1 where offsets have no gaps. One that shrank
+    counts at once, one that grew by and by."""
     shortest_ms: float | None = None
     """The shortest batch so far: about what a batch takes that reads nearly nothing."""
 
@@ -51,19 +66,24 @@ class Pace:
             (size for (_, other), size in known.items() if other == stream), default=max(known.values(), default=0.0)
         )
 
-    def after(
-        self, bounds: BatchBounds, took_ms: float, messages: int, sizes: Mapping[InputOfTask, tuple[int, int]]
-    ) -> Pace:
-        """The next pace, after a batch of so many messages; `sizes` are the (messages, bytes) of each input."""
-        known = dict(self.message_bytes)
-        for key, (number, size) in sizes.items():
+    def gap_of(self, task: int, stream: SystemStream) -> float:
+        """Offsets for each message of this input; 1 if nothing is known, so that no batch is larger than it may be."""
+        return self.gaps.get((task, stream), 1.0)
+
+    def after(self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]) -> Pace:
+        """The next pace, after a batch that was planned to have so many messages."""
+        known, gaps = dict(self.message_bytes), dict(self.gaps)
+        for key, (offsets, number, size) in read.items():
             if number:
                 known[key] = max(size / number, (known.get(key, 0.0) + size / number) / 2)
+            gap = offsets / max(1, number)
+            gaps[key] = max(1.0, min(gap, (gaps.get(key, 1.0) + gap) / 2, _WIDEST_GAP))
         shortest = took_ms if self.shortest_ms is None else min(self.shortest_ms, took_ms)
         return replace(
             self,
             messages=next_messages(self.messages, bounds, took_ms, messages, shortest),
             message_bytes=known,
+            gaps=gaps,
             shortest_ms=shortest,
         )
 

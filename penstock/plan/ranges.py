@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
-from penstock.plan.pace import Pace, fair_shares
+from penstock.plan.pace import InputOfTask, InputRead, Pace, fair_shares
 from penstock.plan.positions import Ends, Positions, TaskSsp
 from penstock.system.base import OffsetRange
 
@@ -19,20 +19,23 @@ def plan_ranges(
     """The next batch: from the next offset of every task in every partition that has something new.
 
     All ranges together have at most the messages and, by what is known of their sizes, the bytes of the pace; but each
-    has one message at least. They share them fairly: a partition with a backlog takes nothing from one without.
+    has one message at least. They share them fairly: a partition with a backlog takes nothing from one without. Where
+    offsets have gaps, how many messages a range has is estimated by those read before.
 
     Raises:
         NotFoundError: a partition no longer has its next offset; nothing is ever skipped.
     """
     new = {at: stop - start for at, start, stop in _new_messages(positions, ends, until)}
-    by_messages = fair_shares(pace.messages, list(new.values()))
+    gaps = [pace.gap_of(at.task, at.ssp.system_stream) for at in new]
+    by_messages = fair_shares(pace.messages, [math.ceil(n / gap) for n, gap in zip(new.values(), gaps, strict=True)])
     sizes = [pace.size_of(at.task, at.ssp.system_stream) for at in new]
     wanted_bytes = [math.ceil(max(1, n) * size) for n, size in zip(by_messages, sizes, strict=True)]
     by_bytes = fair_shares(pace.bytes, wanted_bytes)
     ranges: dict[TaskSsp, OffsetRange] = {}
-    for at, n, size, wanted, share in zip(new, by_messages, sizes, wanted_bytes, by_bytes, strict=True):
+    for at, gap, n, size, wanted, share in zip(new, gaps, by_messages, sizes, wanted_bytes, by_bytes, strict=True):
         messages = n if share == wanted else int(share / size)
-        ranges[at] = OffsetRange(at.ssp, positions[at], positions[at] + max(1, messages))
+        length = min(new[at], math.ceil(max(1, messages) * gap))
+        ranges[at] = OffsetRange(at.ssp, positions[at], positions[at] + length)
     return ranges
 
 
@@ -71,17 +74,23 @@ class BatchRanges:
 
     @property
     def messages(self) -> int:
-        """How many messages it reads; one of a broadcast partition counts once for each task."""
+        """How many messages it reads at most; one of a broadcast partition counts once for each task. It is fewer
+        where offsets have gaps."""
         return sum(len(offsets) for offsets in self.ranges.values())
 
-    def sizes(self, input_bytes: Mapping[tuple[int, int], int]) -> dict[tuple[int, SystemStream], tuple[int, int]]:
-        """(messages, bytes) of every task and input, from the bytes that were read by (task, number of the input)."""
-        found: dict[tuple[int, SystemStream], tuple[int, int]] = {}
+    def expected(self, pace: Pace) -> int:
+        """How many messages it was planned to have, at this pace."""
+        found = (len(offsets) / pace.gap_of(at.task, at.ssp.system_stream) for at, offsets in self.ranges.items())
+        return sum(math.ceil(messages) for messages in found)
+
+    def read(self, counted: Mapping[tuple[int, int], tuple[int, int]]) -> dict[InputOfTask, InputRead]:
+        """What was read of every task and input, from the (messages, bytes) by (task, number of the input)."""
+        found: dict[InputOfTask, InputRead] = {}
         for task, own in self.by_task.items():
             for index, offsets in own:
                 key = (task, offsets.ssp.system_stream)
-                before = found[key][0] if key in found else 0
-                found[key] = (before + len(offsets), input_bytes.get((task, index), 0))
+                before = found[key].offsets if key in found else 0
+                found[key] = InputRead(before + len(offsets), *counted.get((task, index), (0, 0)))
         return found
 
     @classmethod

@@ -46,7 +46,7 @@ class Attempt:
         self._error: tuple[str, str] | None = None
         self._messages = 0
         self._fired = 0
-        self._input_bytes: dict[int, int] = {}
+        self._inputs: dict[int, tuple[int, int]] = {}
         self._at_once = _AT_ONCE
         self._dead_letters = 0
         self._dead_letter_mode = instance.settings.dead_letter
@@ -81,7 +81,8 @@ class Attempt:
         if not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-            self._input_bytes[input_index] = self._input_bytes.get(input_index, 0) + size
+            before = self._inputs.get(input_index, (0, 0))
+            self._inputs[input_index] = (before[0] + len(messages), before[1] + size)
             origins = [origin_code(input_index, partition)] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
             yield from self._run(self.instance.input_entries[input_index], keys, values, page)
@@ -105,7 +106,7 @@ class Attempt:
             token=self.token,
             read=self._sources.tokens(),
             messages=self._messages,
-            input_bytes=self._input_bytes,
+            inputs=self._inputs,
             dead_letters=self._dead_letters,
             commit=instance.requests.commit_requested,
             shutdown=instance.requests.shutdown_requested,

@@ -23,8 +23,8 @@ class Succeeded:
     dead_letters: int
     commit: bool
     shutdown: bool
-    input_bytes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(task, number of an input) -> bytes of keys and values that were read."""
+    inputs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """(task, number of an input) -> messages, and bytes of their keys and values, that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,11 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
     return Succeeded(
         tokens=tokens,
         messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
-        input_bytes={
-            (task, index): size
+        inputs={
+            (task, index): read
             for (stage, task), r in by_place.items()
             if stage == 0
-            for index, size in r.input_bytes.items()
+            for index, read in r.inputs.items()
         },
         messages_out=sum(written.values()),
         written=written,

@@ -34,8 +34,8 @@ class Report:
     whose engine failed."""
     upstream_failed: bool = False
     """A source failed, so this attempt did nothing."""
-    input_bytes: dict[int, int] = field(default_factory=dict)
-    """Number of an input -> bytes of keys and values that were read of it (stage 0)."""
+    inputs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Number of an input -> messages, and bytes of their keys and values, that were read of it (stage 0)."""
 
     def packet(self) -> Packet:
         """The report as a packet to the driver."""
@@ -47,7 +47,7 @@ class Report:
         """Read a report packet's payload."""
         fields: dict[str, Any] = orjson.loads(payload)
         fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
-        fields["input_bytes"] = {int(index): size for index, size in fields["input_bytes"].items()}
+        fields["inputs"] = {int(index): tuple(read) for index, read in fields["inputs"].items()}
         if fields["failed"] is not None:
             fields["failed"] = FailedMessage(**fields["failed"])
         if fields["error"] is not None:

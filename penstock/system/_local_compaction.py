@@ -10,9 +10,9 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from penstock.system._ranges import Compacted
 from penstock.system._sqlite import stored_integer
 from penstock.system.base import OffsetRange
+from penstock.system.ranges import Compacted
 
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'compacted'"
 _CREATE = """

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import sqlite3
 import uuid
@@ -32,10 +31,10 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.os_errors import explain
 from penstock.system._local_retention import write_retention
 from penstock.system._sqlite import connect, transaction, translate
+from penstock.system.base import check_stream_name, is_stream_name
 from penstock.wording import counted
 
 FORMAT = 1
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 _DELETING = ".deleting-"
 _MOST_PARTITIONS = 10_000
 
@@ -57,19 +56,6 @@ class StreamInfo:
 
     partitions: int
     uid: str
-
-
-def check_stream_name(stream: str) -> None:
-    """Accept what can be a folder here and a topic in Kafka.
-
-    Raises:
-        ConfigError: naming the stream and the rule.
-    """
-    if not _LEGAL_NAME.fullmatch(stream):
-        raise ConfigError(
-            f"`{stream}` cannot be a stream's name: it is 1 to 249 of the characters a-z A-Z 0-9 . _ - "
-            "and does not start with a dot"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +168,7 @@ class LocalFiles:
         return sorted(
             name
             for name in found
-            if _LEGAL_NAME.fullmatch(name) and os.path.isfile(os.path.join(self.root, name, "stream.json"))
+            if is_stream_name(name) and os.path.isfile(os.path.join(self.root, name, "stream.json"))
         )
 
     def delete(self, stream: str) -> None:

@@ -6,6 +6,7 @@ ranges are half-open, `[start, end)`.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 """A message to be written: (timestamp in epoch milliseconds, key, value)."""
 
+
+_STREAM_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 
 CHUNK_BYTES = 8 << 20
 """How many bytes of keys and values a reader brings at once, if no other number is given."""
@@ -59,7 +62,8 @@ class PartitionOffsets:
 
     @property
     def newest(self) -> int | None:
-        """The offset of the last message, or None if the partition holds none."""
+        """The offset before `upcoming`, or None if the partition holds no message. It is the last message's where a
+        system has `dense_offsets`."""
         return self.upcoming - 1 if self.upcoming > self.oldest else None
 
     def __str__(self) -> str:
@@ -385,6 +389,24 @@ class SystemWriter(ABC):
         """Release what is open. No call follows."""
 
 
+def is_stream_name(text: str) -> bool:
+    """Whether the text can be a stream's name."""
+    return _STREAM_NAME.fullmatch(text) is not None
+
+
+def check_stream_name(stream: str) -> None:
+    """Accept what can be a folder here and a topic in Kafka.
+
+    Raises:
+        ConfigError: naming the stream and the rule.
+    """
+    if not is_stream_name(stream):
+        raise ConfigError(
+            f"`{stream}` cannot be a stream's name: it is 1 to 249 of the characters a-z A-Z 0-9 . _ - "
+            "and does not start with a dot"
+        )
+
+
 def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -> None:
     """For `System.configured`: refuse options that a system does not know.
 
@@ -435,6 +457,10 @@ class System(ABC):
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
     fetches ahead, a reader is used again only for the range of its partition that begins where its last one ended."""
+
+    def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
+        """How many messages are between these ends; None where offsets have gaps, and only reading would tell."""
+        return sum(end.upcoming - end.oldest for end in ends) if self.dense_offsets else None
 
     @abstractmethod
     def admin(self) -> SystemAdmin: ...

@@ -23,7 +23,6 @@ from penstock.errors import (
 from penstock.system._local_compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system._local_files import LocalFiles
 from penstock.system._local_retention import Piece, live_bytes, mark_time, read_retention, trim, write_retention
-from penstock.system._ranges import check_call, check_inside, missing, take_chunk
 from penstock.system._sqlite import ConnectionPool, in_parallel, stored_integer, transaction
 from penstock.system.base import (
     CHUNK_BYTES,
@@ -40,6 +39,7 @@ from penstock.system.base import (
     WriterTransaction,
     check_options,
 )
+from penstock.system.ranges import check_call, check_inside, missing, take_chunk
 
 _OPEN_FILES = 64
 """How many files a writer keeps open between appends."""

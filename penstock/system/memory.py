@@ -13,8 +13,6 @@ from typing import ClassVar
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
-from penstock.system._local_files import check_stream_name
-from penstock.system._ranges import Compacted, check_call, check_inside, missing, take_chunk
 from penstock.system.base import (
     CHUNK_BYTES,
     AppendedAtCommit,
@@ -29,7 +27,9 @@ from penstock.system.base import (
     WriterIdentity,
     WriterTransaction,
     check_options,
+    check_stream_name,
 )
+from penstock.system.ranges import Compacted, check_call, check_inside, missing, take_chunk
 from penstock.wording import counted
 
 

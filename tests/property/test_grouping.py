@@ -86,7 +86,14 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
                 took += len(offsets)
         assert planned.messages == took <= max(limit, len(ranges))
         after = advance(positions, ranges)
-        progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()})
+        counted = {
+            (task, index): (sum(len(each) for other, each in found if other == index), 0)
+            for task, found in planned.by_task.items()
+            for index, _ in found
+        }
+        read = planned.read(counted)
+        rows = {stream: sum(each.messages for (_, s), each in read.items() if s == stream) for stream in inputs}
+        progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()}, rows)
         assert sum(source.num_input_rows for source in progress) == took
         for source in progress:
             for partition, offset in source.end_offset.items():

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.plan.pace import FIRST_MESSAGES, BatchBounds, Pace, fair_shares
+from penstock.plan.pace import FIRST_MESSAGES, BatchBounds, InputRead, Pace, fair_shares
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import BatchRanges, plan_ranges
 from penstock.system.base import PartitionOffsets
@@ -17,6 +17,11 @@ from penstock.system.base import PartitionOffsets
 STREAM = SystemStream("local", "a")
 BYTES = 1 << 40
 WANTED = st.lists(st.integers(0, 1000), max_size=20)
+
+
+def read(messages: int, size: int) -> InputRead:
+    """What was read of an input without gaps."""
+    return InputRead(messages, messages, size)
 
 
 def ssp(partition: int) -> SystemStreamPartition:
@@ -66,18 +71,50 @@ def test_sizes_are_known_by_input_or_guessed_by_the_largest_of_the_stream() -> N
     other = SystemStream("local", "b")
     pace = Pace.first(bounds)
     assert (pace.messages, pace.size_of(0, STREAM)) == (1000, 0)
-    pace = pace.after(bounds, 10, 100, {(0, STREAM): (10, 1000), (1, STREAM): (10, 3000), (1, other): (5, 0)})
+    pace = pace.after(
+        bounds, 10, 100, {(0, STREAM): read(10, 1000), (1, STREAM): read(10, 3000), (1, other): read(5, 0)}
+    )
     assert [pace.size_of(0, STREAM), pace.size_of(1, STREAM), pace.size_of(7, STREAM)] == [100, 300, 300]
-    grown = pace.after(bounds, 10, 100, {(0, STREAM): (10, 20_000)})
+    grown = pace.after(bounds, 10, 100, {(0, STREAM): read(10, 20_000)})
     assert grown.size_of(0, STREAM) == 2000
-    assert grown.after(bounds, 10, 100, {(0, STREAM): (10, 1000)}).size_of(0, STREAM) == 1050
+    assert grown.after(bounds, 10, 100, {(0, STREAM): read(10, 1000)}).size_of(0, STREAM) == 1050
 
 
 def test_the_sizes_of_a_batch_are_added_up_by_task_and_input() -> None:
     at = {TaskSsp(0, ssp(0)): 0, TaskSsp(0, ssp(1)): 0, TaskSsp(1, ssp(1)): 0}
     ranges = plan_ranges(at, {ssp(0): PartitionOffsets(0, 3), ssp(1): PartitionOffsets(0, 5)}, Pace(99, BYTES), None)
     planned = BatchRanges.group(ranges, (STREAM,))
-    assert planned.sizes({(0, 0): 800, (1, 0): 50}) == {(0, STREAM): (8, 800), (1, STREAM): (5, 50)}
+    assert planned.read({(0, 0): (8, 800), (1, 0): (3, 50)}) == {(0, STREAM): (8, 8, 800), (1, STREAM): (5, 3, 50)}
+
+
+@given(st.integers(1, 100), st.integers(50, 5000), st.integers(1000, 100_000))
+def test_batches_of_offsets_with_gaps_come_to_have_as_many_messages_as_they_may(
+    gap: int, most: int, backlog: int
+) -> None:
+    """One message for every `gap` offsets. No batch has more than the bound, and soon batches have nearly as many."""
+    bounds, at = BatchBounds(most, BYTES, 0), TaskSsp(0, ssp(0))
+    pace, position, ends = Pace.first(bounds), 0, {ssp(0): PartitionOffsets(0, gap * backlog)}
+    counts = []
+    while ranges := plan_ranges({at: position}, ends, pace, None):
+        planned = BatchRanges.group(ranges, (STREAM,))
+        messages = len(range(-(-ranges[at].start // gap), -(-ranges[at].end // gap)))
+        counts.append(messages)
+        pace = pace.after(bounds, 10, planned.expected(pace), planned.read({(0, 0): (messages, messages)}))
+        position = ranges[at].end
+        if len(counts) > 20:
+            break
+    assert max(counts) <= most + 1
+    assert len(counts) < 20 or counts[-1] >= most * min(1, 16 / gap) // 2
+
+
+def test_a_batch_that_was_full_grows_whatever_the_gaps_are() -> None:
+    bounds, at = BatchBounds(100_000, BYTES, 10_000), TaskSsp(0, ssp(0))
+    pace, ends = Pace.first(bounds), {ssp(0): PartitionOffsets(0, 1 << 40)}
+    for number in range(6):
+        planned = BatchRanges.group(plan_ranges({at: 0}, ends, pace, None), (STREAM,))
+        messages = planned.messages // 50
+        pace = pace.after(bounds, 1, planned.expected(pace), planned.read({(0, 0): (messages, messages)}))
+        assert pace.messages >= min(bounds.messages, FIRST_MESSAGES * 10 ** (number + 1))
 
 
 def settle(bounds: BatchBounds, floor_ms: float, message_ms: float, noise: random.Random | None = None) -> list[Pace]:

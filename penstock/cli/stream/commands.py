@@ -42,7 +42,8 @@ class PartitionFacts:
     oldest: int
     newest: int | None
     upcoming: int
-    messages: int
+    messages: int | None
+    """None where offsets have gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class StreamFacts:
 
     stream: str
     partition_count: int
-    messages: int
+    messages: int | None
     retention_ms: int | None
     retention_bytes: int | None
     partitions: tuple[PartitionFacts, ...]
@@ -155,9 +156,9 @@ def stream_facts(system: System, stream: SystemStream) -> StreamFacts:
     finally:
         admin.close()
     partitions = tuple(
-        PartitionFacts(number, end.oldest, end.newest, end.upcoming, end.upcoming - end.oldest)
+        PartitionFacts(number, end.oldest, end.newest, end.upcoming, system.messages_in([end]))
         for number, end in sorted(ends.items())
     )
-    messages = sum(each.messages for each in partitions)
+    messages = system.messages_in(ends.values())
     age, size = retention.max_age_ms, retention.max_bytes
     return StreamFacts(str(stream), len(partitions), messages, age, size, partitions)

@@ -28,7 +28,7 @@ class ListedStream:
 
     stream: str
     partitions: int
-    messages: int
+    messages: int | None
     owner: str | None
     retention_ms: int | None
     retention_bytes: int | None
@@ -48,15 +48,15 @@ def list_streams(
     as_json: AsJson = False,
 ) -> None:
     """List the streams of a system."""
-    admin = open_system(load_without_job(config, assignments).system(system)).admin()
-    found = []
+    opened = open_system(load_without_job(config, assignments).system(system))
+    admin, found = opened.admin(), []
     try:
         for name in admin.streams():
             try:
                 ends, owner, retention = admin.offsets(name), admin.owner(name), admin.retention(name)
             except NotFoundError:
                 continue  # deleted meanwhile
-            messages = sum(end.upcoming - end.oldest for end in ends.values())
+            messages = opened.messages_in(ends.values())
             age, size = retention.max_age_ms, retention.max_bytes
             found.append(ListedStream(f"{system}.{name}", len(ends), messages, owner, age, size))
     finally:
@@ -93,8 +93,8 @@ def delete_stream(
             readers, owner = _users(stream, admin.owner(stream.stream), config, assignments)
             if readers or owner is not None:
                 raise ConfigError(_used(stream, readers, owner))
-        messages = sum(end.upcoming - end.oldest for end in ends.values())
-        size = counted(len(ends), "partition"), counted(messages, "message")
+        messages = system.messages_in(ends.values())
+        size = [counted(len(ends), "partition"), *([] if messages is None else [counted(messages, "message")])]
         confirm(f"Delete stream `{stream}` with {' and '.join(size)}?", yes=yes)
         admin.delete_stream(stream.stream)
     finally:

@@ -86,6 +86,7 @@ class StreamTail:
         self._partition = partition
         self._admin = system.admin()
         self._reader: SystemReader = system.reader()
+        self._dense = system.dense_offsets
 
     def messages(self, *, from_beginning: bool, count: int | None, follow: bool) -> Iterator[Message]:
         """The messages that are there, and with `follow` those that come, without an end.
@@ -99,7 +100,10 @@ class StreamTail:
             yield from islice(begun, count)
             return
         wanted = _LAST if count is None else count
-        starts = {number: max(end.oldest, end.upcoming - wanted) for number, end in ends.items()}
+        starts = {
+            number: max(end.oldest, end.upcoming - wanted) if self._dense else end.oldest
+            for number, end in ends.items()
+        }
         yield from deque(self._merged(starts, ends), maxlen=wanted)
         if follow:
             yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)

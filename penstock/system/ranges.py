@@ -1,9 +1,10 @@
-"""What the embedded systems share: which ranges can be read, and what they say about one that cannot."""
+"""What systems share, those of your own too: which ranges can be read, and what they say about one that cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage
@@ -17,11 +18,12 @@ def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int =
         raise ConfigError(f"cannot read {offsets} in chunks of {chunk_messages} messages and {chunk_bytes} bytes")
 
 
-def take_chunk(messages: Iterable[RawMessage], chunk_bytes: int) -> list[RawMessage]:
-    """The first messages, up to the one with which their keys and values reach `chunk_bytes`."""
+def take_chunk(messages: Iterable[RawMessage], chunk_bytes: int, chunk_messages: int | None = None) -> list[RawMessage]:
+    """The first messages, up to the one with which their keys and values reach `chunk_bytes`, and at most
+    `chunk_messages`. Of an iterator it takes no more than these."""
     chunk: list[RawMessage] = []
     size, add = 0, chunk.append
-    for message in messages:
+    for message in islice(messages, chunk_messages):
         add(message)
         key, value = message[2], message[3]
         if key is not None:
