@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
+from penstock.container.protocol import Markers
 from penstock.driver import assembly
 from penstock.driver.commit import CommitRequest, Completed
 from penstock.driver.commits import Commits
@@ -51,9 +52,7 @@ class CommitNotes:
         found, synchronous = self, self._synchronous
 
         class WatchedDirectory(ContainerDirectory):
-            def upload(
-                self, epoch: int, checkpoint_id: str, abandoned: threading.Event
-            ) -> dict[str, dict[str, dict[str, str]]]:
+            def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
                 began = time.monotonic()
                 markers = super().upload(epoch, checkpoint_id, abandoned)
                 found.note(checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)

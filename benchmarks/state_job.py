@@ -12,9 +12,11 @@ import penstock as ps
 from benchmarks.state_content import SEED, StateContent
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.load import load_config
-from penstock.container.container import JobPackage
-from penstock.container.protocol import Identity, OpenCall
-from penstock.container.storage import ContainerStorage
+from penstock.container.commit import TaskCommitManager
+from penstock.container.epoch import Epoch
+from penstock.container.package import JobPackage
+from penstock.container.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.container.resources import EpochResources
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import new_token
@@ -115,9 +117,10 @@ class StateJob:
         self._create_resources()
         runtime = RuntimeSettings(app.name, 1, {})
         package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
-        self._storage = ContainerStorage(package, "benchmark", _EPOCH, 1)
-        call = OpenCall(Identity("benchmark", _EPOCH), 0, str(self._last_id), {}, [], [_TASK])
-        self._task = self._storage.restore(call, threading.Event(), lambda _: None)[_TASK]
+        self._resources = EpochResources(package, "benchmark", _EPOCH, 1)
+        request = OpenEpoch(b"", 0, str(self._last_id), {}, (), (_TASK,))
+        self._epoch = Epoch(self._resources, request, threading.Event(), lambda _: None)
+        self._task = self._epoch.tasks[_TASK]
 
     @property
     def engine(self) -> Engine:
@@ -144,13 +147,13 @@ class StateJob:
         """A whole commit, as a container does it when the driver asks."""
         self._last_id = self._next_id(self._last_id)
         began = time.perf_counter()
-        self._storage.snapshot(self._last_id, last=False)
+        self._epoch.snapshot(TakeSnapshot(str(self._last_id)))
         taken = time.perf_counter()
-        self._storage._commits[_TASK].await_copies()
+        self._commit.await_copies()
         copied = time.perf_counter()
-        markers = self._storage.upload(self._last_id)
+        markers = self._epoch.upload(UploadSnapshot(str(self._last_id)))
         uploaded = time.perf_counter()
-        self._storage.clean_up(self._last_id, markers)
+        self._epoch.clean_up(CleanUp(str(self._last_id), markers))
         self.marker = markers[str(_TASK)][self.backend][STORE]
         return CommitTimes((taken - began) * 1000, (copied - taken) * 1000, (uploaded - copied) * 1000)
 
@@ -165,7 +168,7 @@ class StateJob:
             (self.backend,),
             {self.backend: {STORE: self.marker}},
             directory,
-            lambda path: self._storage._folders.open(STORE, path),
+            lambda path: self._resources.folders.open(STORE, path),
             RestoreProgress(threading.Event(), counted.append),
         )
         return restored.engine, sum(counted)
@@ -186,21 +189,23 @@ class StateJob:
 
     def snapshots_under_way(self) -> tuple[bool, int]:
         """Whether the `changelog-files` backend makes a snapshot in the background now, and how many it has made."""
-        manager, _ = self._storage._commits[_TASK]._backups[self.backend]
+        manager, _ = self._commit._backups[self.backend]
         assert isinstance(manager, ChangelogFilesBackup)
         keeper = manager._keepers[STORE]
         return keeper.is_busy, len(keeper.made())
 
     def finish_snapshots(self, timeout_s: float = 600) -> None:
         """Wait for what backends do in the background."""
-        self._storage.finish(timeout_s)
+        self._epoch.services.wind_down(timeout_s)
 
     def close(self) -> None:
         """Close it all."""
-        self._storage.stop()
-        self._task.close()
-        self._storage.close()
+        self._epoch.leave()
         self._objects.close()
+
+    @property
+    def _commit(self) -> TaskCommitManager:
+        return self._epoch._commits._commits[_TASK]
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())

@@ -16,7 +16,6 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -49,13 +48,12 @@ def main() -> None:
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))
     _ignore(signal.SIGINT, signal.SIGTERM)
-    stop = threading.Event()
     container = Container(name, incarnation)
     check = SecretCheck(spec.secret)
     socket_uri = f"grpc+unix://{folder}/s"
     servers = [
-        ContainerServer(socket_uri, container, check, stop.set),
-        _serve_port(spec, container, check, stop.set),
+        ContainerServer(socket_uri, container, check),
+        _serve_port(spec, container, check),
     ]
     address = ContainerAddress(
         name,
@@ -81,7 +79,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
-    stop.wait()
+    container.closed.wait()
     # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
     for server in servers:
         threading.Thread(target=server.shutdown, daemon=True).start()
@@ -99,12 +97,10 @@ def _ignore(*numbers: signal.Signals) -> None:
         signal.siginterrupt(number, False)
 
 
-def _serve_port(
-    spec: ContainerSpec, container: Container, check: SecretCheck, stop: Callable[[], None]
-) -> ContainerServer:
+def _serve_port(spec: ContainerSpec, container: Container, check: SecretCheck) -> ContainerServer:
     """Raises PenstockError if this host does not have the address."""
     try:
-        return ContainerServer(_uri(spec, _host(spec), 0), container, check, stop, spec.tls)
+        return ContainerServer(_uri(spec, _host(spec), 0), container, check, spec.tls)
     except (pa.ArrowException, OSError) as error:
         raise PenstockError(
             f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "

@@ -8,34 +8,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-import orjson
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
+from penstock.container.calls import BEAT, Call
 from penstock.container.endings import Unknown, ending_of
 from penstock.container.machine import machine_id
-from penstock.container.protocol import (
-    Beat,
-    CleanUpCall,
-    CommitCall,
-    ContainerAddress,
-    EndCall,
-    FinishCall,
-    Identity,
-    OpenCall,
-    PlainCall,
-    StartRun,
-    dump,
-    load,
-)
+from penstock.container.protocol import Beat, ContainerAddress, Identity, Nothing, Request
 from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 
 logger = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+_ANY_EPOCH = -1
 _INQUIRY_SECONDS = 8.0
 """How long the report of a lost container waits for what its host knows."""
 _PROBE_SECONDS = 2.0
@@ -88,41 +78,34 @@ class ContainerClient:
             "one that the others reach, and start its Spark worker again"
         )
 
-    def open(self, call: OpenCall, package: bytes, timeout_s: float) -> Iterator[tuple[int, list[str]]]:
-        """Enter an epoch; yields the bytes restored so far, and what went wrong on the way but not in the end."""
-        head = dump(call)
-        body = len(head).to_bytes(4, "big") + head + package
-        for result in self._stream("open", body, timeout_s):
-            yield int(result["restored_bytes"]), list(result["notes"])
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        timeout_s: float | None,
+        on_answer: Callable[[A], None] = lambda answer: None,
+    ) -> A:
+        """Make a call and wait for its last answer. `on_answer` gets each one as it comes."""
+        answers: list[A] = []
+        for answer in self.stream(call, epoch, request, timeout_s):
+            on_answer(answer)
+            answers = [answer]
+        if not answers:
+            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: its answer ended too soon")
+        return answers[-1]
 
-    def start_run(self, call: StartRun, timeout_s: float) -> None:
-        """A run of a batch begins."""
-        self._call("start-run", dump(call), timeout_s)
-
-    def end(self, call: EndCall, timeout_s: float) -> None:
-        """Apply a batch."""
-        self._call("end", dump(call), timeout_s)
-
-    def snapshot(self, call: CommitCall, timeout_s: float) -> None:
-        """The synchronous part of a commit."""
-        self._call("snapshot", dump(call), timeout_s)
-
-    def upload(self, call: CommitCall, timeout_s: float) -> dict[str, dict[str, dict[str, str]]]:
-        """Task -> factory -> store -> marker."""
-        result: dict[str, dict[str, dict[str, str]]] = self._call("upload", dump(call), timeout_s)
-        return result
-
-    def clean_up(self, call: CleanUpCall, timeout_s: float) -> None:
-        """The checkpoint is in the log."""
-        self._call("clean-up", dump(call), timeout_s)
-
-    def finish(self, call: FinishCall, timeout_s: float) -> None:
-        """The run has ended well."""
-        self._call("finish", dump(call), timeout_s)
-
-    def close(self, epoch: int, timeout_s: float) -> None:
-        """Close the tasks and end the process."""
-        self._call("close", dump(PlainCall(self.identity(epoch))), timeout_s)
+    def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Iterator[A]:
+        """Make a call; yields its answers as they come."""
+        body = call.encode(self.identity(epoch), request)
+        try:
+            action = flight.Action(call.name, body)
+            for result in self._client.do_action(action, call_options(self._secret, timeout_s)):
+                yield call.decode(result.body.to_pybytes())
+        except flight.FlightServerError as error:
+            raise self._error(call.name, str(error)) from error
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {error}") from error
 
     def disconnect(self) -> None:
         """Close the connection."""
@@ -133,12 +116,12 @@ class ContainerClient:
 
         def run() -> None:
             try:
-                for result in self._client.do_action(flight.Action("beat", b""), call_options(self._secret)):
-                    self.last_beat = load(Beat, result.body.to_pybytes())
+                for beat in self.stream(BEAT, _ANY_EPOCH, Nothing(), None):
+                    self.last_beat = beat
                     self.last_beat_at = time.monotonic()
                 reason = "its beats ended"
-            except (flight.FlightError, pa.ArrowException, OSError, ValueError) as error:
-                reason = f"its beats broke off: {str(error).splitlines()[0]}"
+            except (PenstockError, OSError, ValueError) as error:
+                reason = f"its beats broke off: {str(error.__cause__ or error).splitlines()[0]}"
             if self.lost is None:
                 self.lost = reason
                 on_lost(self)
@@ -171,19 +154,6 @@ class ContainerClient:
         except (TimeoutError, CancelledError):
             found = Unknown("its host has not said in time how it ended")
         return [self.lost, found.why] if isinstance(found, Unknown) else found
-
-    def _call(self, action: str, body: bytes, timeout_s: float) -> Any:
-        results = list(self._stream(action, body, timeout_s))
-        return results[-1] if results else None
-
-    def _stream(self, action: str, body: bytes, timeout_s: float) -> Iterator[Any]:
-        try:
-            for result in self._client.do_action(flight.Action(action, body), call_options(self._secret, timeout_s)):
-                yield orjson.loads(result.body.to_pybytes())
-        except flight.FlightServerError as error:
-            raise self._error(action, str(error)) from error
-        except (flight.FlightError, pa.ArrowException) as error:
-            raise ContainerLostError(f"{self._name()} did not answer `{action}`: {error}") from error
 
     def _error(self, action: str, text: str) -> PenstockError:
         """The container's own error, as the kind it was there."""

@@ -1,17 +1,22 @@
-"""What is said to a container: plain values and their JSON form. Every call names who it is meant for."""
+"""What containers and their callers say to each other: plain values, and their form on the wire.
+
+A new call is one request here, one line in the table of `penstock.container.calls`, and one handler.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias
 
-import orjson
+import msgspec.msgpack
 
 from penstock.container.tls import TlsIdentity
 from penstock.runtime.batch import Batch
 
 AUTH_HEADER = "authorization"
-T = TypeVar("T")
+Markers: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Task (as text) -> backend -> store -> marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCall:
-    """An execution of (batch, stage) for some tasks of one container, an attempt each."""
+    """An execution of (batch, stage) for some tasks of one container, an attempt each. The only call that is not in
+    the table: packets go both ways while it lasts."""
 
     identity: Identity
     batch: Batch
@@ -82,69 +88,108 @@ class AttemptCall:
     tasks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """Enter an epoch: restore these tasks from these markers. The pickled application follows the JSON."""
+class Request:
+    """What a call asks of all containers of the job together."""
 
-    identity: Identity
+    __slots__ = ()
+
+    def for_tasks(self, tasks: Sequence[int]) -> Self:
+        """What of it concerns a container that has these tasks."""
+        return self
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpoch(Request):
+    """Enter an epoch: restore the tasks from their markers."""
+
+    package: bytes
+    """The pickled JobPackage."""
     last_ended: int
     checkpoint_id: str | None
     """None: there is no checkpoint, everything starts empty."""
-    markers: dict[str, dict[str, dict[str, str]]] | None
-    """Task (as text) -> factory -> store -> marker; None without a checkpoint."""
-    covered: list[str]
+    markers: Markers
+    covered: tuple[str, ...]
     """The stores the checkpoint covers: without a marker, each is an error. Others start empty."""
-    tasks: list[int]
+    tasks: tuple[int, ...] = ()
+
+    def for_tasks(self, tasks: Sequence[int]) -> Self:
+        return replace(self, tasks=tuple(tasks), markers=_of_tasks(self.markers, tasks))
 
 
 @dataclass(frozen=True, slots=True)
-class StartRun:
+class Restored:
+    """How far the opening of an epoch is."""
+
+    size_bytes: int
+    """How much was restored so far."""
+    notes: tuple[str, ...] = ()
+    """What went wrong on the way, though it went well in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun(Request):
     """Attempts of this run of this batch may come; those of an earlier run of it no longer."""
 
-    identity: Identity
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
-class EndCall:
-    """Apply exactly these attempts: task (as text) -> stage (as text) -> token."""
+class EndBatch(Request):
+    """Apply exactly these attempts: task -> stage -> token."""
 
-    identity: Identity
     batch: Batch
-    tokens: dict[str, dict[str, str]]
+    tokens: Mapping[int, Mapping[int, str]]
+
+    def for_tasks(self, tasks: Sequence[int]) -> Self:
+        return replace(self, tokens={task: self.tokens.get(task, {}) for task in tasks})
+
+    def __str__(self) -> str:
+        return f"the end of batch {self.batch.number}"
 
 
 @dataclass(frozen=True, slots=True)
-class CommitCall:
-    """A step of a commit, `snapshot` or `upload`. `last`: the run is to end with this commit."""
+class TakeSnapshot(Request):
+    """The synchronous part of a commit: take what changed since the last one."""
 
-    identity: Identity
     checkpoint_id: str
     last: bool = False
+    """The run is to end with this commit."""
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUpCall:
-    """A checkpoint is in the log, with these markers: task (as text) -> factory -> store -> marker."""
+class UploadSnapshot(Request):
+    """Make the last snapshot durable."""
 
-    identity: Identity
     checkpoint_id: str
-    markers: dict[str, dict[str, dict[str, str]]]
+
+    def __str__(self) -> str:
+        return f"the upload of checkpoint {self.checkpoint_id}"
 
 
 @dataclass(frozen=True, slots=True)
-class PlainCall:
-    """A call without arguments: `close`."""
+class CleanUp(Request):
+    """A checkpoint is in the log, with these markers."""
 
-    identity: Identity
+    checkpoint_id: str
+    markers: Markers
+
+    def for_tasks(self, tasks: Sequence[int]) -> Self:
+        return replace(self, markers=_of_tasks(self.markers, tasks))
 
 
 @dataclass(frozen=True, slots=True)
-class FinishCall:
+class WindDown(Request):
     """The run has ended well: what runs in the background, and makes the next start quicker, has this long to end."""
 
-    identity: Identity
     timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Request):
+    """A call without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +208,15 @@ class Beat:
     processed: int = 0
 
 
-def dump(call: Any) -> bytes:
-    """A call as JSON."""
-    return orjson.dumps(asdict(call))
+def dump(value: Any) -> bytes:
+    """A value of this module as bytes."""
+    return msgspec.msgpack.encode(value)
 
 
-def load(cls: type[T], data: bytes) -> T:
-    """Read a call. Raises ValueError if it is not of this form."""
-    fields = orjson.loads(data)
-    if "identity" in fields:
-        fields["identity"] = Identity(**fields["identity"])
-    try:
-        if isinstance(fields.get("batch"), dict):
-            fields["batch"] = Batch(**fields["batch"])
-        return cls(**fields)
-    except TypeError as error:
-        raise ValueError(f"not a {cls.__name__}: {error}") from error
+def load(form: Any, data: bytes) -> Any:
+    """Read a value. Raises ValueError if it is not of this form."""
+    return msgspec.msgpack.decode(data, type=form)
+
+
+def _of_tasks(markers: Markers, tasks: Sequence[int]) -> Markers:
+    return {str(task): markers.get(str(task), {}) for task in tasks}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
@@ -65,6 +66,12 @@ class StoreFolders:
         for path in (*folder.glob(f"live-{self._epoch}-*"), *folder.glob(f"making-{self._epoch}-*")):
             if self._container in path.name:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def remove_all_live(self, tasks: Iterable[int]) -> None:
+        """Remove those of all stores of the tasks."""
+        for task in tasks:
+            for store in self.stores:
+                self.remove_live(store, task)
 
     def _folder(self, store: str, task: int) -> Path:
         return self._base / store / str(task)

@@ -14,8 +14,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
+from penstock.container.protocol import Markers
 from penstock.driver.boundary import Boundary
-from penstock.driver.ports import Fleet, Markers
+from penstock.driver.ports import Fleet
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.positions import to_next_offsets
 from penstock.retry import Retry, retry

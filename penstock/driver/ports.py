@@ -8,16 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from penstock.container.container import JobPackage
+from penstock.container.package import JobPackage
+from penstock.container.protocol import Markers
 from penstock.errors import PenstockError, RetryableError
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch
 from penstock.runtime.reports import Report
-
-Markers: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
-"""Task (as text) -> backend -> store -> marker."""
 
 
 class RunBrokenError(RetryableError):

@@ -14,8 +14,8 @@ from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.container.container import JobPackage
-from penstock.driver.ports import Markers
+from penstock.container.package import JobPackage
+from penstock.container.protocol import Markers
 from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore

@@ -5,26 +5,44 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
 from pyspark import SparkContext
 
 from penstock.config.model import JobConfig
-from penstock.container.client import ContainerClient
-from penstock.container.container import JobPackage
-from penstock.container.protocol import (
-    CleanUpCall,
-    CommitCall,
-    ContainerSpec,
-    EndCall,
-    FinishCall,
-    OpenCall,
-    StartRun,
+from penstock.container.calls import (
+    CLEAN_UP,
+    CLOSE,
+    CLOSE_SECONDS,
+    END,
+    OPEN,
+    SNAPSHOT,
+    START_RUN,
+    UPLOAD,
+    WIND_DOWN,
+    Call,
 )
-from penstock.driver.ports import Markers, Opening
+from penstock.container.client import ContainerClient
+from penstock.container.package import JobPackage
+from penstock.container.protocol import (
+    CleanUp,
+    ContainerSpec,
+    EndBatch,
+    Markers,
+    Nothing,
+    OpenEpoch,
+    Request,
+    Restored,
+    StartRun,
+    TakeSnapshot,
+    UploadSnapshot,
+    WindDown,
+)
+from penstock.driver.ports import Opening
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.inquiry import inquire
@@ -32,14 +50,14 @@ from penstock.engine.packages import pickled
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.assignment import assign_tasks
+from penstock.retry import retry
 from penstock.runtime.batch import Batch
 
 logger = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
 T = TypeVar("T")
-_CALL_SECONDS = 60
-_CLOSE_SECONDS = 15
 _MONITOR_SECONDS = 0.25
-_BACKOFF_SECONDS = 0.2
 _NOTES = 8
 
 
@@ -160,25 +178,14 @@ class ContainerDirectory:
         """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far."""
         data = pickled(package)
         restored: dict[str, int] = {}
-        noted: list[str] = []
-        deadline = self._config.container.restore_timeout_ms / 1000
 
-        def one(client: ContainerClient) -> None:
-            tasks = self._tasks_of(client)
-            call = OpenCall(
-                client.identity(opening.epoch),
-                opening.last_ended,
-                opening.checkpoint_id,
-                _plain(opening.markers, tasks),
-                list(opening.covered),
-                tasks,
-            )
-            for done, notes in client.open(call, data, deadline):
-                restored[client.address.container] = done
-                progress(sum(restored.values()))
-                noted.extend(notes)
+        def restoring(container: str, answer: Restored) -> None:
+            restored[container] = answer.size_bytes
+            progress(sum(restored.values()))
 
-        self._all(one)
+        request = OpenEpoch(data, opening.last_ended, opening.checkpoint_id, opening.markers, opening.covered)
+        answers = self.ask(OPEN, opening.epoch, request, on_answer=restoring)
+        noted = [note for answer in answers for note in answer.notes]
         for note in noted[:_NOTES]:
             logger.error("%s", note)
         if len(noted) > _NOTES:
@@ -186,7 +193,7 @@ class ContainerDirectory:
 
     def start_run(self, epoch: int, batch: Batch) -> None:
         """A run of a batch begins."""
-        self._all(lambda c: c.start_run(StartRun(c.identity(epoch), batch), _CALL_SECONDS))
+        self.ask(START_RUN, epoch, StartRun(batch))
 
     def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
         """Apply the batch everywhere; where stores are being copied for a commit, once that is done.
@@ -195,90 +202,99 @@ class ContainerDirectory:
             ContainerLostError: a container refuses, does not answer, or is lost.
             PenstockTimeoutError: the copies were not made within `task.commit.timeout.ms`.
         """
-        timeout_ms = self._config.task.commit_timeout_ms
-        deadline = time.monotonic() + timeout_ms / 1000
-
-        def one(client: ContainerClient) -> None:
-            own = {str(t): {str(s): token for s, token in tokens.get(t, {}).items()} for t in self._tasks_of(client)}
-            call = EndCall(client.identity(epoch), batch, own)
-            while True:
-                try:
-                    return client.end(call, _CALL_SECONDS)  # it waits a while there
-                except ContainerLostError:
-                    raise
-                except RetryableError as error:
-                    if self.any_lost:
-                        raise ContainerLostError(self.loss()) from error
-                    if time.monotonic() >= deadline:
-                        raise PenstockTimeoutError(
-                            f"batch {batch.number} could not end within task.commit.timeout.ms={timeout_ms}: {error}"
-                        ) from error
-                    logger.info("batch %d waits for its end: %s", batch.number, error)
-
-        self._all(one)
+        self.ask(END, epoch, EndBatch(batch, tokens))
 
     def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
         """The synchronous part of a commit, everywhere. `last`: the run is to end with it."""
-        self._all(lambda c: c.snapshot(CommitCall(c.identity(epoch), checkpoint_id, last), _CALL_SECONDS))
+        self.ask(SNAPSHOT, epoch, TakeSnapshot(checkpoint_id, last))
 
-    def upload(
-        self, epoch: int, checkpoint_id: str, abandoned: threading.Event
-    ) -> dict[str, dict[str, dict[str, str]]]:
-        """Make the snapshot durable everywhere; task -> factory -> store -> marker.
+    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
+        """Make the snapshot durable everywhere.
 
         Raises:
             PenstockTimeoutError: not within `task.commit.timeout.ms`, retries of what may pass included.
             ContainerLostError: a container is lost, or the commit was abandoned.
         """
-        merged: dict[str, dict[str, dict[str, str]]] = {}
-        deadline = time.monotonic() + self._config.task.commit_timeout_ms / 1000
-
-        def upload(client: ContainerClient) -> dict[str, dict[str, dict[str, str]]]:
-            pause = _BACKOFF_SECONDS
-            while True:
-                remaining = deadline - time.monotonic()
-                try:
-                    return client.upload(CommitCall(client.identity(epoch), checkpoint_id), max(1.0, remaining))
-                except ContainerLostError:
-                    raise
-                except RetryableError as error:  # an upload may be repeated, with the same effect
-                    if remaining < pause:
-                        raise PenstockTimeoutError(
-                            f"checkpoint {checkpoint_id} was not uploaded within task.commit.timeout.ms="
-                            f"{self._config.task.commit_timeout_ms}; the last failure: {error}"
-                        ) from error
-                    logger.warning("the upload of checkpoint %s is tried again: %s", checkpoint_id, error)
-                    if abandoned.wait(pause):
-                        raise ContainerLostError("the commit was abandoned") from error
-                    pause = min(2 * pause, 10.0)
-
-        for markers in self._all(upload):
-            merged.update(markers)
-        return merged
+        answers = self.ask(UPLOAD, epoch, UploadSnapshot(checkpoint_id), abandoned=abandoned)
+        return {task: markers for answer in answers for task, markers in answer.items()}
 
     def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
         """The checkpoint is in the log: containers let go of what they kept in case it would not be."""
-
-        def clean(client: ContainerClient) -> None:
-            own = _plain(markers, self._tasks_of(client))
-            client.clean_up(CleanUpCall(client.identity(epoch), checkpoint_id, own), _CALL_SECONDS)
-
-        self._all(clean)
+        self.ask(CLEAN_UP, epoch, CleanUp(checkpoint_id, markers))
 
     def finish(self, epoch: int) -> None:
         """The last checkpoint is in the log: let containers end what they do in the background, for at most
         `task.shutdown.ms`. Errors are logged: it would only have made the next start quicker."""
-        timeout_ms = self._config.task.shutdown_ms
         try:
-            self._all(lambda c: c.finish(FinishCall(c.identity(epoch), timeout_ms), timeout_ms / 1000 + _CLOSE_SECONDS))
+            self.ask(WIND_DOWN, epoch, WindDown(self._config.task.shutdown_ms))
         except PenstockError as error:
             logger.warning("a container did not end what it did in the background: %s", error)
+
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        *,
+        abandoned: threading.Event | None = None,
+        on_answer: Callable[[str, A], None] = lambda container, answer: None,
+    ) -> list[A]:
+        """Make a call to every container that has tasks, at once, each with what concerns its tasks. Waits for all; a
+        loss is raised before any other error.
+
+        Args:
+            abandoned: once it is set, nothing is tried again. Without it, a container that is lost has this effect.
+            on_answer: called with a container's name and each of its answers, from several threads.
+
+        Returns:
+            The last answer of each container.
+
+        Raises:
+            ContainerLostError: a container refuses, does not answer, or is lost; or the call was abandoned.
+            PenstockTimeoutError: what may pass did not, within `task.commit.timeout.ms`.
+        """
+        return self._all(lambda client: self._ask_one(client, call, epoch, request, abandoned or self._lost, on_answer))
+
+    def _ask_one(
+        self,
+        client: ContainerClient,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        abandoned: threading.Event,
+        on_answer: Callable[[str, A], None],
+    ) -> A:
+        own = request.for_tasks(self._tasks_of(client))
+        began = time.monotonic()
+
+        def once() -> A:
+            timeout_s = call.answer_s(self._config, time.monotonic() - began)
+            return client.ask(call, epoch, own, timeout_s, lambda answer: on_answer(client.address.container, answer))
+
+        if call.again is None:
+            return once()
+        timeout_ms = self._config.task.commit_timeout_ms
+        try:
+            return retry(
+                once,
+                replace(call.again, within_s=timeout_ms / 1000),
+                interrupt=abandoned,
+                on_failure=lambda error: logger.warning("%s is tried again: %s", request, error),
+            )
+        except ContainerLostError:
+            raise
+        except RetryableError as error:
+            if abandoned.is_set():
+                raise ContainerLostError(self.loss(otherwise=f"{request} was abandoned")) from error
+            raise PenstockTimeoutError(
+                f"{request} did not succeed within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
+            ) from error
 
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._stopping.set()
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.close, epoch, _CLOSE_SECONDS) for client in alive]
+        futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
         for future in futures:
             try:
                 future.result()
@@ -367,7 +383,3 @@ def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) ->
                 return ContainerLostError(f"container {client.address.container}: {client.lost}")
             if abort.is_set():
                 return ContainerLostError("the run was asked to end at once")
-
-
-def _plain(markers: Markers, tasks: Iterable[int]) -> dict[str, dict[str, dict[str, str]]]:
-    return {str(t): {f: dict(s) for f, s in markers.get(str(t), {}).items()} for t in tasks}

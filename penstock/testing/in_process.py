@@ -11,24 +11,30 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from typing import TypeVar
 
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
-from penstock.container.container import Container, JobPackage
+from penstock.container.calls import CLEAN_UP, END, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN, Call
+from penstock.container.container import Container
+from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     AttemptCall,
-    CleanUpCall,
-    CommitCall,
-    EndCall,
-    FinishCall,
+    CleanUp,
+    EndBatch,
     Identity,
-    OpenCall,
+    Markers,
+    OpenEpoch,
+    Request,
     StartRun,
+    TakeSnapshot,
+    UploadSnapshot,
+    WindDown,
 )
 from penstock.driver.assembly import assemble
 from penstock.driver.feed import Feed
-from penstock.driver.ports import Markers, Opening, RunBrokenError
+from penstock.driver.ports import Opening, RunBrokenError
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
@@ -52,6 +58,8 @@ from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
 
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
 Hook = Callable[[str], None]
 """Called before each step of a batch or a commit, with its name; what it raises is raised there."""
 
@@ -63,7 +71,7 @@ def _nothing(_step: str) -> None:
 class InProcessFleet:
     """The `Fleet` of one driver: containers that are objects of this process.
 
-    Steps that `at` is called before: `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`.
+    Steps that `at` is called before: `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
     """
 
     def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing) -> None:
@@ -101,7 +109,7 @@ class InProcessFleet:
         """See `Fleet`."""
         for name in list(self._lost):
             container = self._containers.pop(name)
-            container.close(Identity(container.incarnation, 0))
+            container.close()
             del self._lost[name]
 
     def ensure(self) -> None:
@@ -120,51 +128,46 @@ class InProcessFleet:
     def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
         """See `Fleet`."""
         self.at("open")
+        checkpoint_id, markers = opening.checkpoint_id, opening.markers
+        request = OpenEpoch(b"", opening.last_ended, checkpoint_id, markers, opening.covered)
         for container, tasks in self._busy():
-            markers = {str(task): _plain(opening.markers.get(str(task), {})) for task in tasks}
             identity = Identity(container.incarnation, opening.epoch)
-            covered = list(opening.covered)
-            call = OpenCall(identity, opening.last_ended, opening.checkpoint_id, markers, covered, tasks)
-            container.open(call, package, progress)
+            container.open(identity, request.for_tasks(tasks), package, progress)
 
     def start_run(self, epoch: int, batch: Batch) -> None:
         """See `Fleet`."""
-        self.at("start-run")
-        for container, _ in self._busy():
-            container.start_run(StartRun(Identity(container.incarnation, epoch), batch))
+        self._ask(START_RUN, epoch, StartRun(batch))
 
     def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
         """See `Fleet`."""
-        self.at("end")
-        for container, tasks in self._busy():
-            own = {str(t): {str(stage): token for stage, token in tokens.get(t, {}).items()} for t in tasks}
-            container.end(EndCall(Identity(container.incarnation, epoch), batch, own))
+        self._ask(END, epoch, EndBatch(batch, tokens))
 
     def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
         """See `Fleet`."""
-        self.at("snapshot")
-        for container, _ in self._busy():
-            container.snapshot(CommitCall(Identity(container.incarnation, epoch), checkpoint_id, last))
+        self._ask(SNAPSHOT, epoch, TakeSnapshot(checkpoint_id, last))
 
     def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
         """See `Fleet`. A failure is final: nothing is tried again."""
-        self.at("upload")
-        found: dict[str, dict[str, dict[str, str]]] = {}
-        for container, _ in self._busy():
-            found |= container.upload(CommitCall(Identity(container.incarnation, epoch), checkpoint_id))
-        return found
+        answers = self._ask(UPLOAD, epoch, UploadSnapshot(checkpoint_id))
+        return {task: markers for answer in answers for task, markers in answer.items()}
 
     def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
         """See `Fleet`."""
-        self.at("clean-up")
-        for container, tasks in self._busy():
-            own = {str(task): _plain(markers.get(str(task), {})) for task in tasks}
-            container.clean_up(CleanUpCall(Identity(container.incarnation, epoch), checkpoint_id, own))
+        self._ask(CLEAN_UP, epoch, CleanUp(checkpoint_id, markers))
 
     def finish(self, epoch: int) -> None:
         """See `Fleet`."""
-        for container, _ in self._busy():
-            container.finish_background(FinishCall(Identity(container.incarnation, epoch), 1000))
+        self._ask(WIND_DOWN, epoch, WindDown(1000))
+
+    def _ask(self, call: Call[Q, A], epoch: int, request: Q) -> list[A]:
+        """The last answer of each container that has tasks."""
+        self.at(call.name)
+        answers: list[A] = []
+        for container, tasks in self._busy():
+            identity = Identity(container.incarnation, epoch)
+            *_, last = call.handler(container, identity, request.for_tasks(tasks))
+            answers.append(last)
+        return answers
 
     def pending_bytes(self) -> int:
         """See `Fleet`."""
@@ -178,7 +181,7 @@ class InProcessFleet:
         """Close every container; what was not committed is gone."""
         containers, self._containers, self._homes = self._containers, {}, {}
         for container in containers.values():
-            container.close(Identity(container.incarnation, 0))
+            container.close()
 
     def _busy(self) -> list[tuple[Container, list[int]]]:
         """The containers that have tasks. Raises ContainerLostError if one is lost."""
@@ -251,16 +254,16 @@ class InProcessRunner:
     def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: list[Packet]) -> list[Packet]:
         container = self._fleet.container_of(task)
         call = AttemptCall(Identity(container.incarnation, epoch), batch, stage, [task])
+        attempts = container.epoch(call.identity).attempts
         try:
-            running = container.start_attempt(call, task)
+            running = attempts.begin(call, task)
         except (OperatorFailedError, EngineFailedError) as error:
-            topology, settings = container.job()
-            return list(failed_attempt(topology, settings, stage, task, new_token(), error))
+            return list(failed_attempt(self._job.topology, self._job.settings, stage, task, new_token(), error))
         try:
-            sent = [each for packet in packets for each in container.process(running, packet)]
-            return sent + container.finish(running)
+            sent = [each for packet in packets for each in attempts.process(running, packet)]
+            return sent + attempts.finish(running)
         except BaseException:
-            container.abandon(running)
+            attempts.abandon(running)
             raise
 
     def _sinks(self, epoch: int, packets: list[Packet]) -> list[Packet]:
@@ -330,7 +333,3 @@ def _keeper(objects: ObjectStore, paths: JobPaths, run_id: str) -> LeaseKeeper:
 def _split(packets: list[Packet], stage: int) -> tuple[list[Packet], list[Packet]]:
     """(those of this stage, the others)."""
     return [p for p in packets if p.stage == stage], [p for p in packets if p.stage != stage]
-
-
-def _plain(markers: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    return {backend: dict(stores) for backend, stores in markers.items()}

@@ -17,8 +17,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from penstock.container.calls import CLOSE
 from penstock.container.client import ContainerClient
 from penstock.container.exchange import exchange
+from penstock.container.protocol import Nothing
 from penstock.errors import (
     ContainerLostError,
     CorruptError,
@@ -152,7 +154,7 @@ def test_a_container_killed_inside_an_exchange_is_a_lost_container(container: Co
 def test_close_ends_the_process_while_beats_are_listened_to(container: ContainerProcess, job: Job) -> None:
     container.client.listen(lambda _: None)
     job.run_batch(1, messages(10))
-    container.client.close(job.epoch, DEADLINE_S)
+    container.client.ask(CLOSE, job.epoch, Nothing(), DEADLINE_S)
     assert container.ended(10) == 0
     assert (job.folder / "close-0").read_text() == "x"
     assert not Path(urlsplit(container.address.socket_uri).path).exists()

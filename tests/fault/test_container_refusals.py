@@ -14,8 +14,9 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.container.auth import call_options
+from penstock.container.calls import CLOSE, OPEN
 from penstock.container.client import ContainerClient
-from penstock.container.protocol import OpenCall, PlainCall, dump
+from penstock.container.protocol import Nothing, OpenEpoch
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -53,19 +54,19 @@ def test_calls_without_the_right_secret_are_refused_and_logged_once(container: C
     address = container.address
     nothing = flight.FlightCallOptions(timeout=DEADLINE_S)
     twice = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SECRET}".encode())] * 2)
+    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), Nothing()))
     for uri in (address.socket_uri, address.tcp_uri):
         client = flight.connect(uri)
         for options in (nothing, call_options("wrong"), call_options(""), call_options(SECRET + "x"), twice):
             with pytest.raises(flight.FlightUnauthenticatedError, match="does not carry the job's secret"):
-                list(client.do_action(flight.Action("close", dump(PlainCall(container.client.identity(1)))), options))
+                list(client.do_action(close, options))
             with pytest.raises(flight.FlightUnauthenticatedError):
                 list(client.list_flights(options=options))
             with pytest.raises(flight.FlightUnauthenticatedError):
                 _read_one(client, options)
         client.close()
-    call = OpenCall(container.client.identity(1), 0, None, None, [], [0])
     with pytest.raises(ContainerLostError, match="secret"):
-        list(ContainerClient(address, "wrong").open(call, b"", 5))
+        ContainerClient(address, "wrong").ask(OPEN, 1, OpenEpoch(b"", 0, None, {}, (), (0,)), 5)
     job.run_batch(1, messages(10))
     assert container.log.count("without the job's secret") == 1
     assert SECRET not in container.log

@@ -8,19 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.container.protocol import EndCall, OpenCall
+from penstock.container.calls import END, OPEN
+from penstock.container.exchange import exchange
+from penstock.container.protocol import EndBatch, OpenEpoch
 from penstock.errors import ContainerLostError
 from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, Succeeded
-from penstock.runtime.packet import to_batch
+from penstock.runtime.packet import Kind, from_batch, to_batch
 from penstock.system.partitioner import partition_of
 from tests.support.container_app import messages, oracle
 from tests.support.containers import (
+    SECRET,
     STAGE,
     ContainerProcess,
     Job,
     attempt,
     calls_with,
+    everything,
     half_client,
     stored,
     wait_until,
@@ -54,6 +58,25 @@ def test_a_batch_a_commit_and_a_restore(job: Job) -> None:
     assert outcome.messages_in == outcome.messages_out == 10
     assert stored(job, job.commit(2)) == oracle(first, second, third)
     assert job.commit(3) == job.commit(4), "an unchanged store keeps its version"
+
+
+def test_a_small_batch_is_one_message_for_all_tasks_of_a_call(
+    tmp_path: Path, containers: list[ContainerProcess]
+) -> None:
+    job = Job(tmp_path, containers[:1], tasks=4)
+    job.open()
+    first = messages(40)
+    run = job.start(1, first)
+    packets = [packet for task in range(4) for packet in run.for_task(task)]
+    call = job.call(run, 0, tasks=[0, 1, 2, 3])
+    sent = list(exchange(containers[0].address, SECRET, call, iter([to_batch(packets)]), everything))
+    assert len([batch for batch in sent if batch.num_rows]) == 1  # the others only say that somebody is alive
+    results = [packet for batch in sent for packet in from_batch(batch)]
+    assert sorted(packet.source_task for packet in results if packet.kind == Kind.REPORT) == [0, 1, 2, 3]
+    outcome = job.outcome(run, results)
+    assert isinstance(outcome, Succeeded)
+    job.end(1, outcome.tokens)
+    assert stored(job, job.commit()) == oracle(first)
 
 
 def test_the_pyspark_worker_is_killed_after_half_of_a_batchs_rows_were_sent(job: Job) -> None:
@@ -144,7 +167,7 @@ def test_end_with_a_token_nobody_has_changes_nothing(job: Job) -> None:
         with pytest.raises(ContainerLostError, match="no finished attempt"):
             job.end_in(job.homes[task].client, 1, wrong)
     with pytest.raises(ContainerLostError, match="End names tasks"):
-        job.homes[0].client.end(EndCall(job.homes[0].client.identity(job.epoch), Batch(1, 1, 0), {}), 30)
+        job.homes[0].client.ask(END, job.epoch, EndBatch(Batch(1, 1, 0), {}), 30)
     job.end(1, outcome.tokens)
     assert stored(job, job.commit()) == oracle(first)
 
@@ -236,5 +259,5 @@ def test_calls_of_an_older_epoch_are_refused(job: Job) -> None:
     client = job.homes[0].client
     for epoch in (old, job.epoch):
         with pytest.raises(ContainerLostError, match=f"epoch {epoch} is not newer than {job.epoch}"):
-            list(client.open(OpenCall(client.identity(epoch), 0, None, None, [], [0]), job.package, 30))
+            client.ask(OPEN, epoch, OpenEpoch(job.package, 0, None, {}, (), (0,)), 30)
     job.run_batch(1, messages(10))

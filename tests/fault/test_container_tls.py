@@ -14,8 +14,9 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.container.auth import call_options
+from penstock.container.calls import CLOSE, START_RUN
 from penstock.container.client import ContainerClient
-from penstock.container.protocol import Identity, PlainCall, StartRun, dump
+from penstock.container.protocol import Identity, Nothing, StartRun
 from penstock.container.tls import TlsIdentity, connect, new_identity
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.runtime.batch import Batch
@@ -39,7 +40,7 @@ def by_port(container: ContainerProcess, tls: TlsIdentity | None, uri: str | Non
 
 def start_run(client: ContainerClient, timeout_s: float = 5) -> None:
     """A call that the container refuses, because it is in no epoch yet."""
-    client.start_run(StartRun(client.identity(1), Batch(1, 1, 0)), timeout_s)
+    client.ask(START_RUN, 1, StartRun(Batch(1, 1, 0)), timeout_s)
 
 
 def is_served(client: ContainerClient) -> bool:
@@ -84,7 +85,7 @@ def test_what_an_eavesdropper_reads(tmp_path: Path, tls: TlsIdentity | None) -> 
     try:
         with eavesdropping(container.address.tcp_uri) as (uri, heard):
             client = connect(uri, tls)
-            body = dump(PlainCall(Identity("a-word-of-the-job", 1)))
+            body = CLOSE.encode(Identity("a-word-of-the-job", 1), Nothing())
             with pytest.raises(flight.FlightError):
                 list(client.do_action(flight.Action("close", body), call_options(SECRET, 20)))
             client.close()

@@ -30,7 +30,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     monkeypatch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
-    monkeypatch.setattr("penstock.container.storage._BASE_POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.container.committers._BASE_POLL_SECONDS", 0.001)
 
 
 def live(seed: int) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.container.client import ContainerClient
-from penstock.container.protocol import CleanUpCall, CommitCall, OpenCall
+from penstock.container.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
+from penstock.container.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.copies import LocalCopies
@@ -42,29 +42,27 @@ class CommitJob(Job):
         self.epoch = next(_epochs)
         self.notes = []
         for client in self.clients:
-            tasks = self.tasks_of(client)
-            own = {str(task): markers[str(task)] for task in tasks}
-            call = OpenCall(client.identity(self.epoch), last_ended, f"{number}-0", own, [STORE], tasks)
-            for _, notes in client.open(call, self.package, DEADLINE_S):
-                self.notes += notes
+            request = OpenEpoch(self.package, last_ended, f"{number}-0", markers, (STORE,))
+            own = request.for_tasks(self.tasks_of(client))
+            self.notes += client.ask(OPEN, self.epoch, own, DEADLINE_S).notes
 
     def snapshot(self, number: int) -> None:
         """The synchronous part everywhere."""
         for client in self.clients:
-            client.snapshot(self._call(client, number), DEADLINE_S)
+            client.ask(SNAPSHOT, self.epoch, TakeSnapshot(f"{number}-0"), DEADLINE_S)
 
     def upload(self, number: int) -> Markers:
         """The part in the background, everywhere; the markers."""
         found: Markers = {}
         for client in self.clients:
-            found |= client.upload(self._call(client, number), DEADLINE_S)
+            found.update(client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S))  # type: ignore[arg-type]
         return found
 
     def clean_up(self, number: int, markers: Markers) -> None:
         """The checkpoint is in the log."""
         for client in self.clients:
-            own = {str(task): markers[str(task)] for task in self.tasks_of(client)}
-            client.clean_up(CleanUpCall(client.identity(self.epoch), f"{number}-0", own), DEADLINE_S)
+            own = CleanUp(f"{number}-0", markers).for_tasks(self.tasks_of(client))
+            client.ask(CLEAN_UP, self.epoch, own, DEADLINE_S)
 
     def whole_commit(self, number: int) -> Markers:
         """Every step."""
@@ -72,9 +70,6 @@ class CommitJob(Job):
         markers = self.upload(number)
         self.clean_up(number, markers)
         return markers
-
-    def _call(self, client: ContainerClient, number: int) -> CommitCall:
-        return CommitCall(client.identity(self.epoch), f"{number}-0")
 
     # What is stored.
 

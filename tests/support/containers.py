@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,19 +20,23 @@ import pyarrow as pa
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
+from penstock.container.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
 from penstock.container.client import ContainerClient
-from penstock.container.container import JobPackage
 from penstock.container.exchange import exchange
 from penstock.container.launch import _await_address, _spawn
+from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     AttemptCall,
-    CommitCall,
+    CleanUp,
     ContainerAddress,
     ContainerSpec,
-    EndCall,
+    EndBatch,
     Identity,
-    OpenCall,
+    OpenEpoch,
     StartRun,
+    TakeSnapshot,
+    UploadSnapshot,
+    WindDown,
 )
 from penstock.container.tls import TlsIdentity
 from penstock.metadata.open import open_store
@@ -159,13 +163,12 @@ class Job:
     def open(self, last_ended: int = 0, markers: Mapping[str, dict[str, dict[str, str]]] | None = None) -> None:
         """Enter a new epoch everywhere."""
         self.epoch = next(_epochs)
-        covered = [] if markers is None else ["totals"]
+        if markers is None:
+            request = OpenEpoch(self.package, last_ended, None, {}, ())
+        else:
+            request = OpenEpoch(self.package, last_ended, "1-0", markers, ("totals",))
         for client in self.clients:
-            tasks = self.tasks_of(client)
-            own = None if markers is None else {str(t): markers[str(t)] for t in tasks}
-            checkpoint_id = None if markers is None else "1-0"
-            call = OpenCall(client.identity(self.epoch), last_ended, checkpoint_id, own, covered, tasks)
-            list(client.open(call, self.package, DEADLINE_S))
+            client.ask(OPEN, self.epoch, request.for_tasks(self.tasks_of(client)), DEADLINE_S)
 
     def start(self, batch: int, messages: Sequence[Message], run: int = 1) -> Run:
         """Append the messages, tell the containers that a run begins, and run the sources over exactly them."""
@@ -188,7 +191,7 @@ class Job:
     def start_run(self, batch: int, run: int) -> None:
         """A run of a batch begins."""
         for client in self.clients:
-            client.start_run(StartRun(client.identity(self.epoch), Batch(batch, run, 0)), DEADLINE_S)
+            client.ask(START_RUN, self.epoch, StartRun(Batch(batch, run, 0)), DEADLINE_S)
 
     def call(self, started: Run, number: int, **changed: object) -> AttemptCall:
         """The call of an attempt of a task of the run."""
@@ -232,16 +235,15 @@ class Job:
 
     def end_in(self, client: ContainerClient, batch: int, tokens: Mapping[int, Mapping[int, str]]) -> None:
         """End the batch in one container."""
-        own = {str(t): {str(s): token for s, token in tokens[t].items()} for t in self.tasks_of(client)}
-        client.end(EndCall(client.identity(self.epoch), Batch(batch, 1, 0), own), DEADLINE_S)
+        own = EndBatch(Batch(batch, 1, 0), tokens).for_tasks(self.tasks_of(client))
+        client.ask(END, self.epoch, own, DEADLINE_S)
 
     def commit(self, number: int = 1) -> dict[str, dict[str, dict[str, str]]]:
         """Snapshot and upload everywhere; the markers."""
         markers: dict[str, dict[str, dict[str, str]]] = {}
         for client in self.clients:
-            call = CommitCall(client.identity(self.epoch), f"{number}-0")
-            client.snapshot(call, DEADLINE_S)
-            markers |= client.upload(call, DEADLINE_S)
+            client.ask(SNAPSHOT, self.epoch, TakeSnapshot(f"{number}-0"), DEADLINE_S)
+            markers |= client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S)  # type: ignore[arg-type]
         return markers
 
     def emitted(self, results: Sequence[Packet]) -> int:
@@ -279,16 +281,16 @@ def half_client(address: ContainerAddress, call: AttemptCall, batches: list[pa.R
 
 def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> list[Callable[[], object]]:
     """Every call of a driver that changes something, under an identity. The first one is `open`."""
-    client, timeout = container.client, DEADLINE_S
-    commit = CommitCall(identity, "1-0")
+    address, epoch, timeout = replace(container.address, incarnation=identity.incarnation), identity.epoch, DEADLINE_S
+    client = ContainerClient(address, SECRET)
     return [
-        lambda: list(
-            client.open(OpenCall(Identity(identity.incarnation, 10**6), 0, None, None, [], [0]), job.package, timeout)
-        ),
-        lambda: client.start_run(StartRun(identity, Batch(2, 1, 0)), timeout),
-        lambda: client.end(EndCall(identity, Batch(1, 1, 0), {}), timeout),
-        lambda: client.snapshot(commit, timeout),
-        lambda: client.upload(commit, timeout),
+        lambda: client.ask(OPEN, 10**6, OpenEpoch(job.package, 0, None, {}, (), (0,)), timeout),
+        lambda: client.ask(START_RUN, epoch, StartRun(Batch(2, 1, 0)), timeout),
+        lambda: client.ask(END, epoch, EndBatch(Batch(1, 1, 0), {}), timeout),
+        lambda: client.ask(SNAPSHOT, epoch, TakeSnapshot("1-0"), timeout),
+        lambda: client.ask(UPLOAD, epoch, UploadSnapshot("1-0"), timeout),
+        lambda: client.ask(CLEAN_UP, epoch, CleanUp("1-0", {}), timeout),
+        lambda: client.ask(WIND_DOWN, epoch, WindDown(1), timeout),
     ]
 
 

@@ -180,7 +180,7 @@ class Life:
         if self.random.random() < 0.6:
             self._commit(commits, claim, last=True)
             for home in self.job.fleet.homes.values():
-                home.storage.finish(DEADLINE_S)
+                home.services.wind_down(DEADLINE_S)
             self._tell("stopped")
         commits.close()
 

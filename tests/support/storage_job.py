@@ -11,28 +11,25 @@ from typing import Any, cast
 
 import penstock as ps
 from penstock.api.graph import ApplicationGraph
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.config.load import load_config
-from penstock.container.container import JobPackage
-from penstock.container.protocol import Identity, OpenCall
-from penstock.container.storage import ContainerStorage
+from penstock.container.epoch import Epoch
+from penstock.container.package import JobPackage
+from penstock.container.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.container.resources import EpochResources
 from penstock.driver.boundary import Boundary
 from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
 from penstock.driver.ports import Fleet as FleetPort
-from penstock.driver.ports import Markers
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.admins import BackendAdmins
-from penstock.state.backends.roots import BackendRoots
 from penstock.state.records import Changes
 from penstock.system.base import System
 
@@ -61,18 +58,10 @@ def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
 
 
 @dataclass
-class Home:
-    """A container: its storage, and the tasks that are open in it."""
-
-    storage: ContainerStorage
-    tasks: dict[int, TaskInstance]
-
-
-@dataclass
 class Fleet:
     """What a commit's coordinator asks of the containers. Calls go straight to them."""
 
-    homes: dict[str, Home] = field(default_factory=dict)
+    homes: dict[str, Epoch] = field(default_factory=dict)
     at: Callable[[str], None] = lambda _: None
     """Called at the steps of a commit: what it raises is raised there."""
     lost: str | None = None
@@ -89,16 +78,16 @@ class Fleet:
     def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
         """The synchronous part of a commit."""
         for home in self.homes.values():
-            home.storage.snapshot(CheckpointId.parse(checkpoint_id), last=last)
+            home.snapshot(TakeSnapshot(checkpoint_id, last))
 
     def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
         """The part in the background. What may pass is tried again, as the driver does it."""
         self.at("upload")
-        found: dict[str, dict[str, dict[str, str]]] = {}
+        found: dict[str, Mapping[str, Mapping[str, str]]] = {}
         for home in self.homes.values():
             while True:
                 try:
-                    found |= home.storage.upload(CheckpointId.parse(checkpoint_id))
+                    found.update(home.upload(UploadSnapshot(checkpoint_id)))
                     break
                 except ContainerLostError:
                     raise
@@ -112,7 +101,7 @@ class Fleet:
         """The checkpoint is in the log."""
         self.at("clean-up")
         for home in self.homes.values():
-            home.storage.clean_up(CheckpointId.parse(checkpoint_id), cast("dict[str, Any]", markers))
+            home.clean_up(CleanUp(checkpoint_id, markers))
 
 
 class StorageJob:
@@ -184,24 +173,21 @@ class StorageJob:
         runtime = RuntimeSettings(PATHS.name, self.tasks, {"local.results": self.tasks})
         package = JobPackage(self.topology, runtime, config, "uid", "probe", self.systems)
         for name, tasks in homes.items():
-            storage = ContainerStorage(package, name, claim.epoch, len(tasks))
-            storage._objects = self.objects
-            storage._roots = BackendRoots(storage._package.config, self.objects)
-            call = OpenCall(
-                Identity(name, claim.epoch),
+            request = OpenEpoch(
+                b"",
                 self._batch,
                 None if record is None else str(record.id),
-                None if record is None else {str(t): {} if empty else cast("Any", markers[t]) for t in tasks},
-                [] if empty or record is None else list(record.stores),
-                list(tasks),
+                {} if record is None else {str(t): {} if empty else cast("Any", markers[t]) for t in tasks},
+                () if empty or record is None else tuple(record.stores),
+                tasks,
             )
             try:
-                opened = storage.restore(call, threading.Event(), lambda _: None)
+                resources = EpochResources(package, name, claim.epoch, len(tasks), self.objects)
+                self.fleet.homes[name] = Epoch(resources, request, threading.Event(), lambda _: None)
             except BaseException:
                 self.leave()
                 raise
-            self.notes += storage.failed_restores
-            self.fleet.homes[name] = Home(storage, opened)
+            self.notes += self.fleet.homes[name].notes
         settings = config.task
         commits = CommitCoordinator(
             log, cast("FleetPort", self.fleet), layout, self.tasks, settings, admins, lambda: None
@@ -213,10 +199,7 @@ class StorageJob:
         """Leave the epoch, as a container does."""
         homes, self.fleet.homes = self.fleet.homes, {}
         for home in homes.values():
-            home.storage.stop()
-            for task in home.tasks.values():
-                task.close()
-            home.storage.close()
+            home.leave()
 
     def run_batch(self, changes: Mapping[tuple[str, int], Changes]) -> None:
         """A batch with these net changes (store, task), and its End."""

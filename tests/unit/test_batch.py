@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.container.protocol import AttemptCall, EndCall, Identity, StartRun, dump, load
+from penstock.container.protocol import AttemptCall, EndBatch, Identity, StartRun, dump, load
 from penstock.runtime.batch import Batch
 
 
 def test_calls_carry_the_whole_batch() -> None:
     identity, batch = Identity("i", 3), Batch(7, 2, 1_700_000_000_000, "drain")
-    for call in (StartRun(identity, batch), EndCall(identity, batch, {"0": {"1": "t"}})):
-        assert load(type(call), dump(call)) == call
+    for request in (StartRun(batch), EndBatch(batch, {0: {1: "t"}})):
+        assert load(type(request), dump(request)) == request
     attempt = AttemptCall(identity, batch, 1, [0, 2])
     assert load(AttemptCall, dump(attempt)) == attempt
 

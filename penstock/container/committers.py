@@ -1,0 +1,103 @@
+"""The commits of a container: every task and backend in parallel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.commit import TaskCommitManager
+from penstock.container.protocol import Markers
+from penstock.container.resources import EpochResources
+from penstock.container.restorer import RestoredTask
+from penstock.container.together import each
+from penstock.errors import RetryableError
+
+_COPIERS = 2
+_BASE_POLL_SECONDS = 0.2
+
+
+class Committers:
+    """Commits all tasks of a container; a service, because copies, uploads and what backends do beside them are in the
+    background."""
+
+    name = "commits"
+
+    def __init__(self, resources: EpochResources, tasks: Mapping[int, RestoredTask]) -> None:
+        config = resources.package.config
+        self._resources = resources
+        self._commits = {
+            number: TaskCommitManager(
+                task.instance, task.backups, resources.folders, keep_copies=config.job.host_affinity_enabled
+            )
+            for number, task in tasks.items()
+        }
+        self._uploaders = resources.pool("commit", config.container.commit_thread_pool_size)
+        self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
+        self._doing = ""
+
+    def start(self) -> None:
+        """Nothing to do: a commit begins with its snapshot."""
+
+    def snapshot(self, checkpoint_id: CheckpointId, *, last: bool) -> None:
+        """The synchronous part of a commit, for every task. `last`: the run is to end with it."""
+        for commit in self._commits.values():
+            commit.snapshot(checkpoint_id, self._copiers, last=last)
+
+    def upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
+        """The part of a commit that runs in the background; task -> backend -> store -> marker. May be called again
+        after a RetryableError."""
+        self._doing = f"uploading checkpoint {checkpoint_id}"
+        try:
+            return self._upload(checkpoint_id)
+        finally:
+            self._doing = ""
+
+    def _upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
+        copies = {task: commit.await_copies() for task, commit in self._commits.items()}
+        items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
+        markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
+        while items:
+            found = each(
+                self._uploaders,
+                lambda item: self._commits[item[0]].upload(item[1], checkpoint_id, copies[item[0]]),
+                items,
+            )
+            for (task, backend), own in zip(items, found, strict=True):
+                markers[str(task)][backend] = own
+            # A checkpoint without any marker of a store could not be restored: it waits for a base.
+            bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
+            items = [item for item in items if item[0] in bare]
+            if items and self._resources.leaving.wait(_BASE_POLL_SECONDS):
+                raise RetryableError("the container leaves the epoch")
+        for task, commit in self._commits.items():
+            commit.uploaded(checkpoint_id, copies[task])
+        return markers
+
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
+        """The checkpoint is in the log."""
+        each(
+            self._uploaders,
+            lambda task: self._commits[task].clean_up(checkpoint_id, markers.get(str(task), {})),
+            list(self._commits),
+        )
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Give what backends do in the background the time to end."""
+        deadline = time.monotonic() + timeout_s
+        for commit in self._commits.values():
+            commit.finish(max(0.0, deadline - time.monotonic()))
+
+    def stop(self) -> None:
+        """Stop and join what runs in the background. The tasks may be closed then."""
+        self._resources.leaving.set()
+        for pool in (self._copiers, self._uploaders):
+            pool.shutdown(wait=True, cancel_futures=True)
+        for commit in self._commits.values():
+            commit.close()
+        self._resources.stop_backends()
+
+    def status(self) -> str:
+        """Which checkpoint it uploads."""
+        return self._doing

@@ -1,0 +1,136 @@
+"""A container in one epoch: its tasks, and what the driver may do to them. Each method is the handler of a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.attempts import Attempts
+from penstock.container.committers import Committers
+from penstock.container.package import JobPackage
+from penstock.container.protocol import (
+    CleanUp,
+    EndBatch,
+    Markers,
+    OpenEpoch,
+    StartRun,
+    TakeSnapshot,
+    UploadSnapshot,
+    WindDown,
+)
+from penstock.container.resources import EpochResources
+from penstock.container.restorer import Restorer
+from penstock.container.services import Services
+from penstock.container.store_folders import StoreFolders
+from penstock.errors import ContainerLostError
+from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
+
+
+class OpenTasks:
+    """The tasks and their stores, as the first service: everything else stops before they are closed."""
+
+    name = "tasks"
+
+    def __init__(self, instances: Mapping[int, TaskInstance], folders: StoreFolders) -> None:
+        self._instances = instances
+        self._folders = folders
+
+    def start(self) -> None:
+        """Nothing to do: they are open."""
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: what is not in a checkpoint is processed again."""
+
+    def stop(self) -> None:
+        """Close them and remove their working copies, which are never read again."""
+        for instance in self._instances.values():
+            instance.close()
+        self._folders.remove_all_live(self._instances)
+
+    def status(self) -> str:
+        """Nothing runs in them by itself."""
+        return ""
+
+
+class Epoch:
+    """Everything a container holds in one epoch. Thread-safe: calls come from Flight's threads."""
+
+    def __init__(
+        self, resources: EpochResources, request: OpenEpoch, cancelled: threading.Event, report: Callable[[int], None]
+    ) -> None:
+        """Restore the tasks; the resources are the epoch's from here on, and closed if that fails.
+
+        Args:
+            cancelled: once it is set, the restore is given up.
+            report: called with a number of bytes that were restored.
+        """
+        self.number = resources.epoch
+        self._resources = resources
+        try:
+            restorer = Restorer(resources, request)
+            restored = restorer.restore(cancelled, report)
+        except BaseException:
+            resources.close()
+            raise
+        self.notes = tuple(restorer.notes)
+        """What went wrong in the restore, though it went well in the end."""
+        self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
+        self._commits = Committers(resources, restored)
+        self.attempts = Attempts(self.number, self.tasks)
+        self.services = Services()
+        """What runs beside the calls, in the order in which it is started. Side inputs, standbys and reporters of
+        metrics go between the tasks and the attempts."""
+        self.services.add(OpenTasks(self.tasks, resources.folders))
+        self.services.add(self._commits)
+        self.services.add(self.attempts)
+
+    @property
+    def package(self) -> JobPackage:
+        """The job."""
+        return self._resources.package
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was written to stores since the last commit's snapshot."""
+        return sum(task.pending_bytes for task in self.tasks.values())
+
+    def start_run(self, request: StartRun) -> None:
+        """Attempts of this run may come; those of an earlier one no longer."""
+        self.attempts.start_run(request.batch)
+
+    def end(self, request: EndBatch) -> None:
+        """Apply the batch in every task of this container, exactly these attempts. Idempotent.
+
+        Raises RetryableError while stores are being copied: nothing was applied yet.
+        """
+        if self.tasks.keys() != request.tokens.keys():
+            there = sorted(self.tasks)
+            raise ContainerLostError(f"End names tasks {sorted(request.tokens)}, this container has {there}")
+        deadline = time.monotonic() + HOLD_SECONDS
+        for instance in self.tasks.values():
+            instance.await_copies(max(0.0, deadline - time.monotonic()))
+        for task, instance in self.tasks.items():
+            instance.end(request.batch.number, request.tokens[task])
+
+    def snapshot(self, request: TakeSnapshot) -> None:
+        """Take what changed since the last commit."""
+        self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
+
+    def upload(self, request: UploadSnapshot) -> Markers:
+        """Make the snapshot durable."""
+        return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
+
+    def clean_up(self, request: CleanUp) -> None:
+        """Let go of what was kept in case the checkpoint would not be in the log."""
+        self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
+
+    def wind_down(self, request: WindDown) -> None:
+        """Give what runs in the background the time to end."""
+        self.services.wind_down(request.timeout_ms / 1000)
+
+    def leave(self) -> None:
+        """Stop and join everything, close the tasks, remove the working copies."""
+        self.services.stop()
+        self._resources.close()

@@ -1,0 +1,24 @@
+"""What a container needs of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.config.model import JobConfig
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.topology import Topology
+from penstock.system.base import System
+
+
+@dataclass(frozen=True, slots=True)
+class JobPackage:
+    """Everything of a job that a container needs, pickled by the driver."""
+
+    topology: Topology
+    settings: RuntimeSettings
+    config: JobConfig
+    job_uid: str
+    probe: str
+    """Key of an object that the driver has just put under job.root."""
+    systems: Mapping[str, System]

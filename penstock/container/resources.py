@@ -1,0 +1,92 @@
+"""What all tasks of a container share in one epoch: object stores, folders, and threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.container.package import JobPackage
+from penstock.container.store_folders import StoreFolders, stores_directory
+from penstock.errors import NotFoundError
+from penstock.metadata.identity import known_uid
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import BackendContext
+from penstock.state.backends.pools import BackendPools
+from penstock.state.backends.roots import BackendRoots
+
+_WRITERS = 2
+_MAX_POOL = 64
+
+
+class EpochResources:
+    """Opened when a container enters an epoch, closed last when it leaves it."""
+
+    def __init__(
+        self, package: JobPackage, container: str, epoch: int, tasks: int, objects: ObjectStore | None = None
+    ) -> None:
+        """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open."""
+        config = package.config
+        self.package = package
+        self.epoch = epoch
+        self.tasks = tasks
+        self.stores = tuple(spec.name for spec in package.topology.graph.stores)
+        self.leaving = threading.Event()
+        """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
+        self._paths = JobPaths(config.job.name, config.job.id)
+        self._objects = objects or open_store(config.job.root)
+        self._roots = BackendRoots(config, self._objects)
+        self.folders = StoreFolders(config, self.stores, stores_directory(config, package.job_uid), container, epoch)
+        self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
+        """For what engines write behind."""
+        self._backends = BackendPools.for_tasks(tasks, str(epoch))
+
+    def pool(self, name: str, least: int) -> ThreadPoolExecutor:
+        """A pool for work on all tasks; whoever asks for it shuts it down."""
+        size = min(max(2 * self.tasks, least), _MAX_POOL)
+        return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self.epoch}")
+
+    def check_root(self) -> None:
+        """Raise NotFoundError unless this host reads what the driver has written under job.root, and under the roots of
+        backends."""
+        try:
+            self._objects.get(self.package.probe)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"what the driver wrote under job.root `{self.package.config.job.root}` is not there on host "
+                f"`{socket.gethostname()}`: a job root must be shared by all hosts, for example an object store"
+            ) from error
+        for url, objects in self._roots.separate():
+            if known_uid(objects, self._paths) != self.package.job_uid:
+                raise NotFoundError(
+                    f"what the driver wrote under {url} (state.backends.<name>.root) is not there on host "
+                    f"`{socket.gethostname()}`: a root must be shared by all hosts, for example an object store"
+                )
+
+    def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
+        """What a backend is given for stores of a task."""
+        return BackendContext(
+            self._roots.of(backend),
+            self._paths,
+            task,
+            stores,
+            self.epoch,
+            self.package.config,
+            self.package.systems,
+            self._backends,
+            self.leaving,
+        )
+
+    def stop_backends(self) -> None:
+        """Wait for what backends run in the background; what has not begun is cancelled."""
+        self._backends.close()
+
+    def close(self) -> None:
+        """Release everything. Nothing uses it any more."""
+        self.leaving.set()
+        self._backends.close()
+        self.writers.shutdown()
+        self._roots.close()
+        self._objects.close()
