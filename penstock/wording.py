@@ -1,8 +1,9 @@
-"""Numbers and lists in sentences for people."""
+"""Numbers, sizes, times and lists for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 
 def counted(count: int, noun: str) -> str:
@@ -16,3 +17,22 @@ def counted(count: int, noun: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """The items as a list in a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def size_text(count: int) -> str:
+    """Bytes for people, in powers of 1024 as the configuration has them."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+def utc_text(epoch_ms: int) -> str:
+    """A time for people, in UTC; the number itself if no calendar holds it."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
+    except OverflowError:
+        return f"{epoch_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.admin.jobs import NO_JOB
 from penstock.api.graph import ApplicationGraph
-from penstock.cli.shared.options import NO_JOB
 from penstock.config import keys
 from penstock.config.model import JobConfig
 from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe

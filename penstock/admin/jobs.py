@@ -2,54 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from penstock.cli.shared.options import load_without_job
+from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 
-JobName = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="The job: `name-id`, or its name alone, with the `job.id` of the configuration.",
-        show_default=False,
-    ),
-]
+if TYPE_CHECKING:
+    from penstock.api.application import Application
+
+NO_JOB = "none"
+"""The value of `job.name` where nothing needs one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job that has been started at least once, and where its objects are. `config` has its name and id."""
+    """A job: its configuration, which has its name and id, and where its objects are. `application` is the one it was
+    opened with, if any."""
 
     config: JobConfig
     paths: JobPaths
     objects: ObjectStore
+    application: Application | None = None
+
+
+def load_without_job(
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> JobConfig:
+    """The configuration for what needs no `job.name`: the one that was given, else a placeholder."""
+    return load_config(file, overrides, assignments or (), default_job_name=NO_JOB)
 
 
 @contextmanager
-def open_job(name: str, file: Path | None, assignments: list[str] | None) -> Iterator[FoundJob]:
-    """The job of a name under the configured `job.root`, which is only read.
+def open_job(
+    name: str,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    app: Application | None = None,
+    called: str | None = None,
+) -> Iterator[FoundJob]:
+    """Open a job under the configured `job.root`, to look at it or to change it. Nothing is written by opening it.
 
     If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first one counts;
-    the other is `a-1-1`.
+    the other is `a-1-1`. With `app`, the job need not have been started before.
+
+    Args:
+        name: `name-id`, or the name alone, with the `job.id` of the configuration.
+        file: a YAML or properties file with the configuration.
+        assignments: `key=value` texts, which count more than the file and the overrides.
+        overrides: keys and values, which count more than the file.
+        app: the job's application. What needs to know the inputs of a job without a checkpoint takes them from it.
+        called: what messages call the application; its name, if None.
 
     Raises:
         NotFoundError: there is no such job.
-        ConfigError: the name or the configuration is wrong.
+        ConfigError: the name or the configuration is wrong, or the application is another job's.
+
+    Example:
+        >>> from penstock import admin
+        >>> with admin.open_job("counts", overrides={"job.root": "/tmp/nowhere"}) as job:
+        ...     print(admin.status(job).status)
+        Traceback (most recent call last):
+        penstock.errors.NotFoundError: there is no job `counts`: ...
     """
-    config = load_without_job(file, assignments)
+    if app is None:
+        config = load_without_job(file, assignments, overrides)
+    else:
+        config = load_config(file, overrides, assignments or (), default_job_name=app.name)
     objects = open_store(config.job.root)
     try:
+        if app is not None:
+            yield FoundJob(config, _paths_of(app, config, name, called), objects, app)
+            return
         readings = _readings(name, config.job.id)
         paths = next((paths for paths in readings if _exists(objects, paths)), None)
         if paths is None:
@@ -58,16 +93,20 @@ def open_job(name: str, file: Path | None, assignments: list[str] | None) -> Ite
                 f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
                 "name the job's own root with --config, `-c job.root=...` or PENSTOCK_HOME"
             )
-        own = [*(assignments or ()), f"job.name={paths.name}", f"job.id={paths.job_id}"]
-        yield FoundJob(load_without_job(file, own), paths, objects)
+        yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
     finally:
         objects.close()
 
 
 @contextmanager
-def open_all_jobs(file: Path | None, assignments: list[str] | None) -> Iterator[list[FoundJob]]:
-    """Every job under the configured `job.root`, by name."""
-    config = load_without_job(file, assignments)
+def open_all_jobs(
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+) -> Iterator[list[FoundJob]]:
+    """Open every job under the configured `job.root`, ordered by name. The arguments are those of `open_job`."""
+    config = load_without_job(file, assignments, overrides)
     objects = open_store(config.job.root)
     try:
         found = []
@@ -76,11 +115,26 @@ def open_all_jobs(file: Path | None, assignments: list[str] | None) -> Iterator[
             with suppress(ConfigError):  # a folder of something else
                 paths = JobPaths(name, job_id)
                 if _exists(objects, paths):
-                    own = [*(assignments or ()), f"job.name={name}", f"job.id={job_id}"]
-                    found.append(FoundJob(load_without_job(file, own), paths, objects))
+                    found.append(
+                        FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
+                    )
         yield found
     finally:
         objects.close()
+
+
+def _named(assignments: Sequence[str] | None, paths: JobPaths) -> list[str]:
+    return [*(assignments or ()), f"job.name={paths.name}", f"job.id={paths.job_id}"]
+
+
+def _paths_of(app: Application, config: JobConfig, name: str, called: str | None) -> JobPaths:
+    paths = JobPaths(config.job.name, config.job.id)
+    if name not in {paths.root, paths.name}:
+        raise ConfigError(
+            f"application `{called or app.name}` with this configuration is job `{paths.root}`, not `{name}`: set "
+            "`job.name` and `job.id`, or name the other one"
+        )
+    return paths
 
 
 def _readings(name: str, job_id: str) -> list[JobPaths]:

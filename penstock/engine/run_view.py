@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.wording import counted
+from penstock.wording import counted, size_text
 
 if TYPE_CHECKING:
     from penstock.driver.progress import BatchProgress
@@ -139,13 +139,3 @@ def log_progress(job: Job) -> None:
                 return
 
     threading.Thread(target=run, name=f"progress-{job.name}", daemon=True).start()
-
-
-def size_text(count: int) -> str:
-    """Bytes for people, in powers of 1024 as the configuration has them."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"

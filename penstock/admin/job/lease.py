@@ -1,4 +1,4 @@
-"""Whether a driver runs, judged by its lease."""
+"""Whether a driver runs, by the job's lease."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 import psutil
 
+from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.metadata.lease import LeaseHolder, LeaseState, Sighting, Verdict, judge
+from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseState, Sighting, Verdict, judge
 from penstock.metadata.object_store import ObjectStore
 
 Running: TypeAlias = Literal["running", "not running", "not responding", "held, not verified"]
@@ -59,6 +60,24 @@ def watch_lease(
         if not wait:
             return LeaseFacts("held, not verified", "its lease was looked at only once", state.holder)
         pause(min(state.lease_ms / 20_000, _MOST_PAUSE_S))
+
+
+def lease(job: FoundJob, *, wait: bool = True) -> LeaseFacts:
+    """Whether the job runs, and who has its lease or had it last.
+
+    Args:
+        job: the job.
+        wait: watch the lease until it is certain, at most for the lease's own time. Without it, a lease that is held
+            is `held, not verified`.
+    """
+    return watch_lease(job.objects, job.paths.lease, wait=wait)
+
+
+def refuse_running(job: FoundJob) -> None:
+    """Raise LeaseHeldError if the job runs."""
+    facts = lease(job)
+    if facts.running == "running" and facts.holder is not None:
+        raise LeaseHeldError(job.paths.lease, facts.holder)
 
 
 def _read(objects: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None, None]:

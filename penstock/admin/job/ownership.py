@@ -1,7 +1,8 @@
-"""Commands that change a job: only while nobody else runs it."""
+"""Changing a job: only while nobody else runs it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,9 +10,10 @@ from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
 from penstock.checkpoint.tenure import Tenure
-from penstock.cli.shared.errors import say
 from penstock.errors import PenstockError
 from penstock.metadata.identity import check_root
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -60,4 +62,4 @@ def _leave(tenure: Tenure) -> None:
     try:
         tenure.leave()
     except PenstockError as error:
-        say(f"warning: the lease was not released and runs out by itself: {error}")
+        logger.warning("the lease was not released and runs out by itself: %s", error)

@@ -1,10 +1,11 @@
-"""A job's status, from outside: its log, its lease, and the streams it reads."""
+"""The status of a job, from its log, its lease, and the streams that it reads."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
@@ -28,6 +29,9 @@ from penstock.startpoint.request import task_name
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
 from penstock.wording import counted
+
+_AT_ONCE = 16
+"""Jobs that are looked at at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,38 @@ class JobStatus:
     taken_startpoints: TakenFacts | None = None
 
 
-def job_status(job: FoundJob, *, wait: bool) -> JobStatus:
-    """Read everything. Nothing is written.
+@dataclass(frozen=True, slots=True)
+class UnreadableJob:
+    """A job whose status cannot be read, and why."""
+
+    job: str
+    problem: str
+
+
+def statuses(jobs: Sequence[FoundJob], *, wait: bool = True) -> list[JobStatus | UnreadableJob]:
+    """The status of each job, several at once. A damaged job does not hide the others.
+
+    Args:
+        jobs: as `open_all_jobs` gives them.
+        wait: as in `status`.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
+
+
+def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | UnreadableJob:
+    try:
+        return status(job, wait=wait)
+    except PenstockError as error:
+        return UnreadableJob(job.paths.root, str(error))
+
+
+def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
+    """Whether the job runs, how far it has read, and what its last checkpoint has. Nothing is written.
+
+    Args:
+        job: the job.
+        wait: watch the lease until it is certain whether the job runs, at most for the lease's own time.
 
     Raises:
         CorruptError, IncompatibleError: the log or the lease cannot be read.

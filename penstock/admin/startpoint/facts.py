@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli.shared.output import utc_text
 from penstock.startpoint.decide import Sorted
 from penstock.startpoint.fan_out import TaskInputs, counting, fan_out
 from penstock.startpoint.request import StartpointRequest, WithState
 from penstock.startpoint.serde import to_document
+from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken"]
 """Whether the next start applies it; a newer one takes its place; it is too old; or an earlier start has taken it. The

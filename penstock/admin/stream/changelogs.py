@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 
 from penstock.admin.jobs import FoundJob
@@ -10,10 +11,11 @@ from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli.shared.errors import say
 from penstock.errors import NotFoundError, PenstockError
 from penstock.state.backends.changelog_stream.owner import is_owned_by
 from penstock.system.registry import open_system
+
+logger = logging.getLogger(__name__)
 
 
 def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
@@ -23,7 +25,7 @@ def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
         try:
             streams += _owned(found, name, uid)
         except PenstockError as error:
-            say(f"note: system {name} was not searched for the job's changelog streams: {error}")
+            logger.info("system %s was not searched for the job's changelog streams: %s", name, error)
     return tuple(streams)
 
 

@@ -16,13 +16,14 @@ from penstock.admin.checkpoint.facts import (
     find_checkpoint,
     listed_checkpoints,
 )
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.checkpoint import import_ as checkpoint_import
 from penstock.cli.checkpoint import set as checkpoint_set
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_facts, print_json, print_table, to_json, utc_text
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
+from penstock.wording import utc_text
 
 app = typer.Typer(help="Look at the checkpoints of a job, and make one by hand.", no_args_is_help=True)
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from penstock.admin.checkpoint.target import ImportTarget, find_target, open_target
-from penstock.admin.jobs import JobName
 from penstock.checkpoint.adopt import Target, adopt
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
@@ -16,7 +15,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.cli.checkpoint.change import Manner, Plan, Yes, carry_out, refuse_running
 from penstock.cli.checkpoint.offsets import read_text
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 
 
 def import_checkpoint(

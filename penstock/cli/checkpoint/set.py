@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.checkpoint.edit import (
     Content,
     OffsetChange,
@@ -21,7 +21,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.checkpoint.change import Manner, Plan, Yes, carry_out, changelogs, refuse_running, stream_ends
 from penstock.cli.checkpoint.offsets import parse_offsets, read_text
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.errors import NotFoundError
 
 

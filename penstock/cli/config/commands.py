@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from penstock.admin.configuration import EffectiveValue, check_application, effective_values, key_facts
+from penstock.admin.jobs import load_without_job
 from penstock.cli.shared.application import load_application
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, load_without_job
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import print_json, print_table
 from penstock.config.load import load_config
 

@@ -2,58 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from penstock.admin.jobs import JobName, open_job
-from penstock.cli.job import delete as job_delete
-from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import Assignments, ConfigFile
+from penstock.cli.job import adopt, delete
 
 app = typer.Typer(help="Look after a job as a whole.", no_args_is_help=True)
-app.command("delete")(job_delete.delete)
-
-
-@app.callback()
-def group() -> None:
-    """Look after a job as a whole."""
-
-
-@app.command()
-def adopt(
-    job: JobName,
-    moved: Annotated[
-        bool,
-        typer.Option(
-            "--moved", help="The folder was moved, and nothing is left at its old place: it stays the same job."
-        ),
-    ] = False,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
-    """Make a copied job folder a separate job, which can be started beside the original.
-
-    It continues from the copied checkpoints. It writes to the same outputs as the original, as another writer, unless
-    the configuration names others. Changelog streams belong to the original: name others for the copy.
-    """
-    from penstock.admin.job.ownership import held_job
-    from penstock.checkpoint.log import CheckpointLog
-    from penstock.metadata.identity import adopt as adopt_folder
-
-    with (
-        open_job(job, config, assignments) as found,
-        held_job(found, CheckpointLog(found.objects, found.paths), "adopt"),
-    ):
-        root = found.config.job.root
-        before, after = adopt_folder(found.objects, found.paths, root, moved=moved)
-    name = found.paths.root
-    if before == after:
-        say(f"job {name} belongs to {after.folder} already; nothing was changed")
-    elif before.uid == after.uid:
-        say(f"job {name} belongs to {after.folder} now, and is the same job as before")
-    else:
-        say(
-            f"job {name} in {root} is a separate job now, with the uid {after.uid}. It writes to the outputs "
-            "of its application beside the original, unless the configuration names others"
-        )
+app.command("delete")(delete.delete)
+app.command("adopt")(adopt.adopt)

@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
-
-from penstock.admin.job.lease import watch_lease
-from penstock.admin.job.ownership import held_job
-from penstock.admin.jobs import FoundJob, JobName, open_job
-from penstock.admin.stream.changelogs import changelogs_of
-from penstock.checkpoint.log import CheckpointLog
+from penstock.admin.job.delete import JobContent, delete_job, job_content
+from penstock.admin.job.lease import refuse_running
+from penstock.admin.jobs import open_job
 from penstock.cli.shared.confirm import Yes, confirm
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_facts, print_json, size_text
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError
-from penstock.metadata.lease import LeaseHeldError
-from penstock.metadata.object_store import ObjectStore
-from penstock.state.backends.roots import BackendRoots
-from penstock.wording import counted
-
-
-@dataclass(frozen=True, slots=True)
-class JobContent:
-    """What of a job there is: under the job root, and on this host. Its streams stay."""
-
-    job: str
-    root: str
-    checkpoints: int
-    state_objects: int
-    state_bytes: int
-    metadata_objects: int
-    roots: tuple[str, ...]
-    """The roots of backends with state of the job, by their URLs. It is among the state."""
-    folders: tuple[str, ...]
-    """Of this host: copies of its stores, and logs."""
-    changelogs: tuple[str, ...]
-    """The streams that the job owns, which stay."""
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.output import print_facts, print_json
+from penstock.wording import counted, size_text
 
 
 def delete(
@@ -54,15 +25,12 @@ def delete(
     repeated: what is left until then cannot be started.
     """
     with open_job(job, config, assignments) as found:
-        lease = watch_lease(found.objects, found.paths.lease, wait=True)
-        if lease.running == "running" and lease.holder is not None:
-            raise LeaseHeldError(found.paths.lease, lease.holder)
-        content = content_of(found)
+        refuse_running(found)
+        content = job_content(found)
         if not as_json:
             _show(content)
         confirm(f"Delete job {content.job}?", yes=yes)
-        with held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
-            delete_job(found, content)
+        delete_job(found, content)
     if as_json:
         print_json(content)
     else:
@@ -70,91 +38,6 @@ def delete(
         if content.changelogs:
             commands = "\n".join(f"  penstock stream delete {stream}" for stream in content.changelogs)
             say(f"its changelog streams are still there; to delete them:\n{commands}")
-
-
-def content_of(found: FoundJob) -> JobContent:
-    """Look at everything that `delete_job` deletes."""
-    paths = found.paths
-    state = list(found.objects.sizes(f"{paths.root}/state").values())
-    with closing(BackendRoots(found.config, found.objects)) as roots:
-        own = _own_roots(found, roots)
-        state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
-    metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
-    return JobContent(
-        job=paths.root,
-        root=found.config.job.root,
-        checkpoints=len(CheckpointLog(found.objects, paths).read("report").checkpoints),
-        state_objects=len(state),
-        state_bytes=sum(state),
-        metadata_objects=len(metadata),
-        roots=tuple(own),
-        folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
-        changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
-    )
-
-
-def delete_job(found: FoundJob, content: JobContent) -> None:
-    """Delete it; the caller holds the lease.
-
-    The log goes after the state, its newest record first: as long as something is left of it, it names state that is
-    gone, and a start fails. The uid goes before it: who starts once the log is gone is another job. The lease is last.
-    """
-    paths, objects = found.paths, found.objects
-    for folder in content.folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    with closing(BackendRoots(found.config, objects)) as roots:
-        for root in _own_roots(found, roots).values():
-            for key in root.list(f"{paths.root}/state"):
-                root.delete(key)
-            root.delete(paths.uid)
-            root.remove_empty_folders(paths.root)
-    for key in objects.list(f"{paths.root}/state"):
-        objects.delete(key)
-    objects.delete(paths.uid)
-    for key in reversed(objects.list(paths.checkpoints)):
-        objects.delete(key)
-    for key in objects.list(paths.root):
-        if key != paths.lease:
-            objects.delete(key)
-    objects.delete(paths.lease)
-    objects.remove_empty_folders(paths.root)
-
-
-def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
-    """The roots of backends, by URL, that are bound to this job; none if its folder is a copy that was not adopted."""
-    from penstock.metadata.identity import known_uid
-
-    uid = _own_uid(found)
-    return {url: objects for url, objects in roots.separate() if uid and known_uid(objects, found.paths) == uid}
-
-
-def _own_uid(found: FoundJob) -> str:
-    """The job's uid. It is empty if there is none, if it cannot be read, and if the folder is a copy, not adopted,
-    with the uid of the original."""
-    from penstock.metadata.identity import check_root, known_uid
-
-    try:
-        check_root(found.objects, found.paths, found.config.job.root)
-        return known_uid(found.objects, found.paths)
-    except (CorruptError, IncompatibleError):
-        return ""
-
-
-def _folders(found: FoundJob) -> list[Path]:
-    """This host's own. Those of a folder that is a copy belong to the original, unless it was adopted."""
-    from penstock.errors import PenstockError
-    from penstock.metadata.identity import check_root, known_uid
-
-    base = Path(found.config.job.logged_store_base_dir)
-    try:
-        check_root(found.objects, found.paths, found.config.job.root)
-        uid = known_uid(found.objects, found.paths)
-    except NotFoundError:
-        return []
-    except PenstockError as error:
-        say(f"note: its folders on this host stay: {error}")
-        return []
-    return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]
 
 
 def _show(content: JobContent) -> None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.admin.job.status import BackendStatus, JobStatus, job_status
-from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
+from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, statuses
+from penstock.admin.job.status import status as job_status
+from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, load_without_job
-from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console, utc_text
-from penstock.errors import PenstockError
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.wording import utc_text
 
 AnyJob = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="The job: `name-id`, or its name alone. Without it, all jobs.")
 ]
-_AT_ONCE = 16
-"""Jobs that are looked at at once."""
 
 
 def status(
@@ -55,10 +53,10 @@ def status(
 
 
 def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool, as_json: bool) -> None:
-    with open_all_jobs(config, assignments) as jobs, ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
+    with open_all_jobs(config, assignments) as jobs:
+        found = statuses(jobs, wait=wait)
     if as_json:
-        print_json([one if isinstance(one, JobStatus) else {"job": one[0], "problem": one[1]} for one in found])
+        print_json(found)
         return
     print_table(
         f"Jobs in {load_without_job(config, assignments).job.root}",
@@ -69,20 +67,12 @@ def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool,
     )
     for one in found:
         if not isinstance(one, JobStatus):
-            say(f"error: job {one[0]}: {one[1]}")
+            say(f"error: job {one.job}: {one.problem}")
 
 
-def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | tuple[str, str]:
-    """The status, or (job, why it cannot be read): a damaged job does not hide the others."""
-    try:
-        return job_status(job, wait=wait)
-    except PenstockError as error:
-        return job.paths.root, str(error)
-
-
-def _row(found: JobStatus | tuple[str, str]) -> tuple[object, ...]:
+def _row(found: JobStatus | UnreadableJob) -> tuple[object, ...]:
     if not isinstance(found, JobStatus):
-        return (found[0], "cannot be read", *[None] * 5)
+        return (found.job, "cannot be read", *[None] * 5)
     last, lags = found.last_checkpoint, [each.lag for each in found.inputs]
     lag = None if None in lags or not lags else sum(filter(None, lags))
     if last is None:

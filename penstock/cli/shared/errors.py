@@ -41,6 +41,7 @@ class ReportingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
+        print_notices()
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -57,6 +58,20 @@ def _name_commands(error: Exception) -> None:
     if context is not None and message.startswith("No such command") and "Did you mean" not in message:
         commands = ", ".join(f"'{name}'" for name in context.command.list_commands(context))
         error.message = f"{message} There are: {commands}."  # type: ignore[attr-defined]
+
+
+def print_notices() -> None:
+    """From now on what `penstock.admin` logs is printed: a warning, or a note. Idempotent."""
+    import logging
+
+    class Printed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"{'warning' if record.levelno >= logging.WARNING else 'note'}: {record.getMessage()}")
+
+    logger = logging.getLogger("penstock.admin")
+    if not logger.handlers:
+        logger.addHandler(Printed())
+        logger.setLevel(logging.INFO)
 
 
 def report(error: PenstockError) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import orjson
@@ -15,8 +14,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from penstock.engine.run_view import size_text as size_text
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
@@ -121,15 +118,6 @@ def to_json(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
-
-
-def utc_text(epoch_ms: int) -> str:
-    """A time for people, in UTC; the number itself if no calendar holds it."""
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
-    except OverflowError:
-        return f"{epoch_ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _camel(name: str) -> str:

@@ -11,10 +11,11 @@ from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.checkpoint.edit import OffsetChange
 from penstock.cli.checkpoint.change import PositionFacts
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import print_json, print_table, utc_text
+from penstock.cli.shared.output import print_json, print_table
 from penstock.errors import IncompatibleError
 from penstock.startpoint.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
 from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.wording import utc_text
 
 
 @dataclass(frozen=True, slots=True)

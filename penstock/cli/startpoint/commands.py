@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import typer
 
-from penstock.admin.jobs import FoundJob, JobName, open_job
+from penstock.admin.jobs import FoundJob, open_job
 from penstock.admin.startpoint.exchange import exported_lines
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob, open_startpoint_job
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_json, print_table, utc_text
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.output import print_json, print_table
 from penstock.cli.startpoint import import_ as startpoint_import
 from penstock.cli.startpoint import set as startpoint_set
 from penstock.cli.startpoint.set import AllPartitions, PartitionOption, StreamOption, parse_task
@@ -24,6 +24,7 @@ from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.startpoint.decide import Sorted, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest
+from penstock.wording import utc_text
 
 app = typer.Typer(help="Say where a job begins in its inputs at its next start.", no_args_is_help=True)
 app.command("set")(startpoint_set.set_startpoint)

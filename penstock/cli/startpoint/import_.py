@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.jobs import JobName
 from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.inputs import open_startpoint_job
 from penstock.cli.checkpoint.offsets import read_text
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.startpoint.asked import ask_for
 from penstock.cli.startpoint.set import AppOption, DryRun
 from penstock.errors import ConfigError

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.admin.jobs import JobName
 from penstock.admin.startpoint.inputs import StartpointJob, open_startpoint_job
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import (
@@ -20,7 +19,7 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.startpoint.asked import ask_for
 from penstock.errors import ConfigError
 from penstock.startpoint.request import RequestKey, StartpointRequest, task_name, task_number

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.admin.state.version import FORMS, choose_versions, version_text
 from penstock.checkpoint.log import CheckpointLog
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_table
 from penstock.cli.state.reading import (
     SHOWN,

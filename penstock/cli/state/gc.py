@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.admin.state.version import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_json, print_table
 
 if TYPE_CHECKING:

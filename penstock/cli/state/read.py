@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.admin.state.version import Version, version_text
 from penstock.api.serdes.prefix import end_of_prefix
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_table
 from penstock.cli.state.reading import (
     SHOWN,

@@ -16,9 +16,10 @@ from penstock.admin.state.version import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import size_text, stderr_console
+from penstock.cli.shared.output import stderr_console
 from penstock.cli.state.texts import Texts, serde_names
 from penstock.errors import ConfigError
+from penstock.wording import size_text
 
 if TYPE_CHECKING:
     from penstock.state.reading.reader import StateReader

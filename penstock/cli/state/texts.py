@@ -29,9 +29,9 @@ from penstock.api.serdes import (
     Tuple,
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.cli.shared.output import size_text
 from penstock.cli.stream.tail import printable
 from penstock.errors import ConfigError
+from penstock.wording import size_text
 
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.admin.jobs import JobName, open_job
+from penstock.admin.jobs import open_job
 from penstock.admin.state.version import Version, choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_json, print_table, size_text
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.output import print_json, print_table
 from penstock.cli.state.reading import reading
 from penstock.errors import NotFoundError
+from penstock.wording import size_text
 
 if TYPE_CHECKING:
     from penstock.state.reading.verify import StoreVerdict

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.jobs import open_all_jobs
+from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.cli.shared.confirm import Yes, confirm
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, load_without_job
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import print_json, print_table
 from penstock.cli.stream.names import StreamName, no_stream, open_stream
 from penstock.config.model import DEFAULT_SYSTEM

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.admin.jobs import load_without_job
 from penstock.api.ssp import SystemStream
-from penstock.cli.shared.options import load_without_job
 from penstock.config.model import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import System

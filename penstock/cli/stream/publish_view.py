@@ -9,9 +9,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from penstock.admin.stream.publish import Published, PublishOptions, publish
 from penstock.api.ssp import SystemStream
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import size_text, stderr_console
+from penstock.cli.shared.output import stderr_console
 from penstock.system.base import System
-from penstock.wording import counted
+from penstock.wording import counted, size_text
 
 _LOG_EVERY_S = 5.0
 

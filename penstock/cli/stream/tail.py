@@ -17,11 +17,10 @@ import typer
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import utc_text
 from penstock.cli.stream.names import StreamName, no_stream, open_stream
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemReader
-from penstock.wording import counted
+from penstock.wording import counted, utc_text
 
 _LAST = 10
 _CHUNK = 1000

@@ -1,0 +1,26 @@
+"""Making a copied job folder a separate job."""
+
+from __future__ import annotations
+
+from penstock.admin.job.ownership import held_job
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
+from penstock.metadata.identity import JobIdentity
+from penstock.metadata.identity import adopt as adopt_folder
+
+
+def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdentity]:
+    """Make a copied job folder a separate job, which can be started beside the original.
+
+    Args:
+        job: the job in the copied folder.
+        moved: the folder was moved, and nothing is left at its old place: it stays the same job.
+
+    Returns:
+        The identity before and after. They are equal if the folder was the job's own already.
+
+    Raises:
+        LeaseHeldError: the job runs.
+    """
+    with held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
+        return adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)

@@ -1,0 +1,133 @@
+"""What of a job there is, and deleting it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.admin.job.ownership import held_job
+from penstock.admin.jobs import FoundJob
+from penstock.admin.stream.changelogs import changelogs_of
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
+from penstock.metadata.identity import check_root, known_uid
+from penstock.metadata.object_store import ObjectStore
+from penstock.state.backends.roots import BackendRoots
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContent:
+    """What of a job there is: under the job root, and on this host. Its streams stay."""
+
+    job: str
+    root: str
+    checkpoints: int
+    state_objects: int
+    state_bytes: int
+    metadata_objects: int
+    roots: tuple[str, ...]
+    """The roots of backends with state of the job, by their URLs. It is among the state."""
+    folders: tuple[str, ...]
+    """Of this host: copies of its stores, and logs."""
+    changelogs: tuple[str, ...]
+    """The streams that the job owns, which stay."""
+
+
+def job_content(found: FoundJob) -> JobContent:
+    """Look at everything that `delete_job` deletes. Nothing is changed."""
+    paths = found.paths
+    state = list(found.objects.sizes(f"{paths.root}/state").values())
+    with closing(BackendRoots(found.config, found.objects)) as roots:
+        own = _own_roots(found, roots)
+        state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
+    metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
+    return JobContent(
+        job=paths.root,
+        root=found.config.job.root,
+        checkpoints=len(CheckpointLog(found.objects, paths).read("report").checkpoints),
+        state_objects=len(state),
+        state_bytes=sum(state),
+        metadata_objects=len(metadata),
+        roots=tuple(own),
+        folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
+        changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
+    )
+
+
+def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent:
+    """Delete a job that does not run; returns what it was. Its streams stay, changelogs among them. A call that was cut
+    off can be repeated.
+
+    Args:
+        found: the job.
+        content: what `job_content` found; it is looked at again if None.
+
+    Raises:
+        LeaseHeldError: the job runs; names the holder. Nothing was deleted.
+    """
+    content = content or job_content(found)
+    with held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
+        _delete(found, content)
+    return content
+
+
+def _delete(found: FoundJob, content: JobContent) -> None:
+    """Delete everything, in an order that leaves nothing that could be started; the caller holds the lease.
+
+    The log goes after the state, its newest record first: as long as something is left of it, it names state that is
+    gone, and a start fails. The uid goes before it: who starts once the log is gone is another job. The lease is last.
+    """
+    paths, objects = found.paths, found.objects
+    for folder in content.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    with closing(BackendRoots(found.config, objects)) as roots:
+        for root in _own_roots(found, roots).values():
+            for key in root.list(f"{paths.root}/state"):
+                root.delete(key)
+            root.delete(paths.uid)
+            root.remove_empty_folders(paths.root)
+    for key in objects.list(f"{paths.root}/state"):
+        objects.delete(key)
+    objects.delete(paths.uid)
+    for key in reversed(objects.list(paths.checkpoints)):
+        objects.delete(key)
+    for key in objects.list(paths.root):
+        if key != paths.lease:
+            objects.delete(key)
+    objects.delete(paths.lease)
+    objects.remove_empty_folders(paths.root)
+
+
+def _own_roots(found: FoundJob, roots: BackendRoots) -> dict[str, ObjectStore]:
+    """The roots of backends, by URL, that are bound to this job; none if its folder is a copy that was not adopted."""
+    uid = _own_uid(found)
+    return {url: objects for url, objects in roots.separate() if uid and known_uid(objects, found.paths) == uid}
+
+
+def _own_uid(found: FoundJob) -> str:
+    """The job's uid. It is empty if there is none, if it cannot be read, and if the folder is a copy, not adopted,
+    with the uid of the original."""
+    try:
+        check_root(found.objects, found.paths, found.config.job.root)
+        return known_uid(found.objects, found.paths)
+    except (CorruptError, IncompatibleError):
+        return ""
+
+
+def _folders(found: FoundJob) -> list[Path]:
+    """This host's own. Those of a folder that is a copy belong to the original, unless it was adopted."""
+    base = Path(found.config.job.logged_store_base_dir)
+    try:
+        check_root(found.objects, found.paths, found.config.job.root)
+        uid = known_uid(found.objects, found.paths)
+    except NotFoundError:
+        return []
+    except PenstockError as error:
+        logger.info("its folders on this host stay: %s", error)
+        return []
+    return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]

@@ -1,0 +1,82 @@
+"""Asking the run of a job to stop."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.admin.job.lease import watch_lease
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import NotFoundError, PenstockTimeoutError
+from penstock.metadata.lease import LeaseState
+from penstock.metadata.stop_request import StopRequests
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StopFacts:
+    """What came of it. `run_id` is that of the run that was asked, `last_checkpoint` the last one of the job."""
+
+    job: str
+    status: Literal["not running", "asked", "stopped"]
+    run_id: str | None
+    last_checkpoint: str | None
+
+
+def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
+    """Ask the run that has the job now to stop after its current batch, with a last commit. A later run is never
+    stopped by it.
+
+    Args:
+        job: the job.
+        wait: wait until the run has ended.
+        timeout_s: how long to wait, in seconds.
+
+    Raises:
+        PenstockTimeoutError: the run has not ended in time; the request stays.
+    """
+    deadline = time.monotonic() + timeout_s
+    lease = watch_lease(job.objects, job.paths.lease, wait=True)
+    state = _state(job)
+    if lease.running == "not running" or state is None:
+        return StopFacts(job.paths.root, "not running", None, _last_checkpoint(job))
+    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
+    StopRequests(job.objects, job.paths).ask(state.token, who)
+    if not wait:
+        return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job))
+    while _holds(job, state):
+        if time.monotonic() > deadline:
+            raise PenstockTimeoutError(
+                f"{state.holder} was asked to stop and has not ended within {timeout_s:g} s. The request stays: it "
+                "ends after its current batch. If it does not, kill its process: the state is as of the last "
+                "checkpoint"
+            )
+        time.sleep(_POLL_SECONDS)
+    return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job))
+
+
+def _holds(job: FoundJob, asked: LeaseState) -> bool:
+    """Whether the driver that was asked still has the job."""
+    state = _state(job)
+    if state is None or state.token != asked.token or state.released or state.holder.known_dead():
+        return False
+    # One that died on another host never releases its lease, which then stands still.
+    return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
+
+
+def _state(job: FoundJob) -> LeaseState | None:
+    try:
+        return LeaseState.decode(job.objects.get(job.paths.lease), job.paths.lease)
+    except NotFoundError:
+        return None
+
+
+def _last_checkpoint(job: FoundJob) -> str | None:
+    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    return None if latest is None else str(latest.id)
