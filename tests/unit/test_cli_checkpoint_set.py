@@ -21,7 +21,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of, read_task
-from penstock.cli.checkpoint.change import Manner, refuse_running
+from penstock.cli.shared.confirm import Confirmation
 from penstock.config.load import load_config
 from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseKeeper, acquire
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -195,8 +195,8 @@ def test_a_running_job_is_refused(job: StoppedJob) -> None:
 def test_a_running_job_is_refused_before_anybody_is_asked(job: StoppedJob) -> None:
     found = FoundJob(load_config(overrides={"job.name": "flights"}), PATHS, job.objects)
     with pytest.raises(LeaseHeldError, match="run-b"):
-        refuse_running(found, Manner(yes=False, may_ask=True, as_json=False))
-    refuse_running(found, Manner(yes=True, may_ask=True, as_json=False))  # finds out when it claims the job
+        Confirmation(yes=False, may_ask=True, as_json=False).refuse_running(found)
+    Confirmation(yes=True, may_ask=True, as_json=False).refuse_running(found)  # finds out when it claims the job
 
 
 def test_a_run_that_broke_off_goes_on_under_its_id(job: StoppedJob) -> None:

@@ -16,7 +16,7 @@ import penstock.errors
 import penstock.testing
 
 SUBMODULES = {
-    "admin", "api", "checkpoint", "cli", "config", "container", "documents", "engine", "errors", "metadata",
+    "admin", "api", "checkpoint", "cli", "config", "container", "documents", "driver", "engine", "errors", "metadata",
     "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system", "testing", "wording",
 }  # fmt: skip
 

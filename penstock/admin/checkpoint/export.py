@@ -6,13 +6,32 @@ from collections.abc import Iterator
 
 import orjson
 
+from penstock.admin.checkpoint.facts import find_checkpoint
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import samza_value
 from penstock.errors import NotFoundError
 
 
-def exported_lines(record: CheckpointRecord, version: int) -> Iterator[str]:
+def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:
+    """A checkpoint as Samza's checkpoint topic has it: one JSON text with key and value for each task.
+
+    Args:
+        job: the job.
+        checkpoint_id: the checkpoint, retained or not; the last one, if None.
+        version: of Samza's checkpoint values, 1 or 2.
+
+    Raises:
+        NotFoundError: there is no such checkpoint, or a task has no value of that version.
+        CorruptError: a value does not decode.
+    """
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    return list(_exported_lines(find_checkpoint(view, checkpoint_id, job.paths.root), version))
+
+
+def _exported_lines(record: CheckpointRecord, version: int) -> Iterator[str]:
     """For each task an object `key`, `value`: two texts, the very bytes of Samza's message.
 
     Version 1 is made of version 2 where it was not written; markers that only version 2 can hold are then left out.

@@ -1,10 +1,12 @@
-"""What the checkpoint log says, as plain values."""
+"""The checkpoints of a job, as values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
@@ -100,6 +102,24 @@ class CheckpointFacts:
     versions: tuple[int, ...]
     tasks: tuple[TaskFacts, ...]
     problems: tuple[Problem, ...]
+
+
+def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
+    """Every checkpoint of the job, oldest first, and what is damaged among them."""
+    return listed_checkpoints(CheckpointLog(job.objects, job.paths).read("report"), job.paths)
+
+
+def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> CheckpointFacts:
+    """Everything a checkpoint says: next offsets, stores, and the marker each can be restored from.
+
+    Args:
+        job: the job.
+        checkpoint_id: the checkpoint, retained or not; the last one, if None.
+
+    Raises:
+        NotFoundError: there is none, or none with that id.
+    """
+    return checkpoint_facts(CheckpointLog(job.objects, job.paths).read("report"), checkpoint_id, job.paths)
 
 
 def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from penstock.admin.jobs import FoundJob, open_job
+from penstock.admin.checkpoint.ends import StreamEnds, changelogs, stream_ends
+from penstock.admin.jobs import FoundJob
 from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content, content_of
@@ -15,15 +14,10 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.imported import SamzaCheckpoint
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.cli.checkpoint.change import StreamEnds, changelogs, stream_ends
-from penstock.cli.shared.application import load_application
-from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.errors import ConfigError
 
-_NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
+NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,38 +77,7 @@ class ImportTarget:
         return all(name in own and own[name].kept_in == "system" for name in found.backends)
 
 
-@contextmanager
-def open_target(
-    name: str, application: str | None, file: Path | None, assignments: list[str] | None
-) -> Iterator[tuple[FoundJob, Application | None]]:
-    """The job of a name; with its application it need not have been started before.
-
-    Raises:
-        NotFoundError: there is no such job.
-        ConfigError: the application is another job's; or as loading it.
-    """
-    with ExitStack() as stack:
-        if application is None:
-            try:
-                found = stack.enter_context(open_job(name, file, assignments))
-            except NotFoundError as error:
-                raise NotFoundError(f"{error}. If it was never started: {_NAME_IT}") from error
-            yield found, None
-            return
-        app = load_application(application).app
-        config = load_config(file, assignments=assignments or (), default_job_name=app.name)
-        paths = JobPaths(config.job.name, config.job.id)
-        if name not in {paths.root, paths.name}:
-            raise ConfigError(
-                f"application `{application}` with this configuration is job `{paths.root}`, not `{name}`: set "
-                "`job.name` and `job.id`, or name the other one"
-            )
-        objects = open_store(config.job.root)
-        stack.callback(objects.close)
-        yield FoundJob(config, paths, objects), app
-
-
-def find_target(found: FoundJob, view: LogView, app: Application | None) -> ImportTarget:
+def find_target(found: FoundJob, view: LogView) -> ImportTarget:
     """What the job is like, by its newest checkpoint in whatever version, else by its application.
 
     Raises:
@@ -123,9 +86,9 @@ def find_target(found: FoundJob, view: LogView, app: Application | None) -> Impo
     """
     base = next(reversed(view.restorable), None)
     if base is None:
-        if app is None:
-            raise ConfigError(f"job `{found.paths.root}`: {_NAME_IT}")
-        return _of_application(found.config, app)
+        if found.application is None:
+            raise ConfigError(f"job `{found.paths.root}`: {NAME_IT}")
+        return _of_application(found.config, found.application)
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
     before = content_of(base, lambda task: changelogs(found.config, base, task))

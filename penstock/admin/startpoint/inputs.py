@@ -1,13 +1,11 @@
-"""A job as the commands about startpoints see it: what it reads, and where its next start would begin."""
+"""What a job reads, and where its next start would begin."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from penstock.admin.checkpoint.target import open_target
 from penstock.admin.jobs import FoundJob
 from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
@@ -17,6 +15,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
+from penstock.plan.positions import to_next_offsets
+from penstock.plan.start import resolve_request, start_positions
+from penstock.plan.streams import JobStreams
 from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name
@@ -66,8 +67,6 @@ class StartpointJob:
 
     def resolve(self, request: StartpointRequest) -> int:
         """The offset a request means now."""
-        from penstock.plan.start import resolve_request
-
         return resolve_request(self.admins, request)
 
     def changes(self, decision: StartDecision) -> tuple[OffsetChange, ...]:
@@ -76,31 +75,24 @@ class StartpointJob:
         Raises:
             IncompatibleError: an input has another number of partitions than at the checkpoint.
         """
-        from penstock.plan.positions import to_next_offsets
-        from penstock.plan.start import start_positions
-
         after = to_next_offsets(start_positions(decision, self.inputs, self.found.config), len(self.inputs.tasks))
         return offset_changes({} if self.origin is None else self.origin.next_offsets, after)
 
 
 @contextmanager
-def open_startpoint_job(
-    name: str, application: str | None, file: Path | None, assignments: list[str] | None
-) -> Iterator[StartpointJob]:
-    """The job of a name. What it reads, its application says or, without one, its last checkpoint.
+def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
+    """The job and its inputs: those of its application, if it was opened with it, else of its last checkpoint.
 
     Raises:
-        NotFoundError: there is no such job, or a stream that it reads does not exist.
-        ConfigError: it has no checkpoint, and its application is not named.
+        NotFoundError: a stream that it reads does not exist.
+        ConfigError: it has no checkpoint, and was opened without its application.
     """
-    with ExitStack() as stack:
-        found, app = stack.enter_context(open_target(name, application, file, assignments))
-        view = CheckpointLog(found.objects, found.paths).read()
-        origin = choose_origin(view, None, found.config.task)
-        admins = Admins(found.config)
-        stack.callback(admins.close)
-        if app is not None:
-            inputs = _of_application(found.config, app)
+    view = CheckpointLog(found.objects, found.paths).read()
+    origin = choose_origin(view, None, found.config.task)
+    admins = Admins(found.config)
+    try:
+        if found.application is not None:
+            inputs = _of_application(found.config, found.application)
         elif origin is not None:
             inputs = _of_checkpoint(found.config, origin, admins)
         else:
@@ -110,6 +102,8 @@ def open_startpoint_job(
             )
         manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
         yield StartpointJob(found, view, origin, inputs, admins, manager)
+    finally:
+        admins.close()
 
 
 def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
@@ -125,8 +119,6 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
 
 
 def _of_application(config: JobConfig, app: Application) -> JobInputs:
-    from penstock.plan.streams import JobStreams
-
     graph = app.graph()
     streams = JobStreams.open(graph, config)
     try:

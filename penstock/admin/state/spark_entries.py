@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from penstock.admin.checkpoint.append import append_record
 from penstock.admin.job.ownership import claimed_job
@@ -20,8 +19,6 @@ from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.value import Markers
-from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import stderr_console
 from penstock.errors import IncompatibleError, PenstockError
 from penstock.metadata.identity import settle
 from penstock.state.admins import BackendAdmins
@@ -31,7 +28,11 @@ from penstock.state.spark.load import BaseUpload, StoreLoad
 from penstock.state.spark.mapping import EntryMapping
 from penstock.state.spark.reader import SparkState
 from penstock.system.partitioner import partition_of
-from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the partition of Spark's state that is read, and the number of entries so far."""
 
 _UPLOADERS = 4
 _SHOW_EVERY = 5000
@@ -46,7 +47,7 @@ class Imported:
     left_out: int
 
 
-def import_entries(state: SparkState, mapping: EntryMapping, target: StoreTarget) -> Imported:
+def import_entries(state: SparkState, mapping: EntryMapping, target: StoreTarget, progress: Progress) -> Imported:
     """Read every entry, back all of them up, append the checkpoint. Until that nothing has changed: what a process that
     dies before leaves behind is of a dead epoch and named by no checkpoint.
 
@@ -60,7 +61,7 @@ def import_entries(state: SparkState, mapping: EntryMapping, target: StoreTarget
     try:
         store = target.found.config.store(target.spec.name)
         with closing(StoreLoad(store, target.tasks, scratch / "tasks")) as load:
-            left_out = _fill(state, mapping, target, load, scratch / "spark")
+            left_out = _fill(state, mapping, target, load, scratch / "spark", progress)
             copies = load.copies()
         record = _commit(target, copies)
         return Imported(record, tuple(load.entries), left_out)
@@ -68,25 +69,20 @@ def import_entries(state: SparkState, mapping: EntryMapping, target: StoreTarget
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _fill(state: SparkState, mapping: EntryMapping, target: StoreTarget, load: StoreLoad, scratch: Path) -> int:
+def _fill(
+    state: SparkState, mapping: EntryMapping, target: StoreTarget, load: StoreLoad, scratch: Path, progress: Progress
+) -> int:
     convert, owners, left_out = mapping.convert, target.owners, 0
-    columns = SpinnerColumn(), TextColumn("{task.description}")
-    console = stderr_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-        shown = bar.add_task("reading")
-        for partition in range(state.store.partitions):
-            with closing(state.entries(partition, scratch)) as entries:
-                for count, (key, value) in enumerate(entries):
-                    entry = convert(key, value)
-                    if entry is None:
-                        left_out += 1
-                    else:
-                        load.put(partition_of(entry.partition_key, owners), entry.key, entry.value)
-                    if count % _SHOW_EVERY == 0:
-                        text = (
-                            f"partition {partition} of {state.store.partitions}, {counted(sum(load.entries), 'entry')}"
-                        )
-                        bar.update(shown, description=f"reading: {text}")
+    for partition in range(state.store.partitions):
+        with closing(state.entries(partition, scratch)) as entries:
+            for count, (key, value) in enumerate(entries):
+                entry = convert(key, value)
+                if entry is None:
+                    left_out += 1
+                else:
+                    load.put(partition_of(entry.partition_key, owners), entry.key, entry.value)
+                if count % _SHOW_EVERY == 0:
+                    progress(partition, sum(load.entries))
     return left_out
 
 
@@ -182,4 +178,4 @@ def _clean_up(upload: BaseUpload, checkpoint_id: CheckpointId, marker: str) -> N
     try:
         upload.done(checkpoint_id, marker)
     except PenstockError as error:
-        say(f"warning: cleaning up in backend {upload.backend} failed: {error}")
+        logger.warning("cleaning up in backend %s failed: %s", upload.backend, error)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.admin.checkpoint.target import ImportTarget, find_target
-from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
+from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph, InputSpec
 from penstock.api.store import StoreSpec
 from penstock.checkpoint.edit import NextOffsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.cli.shared.application import load_application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.metadata.lease import LeaseHeldError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.grouping import Grouping
@@ -60,12 +58,6 @@ class StoreTarget:
         """Those that back the store up."""
         return self.found.config.store(self.spec.name).backup_factories
 
-    def refuse_running(self) -> None:
-        """Raise LeaseHeldError if the job runs. That is found out again, and for certain, when it is claimed."""
-        lease = watch_lease(self.found.objects, self.found.paths.lease, wait=True)
-        if lease.running == "running" and lease.holder is not None:
-            raise LeaseHeldError(self.found.paths.lease, lease.holder)
-
     def refuse_content(self) -> None:
         """Raise IncompatibleError if the store holds anything in the checkpoint that a start would begin with."""
         name, record = self.spec.name, self.base.base
@@ -83,33 +75,38 @@ class StoreTarget:
 
 
 @contextmanager
-def open_target(
-    application: str, store: str, file: Path | None, assignments: list[str] | None
+def open_store_target(
+    app: Application,
+    store: str,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    called: str | None = None,
 ) -> Iterator[StoreTarget]:
-    """The store of an application's job.
+    """The store of an application's job. The arguments are those of `open_job`.
 
     Raises:
-        ConfigError: the application or its configuration is wrong, or has no such store.
+        ConfigError: the configuration is wrong, or the application has no such store.
         NotFoundError: an input does not exist.
         IncompatibleError: the application does not fit the job's last checkpoint, or no task owns a key.
         CorruptError: the job's log is damaged where it is needed.
     """
-    app = load_application(application).app
-    config = load_config(file, assignments=assignments or (), default_job_name=app.name)
+    config = load_config(file, overrides, assignments or (), default_job_name=app.name)
     graph = app.graph()
     specs = {spec.name: spec for spec in graph.stores}
     if store not in specs:
         known = ", ".join(f"`{name}`" for name in specs) or "none"
-        raise ConfigError(f"`{application}` has no store `{store}`; it has: {known}")
+        raise ConfigError(f"`{called or app.name}` has no store `{store}`; it has: {known}")
     with ExitStack() as stack:
         objects = open_store(config.job.root)
         stack.callback(objects.close)
         streams = JobStreams.open(graph, config)
         stack.callback(streams.close)
-        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
+        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
         log = CheckpointLog(objects, found.paths)
         view = log.read()
-        base = find_target(found, view, app)
+        base = find_target(found, view)
         layout = store_layout(graph)
         grouping = streams.group(streams.input_partitions())
         tasks = grouping.count

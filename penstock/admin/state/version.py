@@ -1,12 +1,9 @@
-"""How a person names one version of a job's state: a checkpoint's id, the number of its batch, `latest`, `latest-2`."""
+"""The name of one version of a job's state: a checkpoint's id, the number of its batch, `latest`, `latest-2`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
@@ -14,10 +11,6 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
 
 FORMS = "a checkpoint's ID, the number of its batch, `latest`, or `latest-N`, the N-th before it"
-
-Version = Annotated[
-    str, typer.Option("--version", "--checkpoint", metavar="V", help=f"Which retained version: {FORMS}.")
-]
 
 _ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _BATCH = re.compile(r"[0-9]{1,18}")

@@ -1,4 +1,4 @@
-"""`penstock checkpoint list`, `show` and `export`; `set` and `import` stand in files of their own."""
+"""`penstock checkpoint`: `list`, `show` and `export`; `set` and `import` have separate files."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock.admin.checkpoint.export import exported_lines
-from penstock.admin.checkpoint.facts import (
-    CheckpointFacts,
-    ListedCheckpoint,
-    Problem,
-    checkpoint_facts,
-    find_checkpoint,
-    listed_checkpoints,
-)
+from penstock.admin.checkpoint.export import export_checkpoint as export_lines
+from penstock.admin.checkpoint.facts import CheckpointFacts, ListedCheckpoint, Problem, checkpoints, read_checkpoint
 from penstock.admin.jobs import open_job
-from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.checkpoint import import_ as checkpoint_import
 from penstock.cli.checkpoint import set as checkpoint_set
 from penstock.cli.shared.errors import say
@@ -41,7 +33,7 @@ def list_checkpoints(
     `retained` are those a run can begin with (--from). The others are being cleaned up.
     """
     with open_job(job, config, assignments) as found:
-        listed = listed_checkpoints(CheckpointLog(found.objects, found.paths).read("report"), found.paths)
+        listed = checkpoints(found)
     if as_json:
         print_json([_flat(line) for line in listed])
         return
@@ -65,7 +57,7 @@ def show_checkpoint(
 ) -> None:
     """Show everything a checkpoint says: next offsets, stores, and the marker each can be restored from."""
     with open_job(job, config, assignments) as found:
-        facts = checkpoint_facts(CheckpointLog(found.objects, found.paths).read("report"), checkpoint, found.paths)
+        facts = read_checkpoint(found, checkpoint)
     if as_json:
         print_json(facts)
     else:
@@ -84,8 +76,7 @@ def export_checkpoint(
 ) -> None:
     """Print a checkpoint as Samza's checkpoint topic has it: one JSON line with key and value for each task."""
     with open_job(job, config, assignments) as found:
-        record = find_checkpoint(CheckpointLog(found.objects, found.paths).read("report"), checkpoint, found.paths.root)
-    lines = list(exported_lines(record, int(version)))
+        lines = export_lines(found, checkpoint, int(version))
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 

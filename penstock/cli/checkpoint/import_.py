@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from penstock.admin.checkpoint.target import ImportTarget, find_target, open_target
-from penstock.checkpoint.adopt import Target, adopt
-from penstock.checkpoint.edit import offset_changes, refuse_outside
-from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
-from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.log_view import LogView
-from penstock.cli.checkpoint.change import Manner, Plan, Yes, carry_out, refuse_running
-from penstock.cli.checkpoint.offsets import read_text
+from penstock.admin.checkpoint.import_ import plan_import
+from penstock.cli.checkpoint.change import carry_out
+from penstock.cli.shared.confirm import Confirmation, YesOnly
+from penstock.cli.shared.files import read_text
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.target import open_target
 
 
 def import_checkpoint(
@@ -37,7 +33,7 @@ def import_checkpoint(
             show_default=False,
         ),
     ] = None,
-    yes: Yes = False,
+    yes: YesOnly = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
@@ -49,39 +45,8 @@ def import_checkpoint(
     it begins at its oldest message. Markers of backends that cannot be used are left out, and named; a store that has
     no other is refused.
     """
-    manner = Manner.of(yes=yes, as_json=as_json, file=file)
+    confirmation = Confirmation.of(yes=yes, as_json=as_json, file=file)
     lines = read_text(file).split("\n")
-    with open_target(job, application, config, assignments) as (found, app):
-        refuse_running(found, manner)
-        log = CheckpointLog(found.objects, found.paths)
-        view = log.read()
-        target = find_target(found, view, app)
-        samza = read_samza(lines, found.config.task.checkpoint_read_versions, target.changelogs)
-        carry_out(found, log, view, _plan(view, target, samza), "import", manner)
-
-
-def _plan(view: LogView, whole: ImportTarget, samza: SamzaCheckpoint) -> Plan:
-    target, new_stores = whole.covering(samza)
-    adopted = adopt(samza, Target(target.inputs, target.base.stores), target.ends.ends, target.unusable(samza))
-    old = {} if target.before is None else target.before.next_offsets
-    changes = offset_changes(old, adopted.content.next_offsets)
-    refuse_outside(changes, target.ends.ends, target.ends.unknown)
-    return Plan(
-        target.base,
-        target.before,
-        adopted.content,
-        changes,
-        notes=(*samza.notes, *adopted.notes, *new_stores),
-        warnings=(*target.ends.warnings(), *_foreign(view, target, samza)),
-    )
-
-
-def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Iterator[str]:
-    """Markers name what is in the folder of the job that made them, by names that another job's may have too."""
-    known = {record.id for record in view.checkpoints}
-    ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
-    if target.before is not None and ids and not target.finds_everywhere(samza):
-        yield (
-            f"checkpoint {ids[-1]} of the file is not in the log of this job: its state can be restored only if it "
-            "was this very job's and is still there. `penstock state verify` tells, before the job is started"
-        )
+    with open_target(job, application, config, assignments) as found:
+        confirmation.refuse_running(found)
+        carry_out(plan_import(found, lines), confirmation)

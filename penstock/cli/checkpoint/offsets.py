@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.edit import OffsetKey
-from penstock.errors import ConfigError, NotFoundError
-
-STDIN = "-"
+from penstock.errors import ConfigError
 
 _FORM = (
     'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '
     "`penstock checkpoint show --json` prints"
 )
-
-
-def read_text(file: str) -> str:
-    """The text of a file, or of standard input if it is `-`.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ConfigError: it cannot be read.
-    """
-    try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file `{file}`") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`{file}` cannot be read: {error}") from error
 
 
 def parse_offsets(text: str, name: str) -> dict[OffsetKey, int]:

@@ -1,29 +1,64 @@
-"""A question before something is deleted."""
+"""A question before something is changed or deleted."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
+from penstock.admin.job.lease import refuse_running
+from penstock.admin.jobs import FoundJob
 from penstock.cli.shared.errors import say
+from penstock.cli.shared.files import STDIN
 from penstock.errors import ConfigError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
+YesOnly = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Whether a question is asked: if there is a terminal, and `--yes` was not given."""
+
+    yes: bool
+    may_ask: bool
+    as_json: bool
+
+    @classmethod
+    def of(cls, *, yes: bool, as_json: bool, file: str) -> Confirmation:
+        """By the options of the call; `file` is what it reads. Raises ConfigError if they do not go together."""
+        if as_json and not yes:
+            raise ConfigError("--json prints nothing but JSON to a program, so it asks no question: add --yes")
+        return cls(yes, sys.stdin.isatty() and file != STDIN, as_json)
+
+    def refuse_running(self, job: FoundJob) -> None:
+        """Raise LeaseHeldError if the job runs, before somebody thinks about an answer. Where nobody is asked, that is
+        found out when the job is claimed."""
+        if self.may_ask and not self.yes:
+            refuse_running(job)
+
+    def ask(self, question: str, refused: str) -> None:
+        """Ask, unless the answer was given with the call.
+
+        Args:
+            question: what is asked.
+            refused: what is said where the answer is no.
+
+        Raises:
+            ConfigError: there is nobody to ask.
+            typer.Exit: the answer was no.
+        """
+        if self.yes:
+            return
+        if not self.may_ask:
+            raise ConfigError(f"{refused}: there is no terminal to ask on. --yes does it without a question")
+        if not typer.confirm(question, err=True):
+            say(refused)
+            raise typer.Exit(1)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless the answer was given with the call.
-
-    Raises:
-        ConfigError: there is nobody to ask.
-        typer.Exit: the answer was no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError("nothing was deleted: there is no terminal to ask on. --yes does it without a question")
-    if not typer.confirm(question, err=True):
-        say("nothing was deleted")
-        raise typer.Exit(1)
+    """Ask before something is deleted. Raises as `Confirmation.ask`."""
+    Confirmation(yes, sys.stdin.isatty(), as_json=False).ask(question, "nothing was deleted")

@@ -120,6 +120,14 @@ def to_json(value: object) -> Any:
     return value
 
 
+def effect(before: int | None, after: int) -> str:
+    """How many messages a position moves, and in which direction."""
+    if before is None:
+        return "begins here"
+    count = abs(after - before)
+    return f"{count} back" if after < before else f"{count} ahead"
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
 import typer
 
-from penstock.admin.startpoint.inputs import StartpointJob, open_startpoint_job
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.admin.startpoint.set import set_startpoint as write_startpoint
 from penstock.api.startpoint import (
     Startpoint,
     StartpointOldest,
@@ -20,33 +16,18 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
 )
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
-from penstock.cli.startpoint.asked import ask_for
+from penstock.cli.shared.target import open_target
+from penstock.cli.startpoint.asked import show_asked
+from penstock.cli.startpoint.options import (
+    AllPartitions,
+    AppOption,
+    DryRun,
+    PartitionOption,
+    StreamOption,
+    TaskOption,
+    chosen_partitions,
+)
 from penstock.errors import ConfigError
-from penstock.startpoint.request import RequestKey, StartpointRequest, task_name, task_number
-
-AppOption = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="APP",
-        help="The application, as `penstock run` takes it: for a job without a checkpoint, or for an input that its "
-        "last checkpoint does not have.",
-        show_default=False,
-    ),
-]
-StreamOption = Annotated[
-    str, typer.Option("--stream", metavar="STREAM", help="The input, `system.stream`.", show_default=False)
-]
-PartitionOption = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="A partition; may be repeated.", show_default=False),
-]
-AllPartitions = Annotated[bool, typer.Option("--all-partitions", help="Every partition of the stream.")]
-TaskOption = Annotated[
-    str | None,
-    typer.Option("--task", metavar="TASK", help="For this task only: N, or `Partition N`.", show_default=False),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
 
 
 def set_startpoint(
@@ -94,43 +75,22 @@ def set_startpoint(
     The position is resolved when the job starts, and what is printed is what it means now. It is inclusive. It applies
     once, and moves the input only: --with-state says what becomes of the state.
     """
-    kind = _kind(offset, timestamp, oldest=oldest, upcoming=upcoming)
+    startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
         raise ConfigError("--clamp belongs to --offset: the other positions are always there")
-    with open_startpoint_job(job, application, config, assignments) as found:
-        keys = list(request_keys(found, stream, partition, all_partitions=all_partitions, task=task))
-        created = _creation(found, {key.ssp for key in keys})
-        startpoint = _startpoint(kind, offset, timestamp, created)
-        requests = [StartpointRequest(key, uuid.uuid4().hex, startpoint, with_state, clamp=clamp) for key in keys]
-        ask_for(found, requests, dry_run=dry_run, as_json=as_json)
-
-
-def request_keys(
-    found: StartpointJob, stream: str, partitions: Sequence[int] | None, *, all_partitions: bool, task: str | None
-) -> Iterator[RequestKey]:
-    """What the options name.
-
-    Raises:
-        ConfigError: no partition is named, or in two ways; or `--task` names no task.
-    """
-    name = parse_task(task)
-    parsed = SystemStream.parse(stream)
-    if bool(partitions) == all_partitions:
-        raise ConfigError("name the partitions: --partition N, which may be repeated, or --all-partitions")
-    if partitions:
-        numbers = sorted(set(partitions))
-    else:
-        numbers = sorted({s.partition for own in found.inputs.tasks.values() for s in own if s.system_stream == parsed})
-        numbers = numbers or [0]  # that it is no input is reported where all requests are checked
-    for number in numbers:
-        yield RequestKey(SystemStreamPartition(parsed.system, parsed.stream, number), name)
-
-
-def parse_task(text: str | None) -> str | None:
-    """A task's name, given by its number or as a whole. Raises ConfigError if it is neither."""
-    if text is None:
-        return None
-    return task_name(int(text)) if text.isascii() and text.isdigit() else task_name(task_number(text))
+    chosen = chosen_partitions(partition, all_partitions=all_partitions)
+    with open_target(job, application, config, assignments) as found:
+        facts = write_startpoint(
+            found,
+            stream,
+            startpoint,
+            partitions=chosen,
+            task=task,
+            clamp=clamp,
+            with_state=with_state,
+            dry_run=dry_run,
+        )
+    show_asked(facts, as_json=as_json)
 
 
 def parse_timestamp(text: str) -> int:
@@ -152,35 +112,11 @@ def parse_timestamp(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-Kind = Literal["offset", "timestamp", "oldest", "upcoming"]
-
-
-def _kind(offset: int | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Kind:
-    given: dict[Kind, bool] = {
-        "offset": offset is not None,
-        "timestamp": timestamp is not None,
-        "oldest": oldest,
-        "upcoming": upcoming,
-    }
-    kinds = [kind for kind, there in given.items() if there]
-    if len(kinds) != 1:
+def _startpoint(offset: int | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
+    if sum((offset is not None, timestamp is not None, oldest, upcoming)) != 1:
         raise ConfigError("say where to begin, in one way: --timestamp TIME, --offset N, --oldest or --upcoming")
-    return kinds[0]
-
-
-def _startpoint(kind: Kind, offset: int | None, timestamp: str | None, created: int) -> Startpoint:
-    match kind:
-        case "offset":
-            return StartpointSpecific(str(offset), creation_timestamp=created)
-        case "timestamp":
-            return StartpointTimestamp(parse_timestamp(timestamp or ""), creation_timestamp=created)
-        case "oldest":
-            return StartpointOldest(creation_timestamp=created)
-        case "upcoming":
-            return StartpointUpcoming(creation_timestamp=created)
-
-
-def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:
-    """Now, but after everything that was asked for these partitions before, whatever the clocks of others say."""
-    before = [r.startpoint.creation_timestamp for r in found.manager.requests() if r.key.ssp in ssps]
-    return max([time.time_ns() // 1_000_000, *(created + 1 for created in before)])
+    if offset is not None:
+        return StartpointSpecific(str(offset))
+    if timestamp is not None:
+        return StartpointTimestamp(parse_timestamp(timestamp))
+    return StartpointOldest() if oldest else StartpointUpcoming()

@@ -9,25 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.admin.jobs import open_job
-from penstock.admin.state.version import FORMS, choose_versions, version_text
-from penstock.checkpoint.log import CheckpointLog
+from penstock.admin.state.version import FORMS, version_text
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_table
-from penstock.cli.state.reading import (
-    SHOWN,
-    AppReference,
-    BackendName,
-    Limit,
-    StoreName,
-    print_line,
-    reading,
-    say_more,
-    say_troubles,
-    store_texts,
-)
-from penstock.cli.state.texts import Texts
+from penstock.cli.state.options import SHOWN, AppReference, BackendName, Limit, StoreName
 
 if TYPE_CHECKING:
+    from penstock.cli.state.texts import Texts
     from penstock.state.reading.diff import Difference
 
 _CHANGES = ("added", "removed", "changed")
@@ -50,32 +38,31 @@ def diff_versions(
     With --json one object a line: `change`, `key`, `task`, and the values `from` and `to`, as far as they are there;
     then a last one with the counts of all, whatever the limit is.
     """
-    from penstock.state.reading.diff import diff
-    from penstock.state.reading.store_version import StoreVersion
+    from penstock.admin.state.reading import open_diff
+    from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts
 
-    with open_job(job, config, assignments) as found, reading(found) as (reader, view):
-        log = CheckpointLog(found.objects, found.paths)
-        old, new = choose_versions(log, found, [before, after])
+    with (
+        open_job(job, config, assignments) as found,
+        restoring() as view,
+        open_diff(found, store, before, after, backend=backend, watcher=view) as opened,
+    ):
+        old, new = opened.before, opened.after
         keys, values = store_texts(new, store, app)
-        with (
-            StoreVersion(reader, log, old, store, backend, view) as first,
-            StoreVersion(reader, log, new, store, backend, view) as second,
-        ):
-            differences = _Counted(diff(first, second))
-            view.stop()
-            if as_json:
-                for each in differences.up_to(limit):
-                    print_line(_fields(each, keys, values))
-                print_line({"counts": differences.counts(), "from": str(old.id), "to": str(new.id)})
-            else:
-                shown = SHOWN if limit is None else limit
-                title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
-                rows = [_row(each, keys, values) for each in differences.up_to(shown)]
-                print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
-                counts = differences.counts()
-                print_facts([(change, f"{count:,}") for change, count in counts.items()])
-                if sum(counts.values()) > shown:
-                    say_more(shown)
+        differences = _Counted(opened.differences)
+        view.stop()
+        if as_json:
+            for each in differences.up_to(limit):
+                print_line(_fields(each, keys, values))
+            print_line({"counts": differences.counts(), "from": str(old.id), "to": str(new.id)})
+        else:
+            shown = SHOWN if limit is None else limit
+            title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
+            rows = [_row(each, keys, values) for each in differences.up_to(shown)]
+            print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
+            counts = differences.counts()
+            print_facts([(change, f"{count:,}") for change, count in counts.items()])
+            if sum(counts.values()) > shown:
+                say_more(shown)
         say_troubles(keys, values)
 
 

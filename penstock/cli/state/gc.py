@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.admin.jobs import open_job
-from penstock.admin.state.version import choose_version
-from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.state.backends.base import Garbage
+    from penstock.admin.state.garbage import CollectedGarbage
 
 _SHOWN = 20
 
@@ -28,37 +26,20 @@ def collect_garbage(
 ) -> None:
     """Delete what no retained checkpoint needs: what is left of runs that ended badly, and of backends that were
     dropped. A running job does so by itself; without --dry-run the job must be stopped."""
-    from penstock.admin.job.ownership import owned_job
-    from penstock.metadata.identity import known_uid
-    from penstock.state.admins import BackendAdmins
-    from penstock.system.registry import open_systems
+    from penstock.admin.state import garbage
 
     with open_job(job, config, assignments) as found:
-        log = CheckpointLog(found.objects, found.paths)
-        last = choose_version(log, found, "latest")
-        admins = BackendAdmins(
-            found.config,
-            found.paths,
-            found.objects,
-            last.task_count,
-            sorted(last.stores),
-            open_systems(found.config),
-            known_uid(found.objects, found.paths),
-        )
-        with owned_job(found, log, wanted=not dry_run) as epoch:
-            view = log.read()
-            garbage = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
-        admins.close()
+        collected = garbage.collect_garbage(found, dry_run=dry_run)
     if as_json:
-        print_json({"dryRun": dry_run, "backends": garbage})
+        print_json(collected)
     else:
-        _show_garbage(garbage, dry_run=dry_run)
+        _show(collected)
 
 
-def _show_garbage(garbage: dict[str, Garbage], *, dry_run: bool) -> None:
-    verb = "would be deleted" if dry_run else "deleted"
-    print_facts((backend, f"{len(found.names)} {verb}") for backend, found in garbage.items())
-    for backend, found in garbage.items():
+def _show(collected: CollectedGarbage) -> None:
+    verb = "would be deleted" if collected.dry_run else "deleted"
+    print_facts((backend, f"{len(found.names)} {verb}") for backend, found in collected.backends.items())
+    for backend, found in collected.backends.items():
         if found.names:
             print_table("", (backend,), ((name,) for name in found.names[:_SHOWN]))
         if len(found.names) > _SHOWN:

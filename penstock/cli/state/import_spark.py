@@ -1,43 +1,22 @@
-"""`penstock state import-spark`. What it needs of Arrow, RocksDB and the engine is imported when it is called."""
+"""`penstock state import-spark`. What it needs of Arrow and RocksDB is imported when it is called."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from penstock.cli.checkpoint.change import Manner, Yes
+from penstock.cli.shared.application import load_application, load_function
+from penstock.cli.shared.confirm import Confirmation, YesOnly
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_facts, print_json, print_table
-from penstock.errors import ConfigError, IncompatibleError
+from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.errors import ConfigError
 from penstock.wording import counted
 
 if TYPE_CHECKING:
-    from penstock.admin.state.spark_target import StoreTarget
-    from penstock.state.spark.checkpoint import SparkCheckpoint
-    from penstock.state.spark.mapping import EntryMapping, MappedColumn
-    from penstock.state.spark.reader import SparkState
-
-
-@dataclass(frozen=True, slots=True)
-class ImportFacts:
-    """What was imported. `left_out` counts entries the function returned None for; `entries` are by task."""
-
-    job: str
-    store: str
-    checkpoint: str
-    source: str
-    operator: int
-    spark_store: str
-    variable: str | None
-    batch: int
-    columns: tuple[MappedColumn, ...]
-    entries: tuple[int, ...]
-    left_out: int
-    backends: tuple[str, ...]
+    from penstock.admin.state.spark_import import ImportFacts, SparkImport
 
 
 def import_spark(
@@ -80,7 +59,7 @@ def import_spark(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Keys and values as Spark's own bytes.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Forget what the store holds now.")] = False,
-    yes: Yes = False,
+    yes: YesOnly = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
@@ -93,74 +72,60 @@ def import_spark(
     begin at. `penstock checkpoint set` then moves them to where the query stopped. Until that checkpoint is written
     nothing has changed.
     """
-    from penstock.admin.state.spark_entries import import_entries
-    from penstock.admin.state.spark_target import open_target
-    from penstock.metadata.open import open_store
-    from penstock.state.spark.checkpoint import SparkCheckpoint
-    from penstock.state.spark.reader import open_state
+    from penstock.admin.state.spark_import import plan_spark_import
 
     if raw and function is not None:
         raise ConfigError("--raw takes no function: leave out --raw or --map")
-    manner = Manner.of(yes=yes, as_json=as_json, file="")
-    with ExitStack() as stack:
-        target = stack.enter_context(open_target(application, store, config, assignments))
-        files = open_store(checkpoint)
-        stack.callback(files.close)
-        query = SparkCheckpoint(files, checkpoint)
-        state = open_state(query, _operator(query, operator), spark_store, variable, batch)
-        mapping = _mapping(state, target, function, raw=raw)
-        if not as_json:
-            _show(state, target, mapping)
-        _refuse_unmapped(mapping)
-        state.check()
-        target.refuse_running()
-        if not replace:
-            target.refuse_content()
-        _ask(manner, target)
-        imported = import_entries(state, mapping, target)
-    facts = ImportFacts(
-        job=target.found.paths.root,
-        store=store,
-        checkpoint=str(imported.record.id),
-        source=checkpoint,
-        operator=state.operator.number,
+    confirmation = Confirmation.of(yes=yes, as_json=as_json, file="")
+    with plan_spark_import(
+        load_application(application).app,
+        checkpoint,
+        store,
+        config,
+        assignments,
+        operator=operator,
         spark_store=spark_store,
-        variable=state.variable,
-        batch=state.batch,
-        columns=mapping.columns,
-        entries=imported.entries,
-        left_out=imported.left_out,
-        backends=target.backends,
-    )
+        variable=variable,
+        batch=batch,
+        function=None if function is None else load_function(function),
+        raw=raw,
+        called=application,
+        function_called=f"`{function}`",
+    ) as planned:
+        if not as_json:
+            _show(planned)
+        facts = _import(planned, confirmation, replace=replace)
+        ran = planned.target.ran
     if as_json:
         print_json(facts)
     else:
-        _tell(facts, ran=target.ran)
+        _tell(facts, ran=ran)
 
 
-def _operator(query: SparkCheckpoint, wanted: int | None) -> int:
-    if wanted is not None:
-        return wanted
-    known = query.operators()
-    if len(known) == 1:
-        return known[0]
-    query.committed()
-    there = ", ".join(map(str, known)) or "none"
-    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with --operator")
+def _import(planned: SparkImport, confirmation: Confirmation, *, replace: bool) -> ImportFacts:
+    from penstock.admin.state.spark_import import import_spark
+
+    console = stderr_console()
+    columns = SpinnerColumn(), TextColumn("{task.description}")
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
+    shown = bar.add_task("reading")
+
+    def confirm() -> None:
+        confirmation.ask(f"Import into store `{planned.target.spec.name}`?", "nothing was imported")
+        bar.start()
+
+    def progress(partition: int, entries: int) -> None:
+        text = f"partition {partition} of {planned.state.store.partitions}, {counted(entries, 'entry')}"
+        bar.update(shown, description=f"reading: {text}")
+
+    try:
+        return import_spark(planned, replace=replace, confirm=confirm, progress=progress)
+    finally:
+        bar.stop()
 
 
-def _mapping(state: SparkState, target: StoreTarget, function: str | None, *, raw: bool) -> EntryMapping:
-    from penstock.cli.shared.application import load_function
-    from penstock.state.spark.mapping import function_mapping, plain_mapping, raw_mapping
-
-    if raw:
-        return raw_mapping(state, target.spec)
-    if function is not None:
-        return function_mapping(state, target.spec, load_function(function), f"`{function}`")
-    return plain_mapping(state, target.spec)
-
-
-def _show(state: SparkState, target: StoreTarget, mapping: EntryMapping) -> None:
+def _show(planned: SparkImport) -> None:
+    state, target = planned.state, planned.target
     serdes = target.spec.key_serde.name, target.spec.value_serde.name
     partitions = counted(state.store.partitions, "partition")
     print_facts(
@@ -175,32 +140,9 @@ def _show(state: SparkState, target: StoreTarget, mapping: EntryMapping) -> None
     )
     rows = [
         (each.of, each.column, each.type, each.mapping or f"CANNOT BE MAPPED: {each.problem}")
-        for each in mapping.columns
+        for each in planned.columns
     ]
     print_table("", ("of", "column", "Spark's type", "becomes"), rows)
-
-
-def _refuse_unmapped(mapping: EntryMapping) -> None:
-    """Raise IncompatibleError, with everything that is wrong, if there is no mapping."""
-    columns = [
-        f"column `{each.column}` of the {each.of} ({each.type}): {each.problem}"
-        for each in mapping.columns
-        if each.problem
-    ]
-    if problems := [*mapping.problems, *columns]:
-        raise IncompatibleError(
-            "; ".join(problems) + ". Name a function that maps the entries with --map; nothing was imported"
-        )
-
-
-def _ask(manner: Manner, target: StoreTarget) -> None:
-    if manner.yes:
-        return
-    if not manner.may_ask:
-        raise ConfigError("nothing was imported: there is no terminal to ask on. --yes does it without a question")
-    if not typer.confirm(f"Import into store `{target.spec.name}`?", err=True):
-        say("nothing was imported")
-        raise typer.Exit(1)
 
 
 def _tell(facts: ImportFacts, *, ran: bool) -> None:

@@ -10,28 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.admin.jobs import open_job
-from penstock.admin.state.version import Version, version_text
+from penstock.admin.state.version import version_text
 from penstock.api.serdes.prefix import end_of_prefix
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_table
-from penstock.cli.state.reading import (
-    SHOWN,
-    AppReference,
-    AsHex,
-    BackendName,
-    Limit,
-    StoreName,
-    print_line,
-    reading_version,
-    say_more,
-    say_troubles,
-    store_texts,
-)
-from penstock.cli.state.texts import Texts, parse_hex
+from penstock.cli.state.options import SHOWN, AppReference, AsHex, BackendName, Limit, StoreName, Version
 from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
+    from penstock.cli.state.texts import Texts
     from penstock.state.reading.store_version import Entry
 
 TaskNumber = Annotated[int | None, typer.Option("--task", min=0, help="Only this task.", show_default=False)]
@@ -60,9 +48,14 @@ def get_value(
     The task that owns the key, if the store is kept by the key of its messages, is looked into first, and the others
     if it has none. Exit status 1 if there is none.
     """
+    from penstock.admin.state.reading import open_version
+    from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
+    from penstock.cli.state.texts import parse_hex
+
     with (
         open_job(job, config, assignments) as found,
-        reading_version(found, version, store, backend) as (opened, view),
+        restoring() as view,
+        open_version(found, store, version, backend=backend, watcher=view) as opened,
     ):
         keys, values = store_texts(opened.record, store, app)
         wanted = parse_hex(key) if as_hex else keys.parse(key)
@@ -113,9 +106,13 @@ def scan_entries(
 
     With --json one object a line: `key`, `value`, `task`; `keyHex`, `valueHex` for what has no text.
     """
+    from penstock.admin.state.reading import open_version
+    from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
+
     with (
         open_job(job, config, assignments) as found,
-        reading_version(found, version, store, backend) as (opened, view),
+        restoring() as view,
+        open_version(found, store, version, backend=backend, watcher=view) as opened,
     ):
         keys, values = store_texts(opened.record, store, app)
         start, end = _bounds(keys, prefix, from_key, to_key, as_hex=as_hex)
@@ -134,6 +131,8 @@ def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
     """Where the keys begin (inclusive) and end (exclusive): inside of the prefix and of both bounds."""
+    from penstock.cli.state.texts import parse_hex
+
     parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
     first = None if prefix is None else parse_prefix(prefix)
     start = None if from_key is None else parse(from_key)
@@ -153,6 +152,8 @@ def _entry_fields(entry: Entry, keys: Texts, values: Texts) -> dict[str, Any]:
 
 
 def _print_entries(title: str, entries: Iterator[Entry], limit: int, keys: Texts, values: Texts) -> None:
+    from penstock.cli.state.reading import say_more
+
     shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))
     print_table(title, ("key", "value", "task"), shown, right="task")
     if next(entries, None) is not None:

@@ -1,52 +1,26 @@
-"""What the commands that read a job's state share: restoring to scratch with progress, stores, and their serdes."""
+"""What the commands that read a job's state share: showing what is restored, and the texts of a store."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import orjson
-import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from penstock.admin.jobs import FoundJob
-from penstock.admin.state.version import choose_version
-from penstock.checkpoint.log import CheckpointLog
+from penstock.admin.state.reading import Watcher
+from penstock.admin.state.serdes import store_serdes
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import stderr_console
-from penstock.cli.state.texts import Texts, serde_names
-from penstock.errors import ConfigError
+from penstock.cli.state.texts import Texts
 from penstock.wording import size_text
 
-if TYPE_CHECKING:
-    from penstock.state.reading.reader import StateReader
-    from penstock.state.reading.store_version import StoreVersion
 
-SHOWN = 20
-"""Rows of a table if no limit is given."""
-
-StoreName = Annotated[str, typer.Argument(metavar="STORE", help="The store.", show_default=False)]
-BackendName = Annotated[
-    str | None,
-    typer.Option("--backend", metavar="NAME", help="Restore from this backend; the first that can, if none is named."),
-]
-AppReference = Annotated[
-    str | None,
-    typer.Option("--app", metavar="APP", help="Take serdes of your own from `module:object` or `file.py:object`."),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit", min=0, help=f"At most so many; {SHOWN} in a table, all as JSON, if not given.", show_default=False
-    ),
-]
-AsHex = Annotated[bool, typer.Option("--hex", help="Keys are given as the hex of their bytes.")]
-
-
-class RestoreView:
+class RestoreView(Watcher):
     """Shows which backend of which store was restored, and how many bytes were read; nothing without a terminal."""
 
     def __init__(self) -> None:
@@ -64,7 +38,8 @@ class RestoreView:
         self._bytes += count
         self._show()
 
-    def __call__(self, store: str, backend: str, task: int) -> None:
+    def restored(self, store: str, backend: str, task: int) -> None:
+        """A task of a store was restored from a backend."""
         self._last = f": {store} from {backend}, task {task} done"
         self._show()
 
@@ -79,35 +54,13 @@ class RestoreView:
 
 
 @contextmanager
-def reading(found: FoundJob) -> Iterator[tuple[StateReader, RestoreView]]:
-    """A reader of the job's state, and what shows its progress."""
-    from penstock.state.reading.reader import StateReader
-    from penstock.system.registry import open_systems
-
-    systems = open_systems(found.config)
+def restoring() -> Iterator[RestoreView]:
+    """Shows what is restored, until the end or until it is stopped."""
     view = RestoreView()
     try:
-        with StateReader(found.config, found.paths, found.objects, systems, view.read) as reader:
-            yield reader, view
+        yield view
     finally:
         view.stop()
-
-
-@contextmanager
-def reading_version(
-    found: FoundJob, version: str, store: str, backend: str | None
-) -> Iterator[tuple[StoreVersion, RestoreView]]:
-    """A store as of a version, nothing restored yet.
-
-    Raises:
-        ConfigError, NotFoundError, CorruptError: as `choose_version` and StoreVersion.
-    """
-    from penstock.state.reading.store_version import StoreVersion
-
-    log = CheckpointLog(found.objects, found.paths)
-    record = choose_version(log, found, version)
-    with reading(found) as (reader, view), StoreVersion(reader, log, record, store, backend, view) as opened:
-        yield opened, view
 
 
 def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[Texts, Texts]:
@@ -117,24 +70,9 @@ def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[
         NotFoundError: the checkpoint has no such store, or the application's file is not there.
         ConfigError: the application cannot be loaded, or has not this store with these serdes.
     """
-    from penstock.state.reading.reader import check_store
-
-    check_store(record, store)
-    key, value = serde_names(record.stores[store])
-    if app is None:
-        return Texts("key", key), Texts("value", value)
-    from penstock.cli.shared.application import load_application
-
-    specs = {spec.name: spec for spec in load_application(app).app.graph().stores}
-    if store not in specs:
-        raise ConfigError(f"`{app}` declares no store `{store}`; it has: {', '.join(specs) or 'none'}")
-    own = specs[store]
-    if (own.key_serde.name, own.value_serde.name) != (key, value):
-        raise ConfigError(
-            f"store `{store}` was written with the serdes `{key}` and `{value}` (checkpoint {record.id}); `{app}` "
-            f"declares `{own.key_serde.name}` and `{own.value_serde.name}`"
-        )
-    return Texts("key", key, own.key_serde), Texts("value", value, own.value_serde)
+    loaded = None if app is None else load_application(app).app
+    found = store_serdes(record, store, loaded, app)
+    return Texts("key", found.key_name, found.key), Texts("value", found.value_name, found.value)
 
 
 def print_line(fields: Mapping[str, Any]) -> None:

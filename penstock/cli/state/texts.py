@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec.json
 import orjson
 
+from penstock.admin.state.serdes import serde_of
 from penstock.api.serdes import (
     Bytes,
     Double,
@@ -21,9 +22,6 @@ from penstock.api.serdes import (
     Json,
     JsonKey,
     Long,
-    SamzaDouble,
-    SamzaInteger,
-    SamzaLong,
     Serde,
     String,
     Tuple,
@@ -36,20 +34,6 @@ from penstock.wording import size_text
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)
 _DOUBLE = (Double, OrderedDouble)
-_BUILT_IN: Mapping[str, Serde[Any]] = {
-    serde.name: serde
-    for serde in (
-        Bytes(),
-        String(),
-        OrderedInteger(),
-        OrderedLong(),
-        OrderedDouble(),
-        SamzaInteger(),
-        SamzaLong(),
-        SamzaDouble(),
-        JsonKey(),
-    )
-}
 _SHOWN = 60
 """Characters of a key or value in a table."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -65,7 +49,7 @@ class Texts:
         self.trouble: str | None = None
         self._what = what
         self._name = name
-        self._serde = serde or _built_in(name)
+        self._serde = serde or serde_of(name)
         if self._serde is None:
             self.trouble = (
                 f"the {what} serde `{name}` is not one of Penstock's, so every {what} is shown as hex; "
@@ -154,33 +138,6 @@ def parse_hex(text: str) -> bytes:
         return bytes.fromhex(text.removeprefix("0x"))
     except ValueError as error:
         raise ConfigError(f"`{text}` is not hex: {error}") from error
-
-
-def serde_names(layout: str) -> tuple[str, str]:
-    """The names of the key and the value serde in a checkpoint's `operators key-serde value-serde`."""
-    parts = layout.split(" ")
-    return (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
-
-
-def _built_in(name: str) -> Serde[Any] | None:
-    """The serde of a name that a checkpoint has, if it is one of Penstock's."""
-    if not (name.startswith("tuple(") and name.endswith(")")):
-        return _BUILT_IN.get(name)
-    fields = [_built_in(field) for field in _split(name[len("tuple(") : -1])]
-    known = [field for field in fields if field is not None and field.ordered]
-    return Tuple(*known) if len(known) == len(fields) else None
-
-
-def _split(names: str) -> list[str]:
-    """The names between the commas, those inside of brackets left alone."""
-    parts, depth = [""], 0
-    for character in names:
-        depth += (character == "(") - (character == ")")
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
 
 
 def _plain(value: object) -> object:

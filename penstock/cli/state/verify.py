@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.admin.jobs import open_job
-from penstock.admin.state.version import Version, choose_version
-from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_json, print_table
-from penstock.cli.state.reading import reading
-from penstock.errors import NotFoundError
+from penstock.cli.state.options import Version
 from penstock.wording import size_text
 
 if TYPE_CHECKING:
-    from penstock.state.reading.verify import StoreVerdict
+    from penstock.admin.state.reading import StateVerdict
 
 
 def verify_state(
@@ -33,27 +29,22 @@ def verify_state(
 
     Exit status 1 if a backend cannot be restored or two of one store differ: it is not safe to switch to it.
     """
-    from penstock.state.reading.verify import verify
+    from penstock.admin.state.reading import verify
+    from penstock.cli.state.reading import restoring
 
-    with open_job(job, config, assignments) as found:
-        record = choose_version(CheckpointLog(found.objects, found.paths), found, version)
-        unknown = [name for name in store or () if name not in record.stores]
-        if unknown:
-            known = ", ".join(record.stores) or "none"
-            raise NotFoundError(f"checkpoint {record.id} has no store `{unknown[0]}`; it has: {known}")
-        with reading(found) as (reader, said):
-            verdicts = verify(reader, record, store or sorted(record.stores), said)
+    with open_job(job, config, assignments) as found, restoring() as view:
+        verdict = verify(found, version, store or (), watcher=view)
     if as_json:
-        print_json({"checkpoint": str(record.id), "stores": verdicts})
+        print_json(verdict)
     else:
-        _show(record, verdicts)
-    if not all(verdict.agrees for verdict in verdicts):
+        _show(verdict)
+    if not verdict.agrees:
         raise typer.Exit(1)
 
 
-def _show(record: CheckpointRecord, verdicts: list[StoreVerdict]) -> None:
+def _show(found: StateVerdict) -> None:
     rows = []
-    for verdict in verdicts:
+    for verdict in found.stores:
         for backend in verdict.backends:
             digest = backend.digest
             rows.append(
@@ -67,7 +58,7 @@ def _show(record: CheckpointRecord, verdicts: list[StoreVerdict]) -> None:
                 )
             )
     columns = ("store", "backend", "entries", "size", "digest", "verdict")
-    print_table(f"State of checkpoint {record.id}", columns, rows, right="entries size", first_to_go="digest")
-    for verdict in verdicts:
+    print_table(f"State of checkpoint {found.checkpoint}", columns, rows, right="entries size", first_to_go="digest")
+    for verdict in found.stores:
         if not verdict.agrees:
             say(f"store `{verdict.store}`: its backends do not all hold the same: it is not safe to switch")

@@ -6,11 +6,10 @@ import time
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from penstock.admin.stream.names import FoundStream
 from penstock.admin.stream.publish import Published, PublishOptions, publish
-from penstock.api.ssp import SystemStream
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import stderr_console
-from penstock.system.base import System
 from penstock.wording import counted, size_text
 
 _LOG_EVERY_S = 5.0
@@ -27,35 +26,35 @@ class _Rate:
         return f"{counted(messages, 'message')}, {size_text(size)}, {rate:,.0f}/s"
 
 
-def publish_with_progress(system: System, stream: SystemStream, file: str, options: PublishOptions) -> str:
+def publish_with_progress(found: FoundStream, file: str, options: PublishOptions) -> str:
     """Publish the file, telling the progress to standard error; returns the sentence that says what was done."""
     rate = _Rate()
     console = stderr_console()
     if console.is_terminal:
-        done = _on_terminal(system, stream, file, options, rate)
+        done = _on_terminal(found, file, options, rate)
     else:
-        done = _with_log_lines(system, stream, file, options, rate)
-    return f"published to `{stream}`: {rate.text(done.messages, done.bytes)}"
+        done = _with_log_lines(found, file, options, rate)
+    return f"published to `{found.stream}`: {rate.text(done.messages, done.bytes)}"
 
 
-def _on_terminal(system: System, stream: SystemStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
+def _on_terminal(found: FoundStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True) as bar:
-        shown = bar.add_task(f"publishing to {stream}")
+        shown = bar.add_task(f"publishing to {found.stream}")
 
         def progress(messages: int, size: int) -> None:
-            bar.update(shown, description=f"publishing to {stream}: {rate.text(messages, size)}")
+            bar.update(shown, description=f"publishing to {found.stream}: {rate.text(messages, size)}")
 
-        return publish(system, stream.stream, file, options, progress)
+        return publish(found.system, found.stream.stream, file, options, progress)
 
 
-def _with_log_lines(system: System, stream: SystemStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
+def _with_log_lines(found: FoundStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
     told = time.monotonic()
 
     def progress(messages: int, size: int) -> None:
         nonlocal told
         if time.monotonic() - told >= _LOG_EVERY_S:
             told = time.monotonic()
-            say(f"publishing to {stream}: {rate.text(messages, size)}")
+            say(f"publishing to {found.stream}: {rate.text(messages, size)}")
 
-    return publish(system, stream.stream, file, options, progress)
+    return publish(found.system, found.stream.stream, file, options, progress)

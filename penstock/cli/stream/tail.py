@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-import time
 import unicodedata
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.admin.stream.names import open_stream
+from penstock.admin.stream.tail import Message, StreamTail
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.stream.names import StreamName, no_stream, open_stream
-from penstock.errors import NotFoundError
-from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemReader
-from penstock.wording import counted, utc_text
+from penstock.cli.stream.options import StreamName
+from penstock.wording import utc_text
 
-_LAST = 10
-_CHUNK = 1000
-_POLL_S = 0.2
 _PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message and where it lies."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
 
 
 def tail(
@@ -63,8 +42,7 @@ def tail(
     With --from-beginning and -n it ends after so many messages, also if it follows; otherwise -n is about what is
     there already.
     """
-    system, stream = open_stream(name, config, assignments)
-    found = StreamTail(system, stream, partition)
+    found = StreamTail(open_stream(name, config, assignments), partition, sys.stdout.flush)
     try:
         show = _json_line if as_json else _text_line
         for message in found.messages(from_beginning=from_beginning, count=count, follow=follow):
@@ -75,80 +53,6 @@ def tail(
     finally:
         sys.stdout.flush()
         found.close()
-
-
-class StreamTail:
-    """Reads the end of a stream, or all of it, and what is appended meanwhile. Used by one thread."""
-
-    def __init__(self, system: System, stream: SystemStream, partition: int | None) -> None:
-        self._stream = stream
-        self._partition = partition
-        self._admin = system.admin()
-        self._reader: SystemReader = system.reader()
-        self._dense = system.dense_offsets
-
-    def messages(self, *, from_beginning: bool, count: int | None, follow: bool) -> Iterator[Message]:
-        """The messages that are there, and with `follow` those that come, without an end.
-
-        Raises:
-            NotFoundError: there is no such stream or partition.
-        """
-        ends = self._ends()
-        if from_beginning:
-            begun = self._from({number: end.oldest for number, end in ends.items()}, ends, follow=follow)
-            yield from islice(begun, count)
-            return
-        wanted = _LAST if count is None else count
-        starts = {
-            number: max(end.oldest, end.upcoming - wanted) if self._dense else end.oldest
-            for number, end in ends.items()
-        }
-        yield from deque(self._merged(starts, ends), maxlen=wanted)
-        if follow:
-            yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._reader.close()
-        self._admin.close()
-
-    def _from(
-        self, starts: Mapping[int, int], ends: Mapping[int, PartitionOffsets], *, follow: bool
-    ) -> Iterator[Message]:
-        yield from self._merged(starts, ends)
-        while follow:
-            sys.stdout.flush()
-            starts, ends = {number: end.upcoming for number, end in ends.items()}, self._ends()
-            if all(ends[number].upcoming == start for number, start in starts.items()):
-                time.sleep(_POLL_S)
-            else:
-                yield from self._merged(starts, ends)
-
-    def _ends(self) -> dict[int, PartitionOffsets]:
-        try:
-            ends = self._admin.offsets(self._stream.stream)
-        except NotFoundError:
-            raise no_stream(self._stream) from None
-        if self._partition is None:
-            return ends
-        if self._partition not in ends:
-            raise NotFoundError(
-                f"stream `{self._stream}` has no partition {self._partition}: it has "
-                f"{counted(len(ends), 'partition')}, numbered from 0"
-            )
-        return {self._partition: ends[self._partition]}
-
-    def _merged(self, starts: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> Iterator[Message]:
-        parts = (self._read(number, start, ends[number].upcoming) for number, start in starts.items())
-        return heapq.merge(*parts, key=lambda message: message.timestamp)
-
-    def _read(self, partition: int, start: int, end: int) -> Iterator[Message]:
-        ssp = SystemStreamPartition(self._stream.system, self._stream.stream, partition)
-        return _messages(partition, self._reader.read(OffsetRange(ssp, start, end), _CHUNK))
-
-
-def _messages(partition: int, chunks: Iterable[list[RawMessage]]) -> Iterator[Message]:
-    return (Message(partition, *raw) for chunk in chunks for raw in chunk)
 
 
 def printable(data: bytes) -> str | None:

@@ -1,0 +1,111 @@
+"""A checkpoint that is planned, looked at, and then written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.edit import Content, OffsetChange
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PositionFacts:
+    """A changed position, as it is shown."""
+
+    task: int
+    stream: str
+    partition: int
+    old_next: int | None
+    new_next: int
+
+    @classmethod
+    def of(cls, change: OffsetChange) -> PositionFacts:
+        """The facts of a change."""
+        return cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCheckpoint:
+    """What was done. Without a `checkpoint` nothing was to be changed, and nothing was written. `origin` is the one it
+    was made from; `markers` says of how many tasks there is one, by backend and store."""
+
+    job: str
+    origin: str | None
+    checkpoint: str | None
+    changes: tuple[PositionFacts, ...]
+    markers: Mapping[str, Mapping[str, int]]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChange:
+    """A checkpoint to be made, by `plan_offsets` or `plan_import`; `write_checkpoint` makes it.
+
+    It has `content`, and for the rest what `base` says. `before` is what holds now. `changes` are the positions that
+    move; `notes` and `warnings` are sentences for people.
+    """
+
+    job: FoundJob = field(repr=False)
+    command: str
+    base: CheckpointRecord = field(repr=False)
+    before: Content | None = field(repr=False)
+    content: Content = field(repr=False)
+    seen: LogView = field(repr=False)
+    """The log that the change was planned on."""
+    log: CheckpointLog = field(repr=False)
+    changes: tuple[OffsetChange, ...]
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything would change."""
+        return self.content != self.before
+
+    @property
+    def moves_markers(self) -> bool:
+        """Whether the state is another one afterwards."""
+        return self.before is None or self.before.markers != self.content.markers
+
+    @property
+    def markers(self) -> dict[str, dict[str, int]]:
+        """By backend and store: how many tasks have a marker afterwards."""
+        return _marker_counts(self.content)
+
+
+def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
+    """Write a planned checkpoint, under a claim of the job. Nothing is written if nothing would change.
+
+    Raises:
+        LeaseHeldError: the job runs.
+        IncompatibleError: somebody wrote a checkpoint since, or no start would begin with this one.
+        FencedError: another driver took the job over meanwhile.
+        PenstockError: the store failed, and whether the record is in the log is not known.
+    """
+    record = None
+    if change.is_needed:
+        record = append_successor(change.job, change.log, change.seen, change.base, change.content, change.command)
+    return WrittenCheckpoint(
+        job=change.job.paths.root,
+        origin=None if change.before is None else str(change.base.id),
+        checkpoint=None if record is None else str(record.id),
+        changes=tuple(PositionFacts.of(each) for each in change.changes),
+        markers=change.markers,
+        notes=change.notes,
+        warnings=change.warnings,
+    )
+
+
+def _marker_counts(content: Content) -> dict[str, dict[str, int]]:
+    counts = Counter((name, store) for task in content.markers.values() for name, own in task.items() for store in own)
+    found: dict[str, dict[str, int]] = {}
+    for (name, store), count in sorted(counts.items()):
+        found.setdefault(name, {})[store] = count
+    return found

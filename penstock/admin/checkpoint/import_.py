@@ -1,0 +1,68 @@
+"""Making a checkpoint from messages of Samza's checkpoint topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from penstock.admin.checkpoint.change import CheckpointChange
+from penstock.admin.checkpoint.target import ImportTarget, find_target
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.adopt import Target, adopt
+from penstock.checkpoint.edit import offset_changes, refuse_outside
+from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+
+
+def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
+    """Plan a checkpoint from messages of Samza's checkpoint topic: the inverse of `export_checkpoint`. Nothing is
+    written.
+
+    Args:
+        job: the job, which must be stopped when the change is written; opened with its application, if it has no
+            checkpoint yet.
+        lines: texts of `{"key": ..., "value": ...}`.
+
+    Raises:
+        ConfigError: the job has no checkpoint and was opened without its application.
+        CorruptError: a line cannot be read.
+        IncompatibleError: the messages do not fit the job.
+    """
+    log = CheckpointLog(job.objects, job.paths)
+    view = log.read()
+    target = find_target(job, view)
+    samza = read_samza(lines, job.config.task.checkpoint_read_versions, target.changelogs)
+    return _change(job, log, view, target, samza)
+
+
+def _change(
+    job: FoundJob, log: CheckpointLog, view: LogView, whole: ImportTarget, samza: SamzaCheckpoint
+) -> CheckpointChange:
+    target, new_stores = whole.covering(samza)
+    adopted = adopt(samza, Target(target.inputs, target.base.stores), target.ends.ends, target.unusable(samza))
+    old = {} if target.before is None else target.before.next_offsets
+    changes = offset_changes(old, adopted.content.next_offsets)
+    refuse_outside(changes, target.ends.ends, target.ends.unknown)
+    return CheckpointChange(
+        job,
+        "import",
+        target.base,
+        target.before,
+        adopted.content,
+        view,
+        log,
+        changes,
+        notes=(*samza.notes, *adopted.notes, *new_stores),
+        warnings=(*target.ends.warnings(), *_foreign(view, target, samza)),
+    )
+
+
+def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Iterator[str]:
+    """Markers name what is in the folder of the job that made them, by names that another job's may have too."""
+    known = {record.id for record in view.checkpoints}
+    ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
+    if target.before is not None and ids and not target.finds_everywhere(samza):
+        yield (
+            f"checkpoint {ids[-1]} of the file is not in the log of this job: its state can be restored only if it "
+            "was this very job's and is still there. `penstock state verify` tells, before the job is started"
+        )

@@ -1,0 +1,77 @@
+"""Setting the positions of a stopped job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.admin.checkpoint.change import CheckpointChange
+from penstock.admin.checkpoint.ends import changelogs, stream_ends
+from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import (
+    Content,
+    OffsetChange,
+    OffsetKey,
+    choose_origin,
+    content_of,
+    offset_changes,
+    refuse_outside,
+    with_offsets,
+)
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import NotFoundError
+
+
+def plan_offsets(
+    job: FoundJob,
+    offsets: Mapping[OffsetKey, int] | Mapping[SystemStreamPartition, int],
+    from_checkpoint: str | None = None,
+) -> CheckpointChange:
+    """Plan a checkpoint that is as the last one, except for these positions. Nothing is written.
+
+    The state is not moved with the input; the change's `warnings` say what that means.
+
+    Args:
+        job: the job, which must be stopped when the change is written.
+        offsets: the NEXT offset to read (Samza's checkpoints hold the last one processed), by partition; an
+            `OffsetKey` names one task's position. Partitions that are not named stay where they are.
+        from_checkpoint: the id of the checkpoint to begin with; the last one, if None.
+
+    Raises:
+        NotFoundError: the job has no checkpoint, none of that id, or does not read a partition.
+        IncompatibleError: an offset is outside of its partition.
+        CorruptError: the log is damaged where it is needed.
+    """
+    log = CheckpointLog(job.objects, job.paths)
+    view = log.read()
+    base = choose_origin(view, from_checkpoint, job.config.task)
+    if base is None:
+        raise NotFoundError(f"job `{job.paths.root}` has no checkpoint yet, so it reads from nowhere yet")
+    wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
+    before = content_of(base, lambda task: changelogs(job.config, base, task))
+    content = Content(with_offsets(base, wanted), before.markers)
+    changes = offset_changes(before.next_offsets, content.next_offsets)
+    asked = stream_ends(job.config, {change.ssp.system_stream for change in changes})
+    refuse_outside(changes, asked.ends, asked.unknown)
+    warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
+    return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)
+
+
+def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[str]:
+    if latest is not None and latest.id != base.id:
+        yield (
+            f"checkpoint {base.id} is not the last one, which is {latest.id}: the state, and the positions that the "
+            "file does not name, go back to it as well"
+        )
+
+
+def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
+    """The state was built from the old positions."""
+    if not base.stores or not changes:
+        return
+    stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+    moves = [change.new - change.old for change in changes if change.old is not None]
+    twice = "messages that are read once more count twice in it" if min(moves) < 0 else ""
+    never = "messages that are skipped never come into it" if max(moves) > 0 else ""
+    yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"

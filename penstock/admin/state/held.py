@@ -1,0 +1,95 @@
+"""What the backends of a job hold. Reads the checkpoint log and lists objects; no state is read."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.version import choose_version
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.model import JobConfig
+from penstock.state.backends.roots import BackendRoots
+from penstock.state.reading.inventory import StoredObjects, marker_text, stored_objects
+
+
+@dataclass(frozen=True, slots=True)
+class TaskVersion:
+    """What one backend holds of one task's store: its marker, and that for people."""
+
+    task: int
+    version: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldVersion:
+    """What one backend holds of a store for a checkpoint; None, and no tasks, if no backend has a marker of it. A task
+    whose base is still being made is not among `versions`."""
+
+    checkpoint: str
+    batch: int
+    store: str
+    backend: str | None
+    tasks: int
+    versions: tuple[TaskVersion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """The versions of every store, oldest first, and the objects that all of them together have under the job root and
+    the roots of backends."""
+
+    job: str
+    root: str
+    versions: tuple[HeldVersion, ...]
+    objects: tuple[StoredObjects, ...]
+    damaged: bool
+    """Whether the checkpoint log is damaged, and this may not be all."""
+
+
+def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
+    """What the backends of each store hold for every retained checkpoint. Nothing is restored.
+
+    Args:
+        found: the job.
+        version: one of them only: a checkpoint's id, the number of its batch, `latest` or `latest-N`.
+
+    Raises:
+        ConfigError, NotFoundError: no retained checkpoint has this name.
+        CorruptError: a task's value does not decode.
+    """
+    log = CheckpointLog(found.objects, found.paths)
+    view = log.read("report")
+    records = view.restorable if version is None else [choose_version(log, found, version)]
+    stores = sorted({store for record in view.restorable for store in record.stores})
+    versions = tuple(held for record in records for held in held_versions(found.config, record))
+    backends = {held.backend for held in versions if held.backend is not None}
+    folders = {store: found.paths.store_folder(store) for store in stores}
+    with closing(BackendRoots(found.config, found.objects)) as roots:
+        places = [found.objects, *(objects for _, objects in roots.separate())]
+        stored = tuple(
+            each
+            for store, folder in folders.items()
+            for objects in places
+            for each in stored_objects(store, folder, objects.sizes(folder), backends)
+        )
+    return StateFacts(found.paths.root, found.config.job.root, versions, stored, bool(view.faults))
+
+
+def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:
+    """What the backends hold for one checkpoint, by store. Raises CorruptError if a task's value does not decode."""
+    found: dict[str, dict[str | None, list[TaskVersion]]] = {store: {} for store in sorted(record.stores)}
+    for task in range(record.task_count):
+        own = markers_of(record, task, config.changelog_partitions(record.stores, task))
+        for backend, stores in sorted(own.items()):
+            for store, marker in stores.items():
+                if store in found:
+                    found[store].setdefault(backend, []).append(TaskVersion(task, marker_text(backend, marker), marker))
+    return [
+        HeldVersion(str(record.id), record.batch, store, backend, record.task_count, tuple(versions))
+        for store, backends in found.items()
+        for backend, versions in (backends or {None: []}).items()
+    ]

@@ -1,0 +1,173 @@
+"""Filling a store with the state of a Spark Structured Streaming query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.admin.job.lease import refuse_running
+from penstock.admin.state.spark_entries import Progress, import_entries
+from penstock.admin.state.spark_target import StoreTarget, open_store_target
+from penstock.api.application import Application
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.metadata.open import open_store
+from penstock.state.spark.checkpoint import SparkCheckpoint
+from penstock.state.spark.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
+from penstock.state.spark.reader import SparkState, open_state
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFacts:
+    """What was imported. `left_out` counts entries the function returned None for; `entries` are by task."""
+
+    job: str
+    store: str
+    checkpoint: str
+    source: str
+    operator: int
+    spark_store: str
+    variable: str | None
+    batch: int
+    columns: tuple[MappedColumn, ...]
+    entries: tuple[int, ...]
+    left_out: int
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkImport:
+    """An import that is planned: what is read, what becomes of each column, and the store. `import_spark` does it."""
+
+    state: SparkState = field(repr=False)
+    mapping: EntryMapping = field(repr=False)
+    target: StoreTarget = field(repr=False)
+
+    @property
+    def columns(self) -> tuple[MappedColumn, ...]:
+        """What becomes of each column."""
+        return self.mapping.columns
+
+
+@contextmanager
+def plan_spark_import(
+    app: Application,
+    checkpoint: str,
+    store: str,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    operator: int | None = None,
+    spark_store: str = "default",
+    variable: str | None = None,
+    batch: int | None = None,
+    function: Callable[..., Any] | None = None,
+    raw: bool = False,
+    called: str | None = None,
+    function_called: str | None = None,
+) -> Iterator[SparkImport]:
+    """Look at a query's state and at the store that it is to fill. Nothing is written.
+
+    Args:
+        app: the application of the job.
+        checkpoint: the checkpointLocation of the Spark query: a folder, s3://, gs:// or az://.
+        store: the application's store.
+        file, assignments, overrides, called: as in `open_job`.
+        operator: the number of Spark's stateful operator; the only one, if None.
+        spark_store: Spark's state store.
+        variable: the state variable of a transformWithState.
+        batch: the state after this batch; after the last one that was committed, if None.
+        function: called with key and value as dicts of their columns; returns (key, value) for the store, or None to
+            leave the entry out. A third item is the key of the entry's messages.
+        raw: keys and values as Spark's own bytes.
+        function_called: what messages call the function.
+
+    Raises:
+        ConfigError, NotFoundError, IncompatibleError, CorruptError: one of the two sides cannot be opened.
+    """
+    with ExitStack() as stack:
+        opened = open_store_target(app, store, file, assignments, overrides=overrides, called=called)
+        target = stack.enter_context(opened)
+        files = open_store(checkpoint)
+        stack.callback(files.close)
+        query = SparkCheckpoint(files, checkpoint)
+        state = open_state(query, _operator(query, operator), spark_store, variable, batch)
+        if raw:
+            mapping = raw_mapping(state, target.spec)
+        elif function is not None:
+            mapping = function_mapping(state, target.spec, function, function_called or repr(function))
+        else:
+            mapping = plain_mapping(state, target.spec)
+        yield SparkImport(state, mapping, target)
+
+
+def import_spark(
+    planned: SparkImport,
+    *,
+    replace: bool = False,
+    confirm: Callable[[], None] = lambda: None,
+    progress: Progress = lambda partition, entries: None,
+) -> ImportFacts:
+    """Read every entry, give it to the task that owns its key, back all of them up, and write one checkpoint of the
+    job that has them. Until that checkpoint is written nothing has changed.
+
+    Args:
+        planned: what `plan_spark_import` gave.
+        replace: forget what the store holds now; without it, a store that holds entries is refused.
+        confirm: called after all checks and before anything is read or written. It raises to give up.
+        progress: called now and then with the partition that is read and the number of entries so far.
+
+    Raises:
+        IncompatibleError: a column cannot be mapped, or the store holds entries.
+        LeaseHeldError: the job runs.
+        NotFoundError, CorruptError: a file of Spark's is missing or damaged; named.
+    """
+    state, mapping, target = planned.state, planned.mapping, planned.target
+    _refuse_unmapped(mapping)
+    state.check()
+    refuse_running(target.found)
+    if not replace:
+        target.refuse_content()
+    confirm()
+    imported = import_entries(state, mapping, target, progress)
+    return ImportFacts(
+        job=target.found.paths.root,
+        store=target.spec.name,
+        checkpoint=str(imported.record.id),
+        source=state.checkpoint.url,
+        operator=state.operator.number,
+        spark_store=state.store.name,
+        variable=state.variable,
+        batch=state.batch,
+        columns=mapping.columns,
+        entries=imported.entries,
+        left_out=imported.left_out,
+        backends=target.backends,
+    )
+
+
+def _operator(query: SparkCheckpoint, wanted: int | None) -> int:
+    if wanted is not None:
+        return wanted
+    known = query.operators()
+    if len(known) == 1:
+        return known[0]
+    query.committed()
+    there = ", ".join(map(str, known)) or "none"
+    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with --operator")
+
+
+def _refuse_unmapped(mapping: EntryMapping) -> None:
+    """Raise IncompatibleError, with everything that is wrong, if there is no mapping."""
+    columns = [
+        f"column `{each.column}` of the {each.of} ({each.type}): {each.problem}"
+        for each in mapping.columns
+        if each.problem
+    ]
+    if problems := [*mapping.problems, *columns]:
+        raise IncompatibleError(
+            "; ".join(problems) + ". Name a function that maps the entries with --map; nothing was imported"
+        )

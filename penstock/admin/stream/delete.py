@@ -1,0 +1,88 @@
+"""Deleting a stream that no job needs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.admin.jobs import load_without_job, open_all_jobs
+from penstock.admin.stream.changelogs import is_restored_from
+from penstock.admin.stream.names import FoundStream
+from penstock.admin.stream.streams import DeletedStream, existing_stream
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import ConfigError
+from penstock.metadata.identity import known_uid
+from penstock.state.backends.changelog_stream.owner import owner_uid
+from penstock.wording import listed
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """Who still needs a stream: the jobs whose last checkpoint has a position in it, and the owner of a changelog. If
+    the owner's job is gone, `note` says so, and `readers` are also jobs whose state may be in the stream."""
+
+    readers: tuple[str, ...]
+    owner: str | None
+    note: str | None = None
+
+
+def refuse_used(found: FoundStream, use: StreamUse) -> None:
+    """Raise ConfigError, with who needs the stream, if anybody does."""
+    if use.readers or use.owner is not None:
+        raise ConfigError(_used(found.stream, list(use.readers), use.owner))
+
+
+def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
+    """Delete a stream and all its messages. Jobs that write to it, or are elsewhere, are not looked for.
+
+    Args:
+        found: the stream.
+        force: delete it although a job under `job.root` has a position in it, or it is the changelog of its store.
+
+    Raises:
+        NotFoundError: there is no such stream.
+        ConfigError: a job needs it. Nothing was deleted.
+    """
+    messages = existing_stream(found).messages
+    if not force:
+        refuse_used(found, stream_use(found))
+    with closing(found.system.admin()) as admin:
+        admin.delete_stream(found.stream.stream)
+    return DeletedStream(str(found.stream), deleted=True, messages=messages)
+
+
+def stream_use(found: FoundStream) -> StreamUse:
+    """Who under `job.root` still needs a stream. Raises NotFoundError if there is no such stream."""
+    stream, sources = found.stream, found.sources
+    with closing(found.system.admin()) as admin:
+        owner = admin.owner(stream.stream)
+    with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs:
+        latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
+        uids = {known_uid(job.objects, job.paths) for job in jobs}
+    records = [(name, record) for name, record in latest.items() if record is not None]
+    readers = [
+        name
+        for name, record in records
+        if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    ]
+    uid = None if owner is None else owner_uid(owner)
+    if uid is None or uid in uids:
+        return StreamUse(tuple(readers), owner)
+    root = load_without_job(sources.file, sources.assignments, sources.overrides).job.root
+    note = f"`{stream}` is the changelog of {owner}, which is gone: no job in job.root {root} has this uid"
+    copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
+    return StreamUse((*readers, *copies), None, note)
+
+
+def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
+    uses = []
+    if readers:
+        uses.append(f"is read by {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}")
+    if owner is not None:
+        uses.append(f"is the changelog of {owner}")
+    first = "the job" if len(readers) < 2 else "the jobs"
+    return (
+        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} can "
+        "then not continue"
+    )

@@ -1,0 +1,68 @@
+"""Finding a stream by the name a person gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.admin.jobs import load_without_job
+from penstock.api.ssp import SystemStream
+from penstock.config.model import DEFAULT_SYSTEM
+from penstock.errors import ConfigError, NotFoundError
+from penstock.system.base import System
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSources:
+    """Where a configuration comes from. The fields are the arguments of `open_job`."""
+
+    file: str | Path | None = None
+    assignments: Sequence[str] | None = None
+    overrides: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStream:
+    """A stream's full name and its system. The stream need not exist."""
+
+    stream: SystemStream
+    system: System = field(repr=False)
+    sources: ConfigSources = field(repr=False)
+
+
+def no_stream(stream: SystemStream) -> NotFoundError:
+    """The error where a command is about a stream that should be there, so that creating it is no advice."""
+    return NotFoundError(
+        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` shows those that do"
+    )
+
+
+def open_stream(
+    name: str,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+) -> FoundStream:
+    """Find the system of a stream, which need not exist.
+
+    Args:
+        name: `system.stream`, or a name without a dot for a stream of `local`.
+        file, assignments, overrides: as in `open_job`.
+
+    Raises:
+        ConfigError: there is no such system.
+    """
+    config = load_without_job(file, assignments, overrides)
+    stream = SystemStream.parse(name if "." in name else f"{DEFAULT_SYSTEM}.{name}")
+    try:
+        system = open_system(config.system(stream.system))
+    except ConfigError as error:
+        if stream.system in config.system_names:
+            raise
+        raise ConfigError(
+            f"{error}. If `{name}` is the name of a local stream, write `{DEFAULT_SYSTEM}.{name}`"
+        ) from None
+    return FoundStream(stream, system, ConfigSources(file, assignments, overrides))

@@ -1,0 +1,157 @@
+"""Looking at streams, creating, limiting and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.admin.jobs import load_without_job
+from penstock.admin.stream.names import FoundStream, no_stream
+from penstock.api.retention import StreamRetention
+from penstock.config.model import DEFAULT_SYSTEM
+from penstock.errors import NotFoundError
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """The ends of a partition."""
+
+    partition: int
+    oldest: int
+    newest: int | None
+    upcoming: int
+    messages: int | None
+    """None where offsets have gaps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """A stream as `describe` shows it."""
+
+    stream: str
+    partition_count: int
+    messages: int | None
+    retention_ms: int | None
+    retention_bytes: int | None
+    partitions: tuple[PartitionFacts, ...]
+
+    @property
+    def retention(self) -> StreamRetention:
+        """How long the stream keeps its messages."""
+        return StreamRetention(self.retention_ms, self.retention_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """A stream of a system. `owner` alone writes it: the changelog of a store has one."""
+
+    stream: str
+    partitions: int
+    messages: int | None
+    owner: str | None
+    retention_ms: int | None
+    retention_bytes: int | None
+
+    @property
+    def retention(self) -> StreamRetention:
+        """How long the stream keeps its messages."""
+        return StreamRetention(self.retention_ms, self.retention_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedStream:
+    """A stream that was deleted, and how many messages it had."""
+
+    stream: str
+    deleted: bool
+    messages: int | None
+
+
+def streams(
+    system: str = DEFAULT_SYSTEM,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+) -> list[ListedStream]:
+    """The streams of a system.
+
+    Args:
+        system: the name of the system.
+        file, assignments, overrides: as in `open_job`.
+    """
+    opened = open_system(load_without_job(file, assignments, overrides).system(system))
+    admin, found = opened.admin(), []
+    try:
+        for name in admin.streams():
+            try:
+                ends, owner, retention = admin.offsets(name), admin.owner(name), admin.retention(name)
+            except NotFoundError:
+                continue  # deleted meanwhile
+            messages = opened.messages_in(ends.values())
+            age, size = retention.max_age_ms, retention.max_bytes
+            found.append(ListedStream(f"{system}.{name}", len(ends), messages, owner, age, size))
+    finally:
+        admin.close()
+    return found
+
+
+def describe_stream(found: FoundStream) -> StreamFacts:
+    """The partitions of a stream and the offsets they hold. Raises NotFoundError if there is none."""
+    with closing(found.system.admin()) as admin:
+        ends = admin.offsets(found.stream.stream)
+        retention = admin.retention(found.stream.stream)
+    partitions = tuple(
+        PartitionFacts(number, end.oldest, end.newest, end.upcoming, found.system.messages_in([end]))
+        for number, end in sorted(ends.items())
+    )
+    messages = found.system.messages_in(ends.values())
+    age, size = retention.max_age_ms, retention.max_bytes
+    return StreamFacts(str(found.stream), len(partitions), messages, age, size, partitions)
+
+
+def create_stream(found: FoundStream, partitions: int, retention: StreamRetention | None = None) -> bool:
+    """Create a stream; returns whether it was created now. Nothing happens if it is there with as many partitions.
+
+    Args:
+        found: the stream.
+        partitions: how many partitions.
+        retention: how long it keeps its messages. A stream that is there must have exactly these limits.
+
+    Raises:
+        IncompatibleError: it is there with another number of partitions, or another retention.
+    """
+    with closing(found.system.admin()) as admin:
+        return admin.create_stream(found.stream.stream, partitions, retention)
+
+
+def stream_retention(found: FoundStream) -> StreamRetention:
+    """How long a stream keeps its messages. Raises NotFoundError if there is none."""
+    with closing(found.system.admin()) as admin:
+        return admin.retention(found.stream.stream)
+
+
+def set_retention(found: FoundStream, retention: StreamRetention) -> int:
+    """Change how long a stream keeps its messages; returns how many were deleted now. A job that has not read one of
+    them ends with an error.
+
+    Raises:
+        NotFoundError: there is no such stream.
+    """
+    with closing(found.system.admin()) as admin:
+        return admin.set_retention(found.stream.stream, retention)
+
+
+def existing_stream(found: FoundStream) -> StreamFacts:
+    """As `describe_stream`, where the stream should be there: if there is none, the error does not advise to create it.
+
+    Raises:
+        NotFoundError: there is no such stream.
+    """
+    try:
+        return describe_stream(found)
+    except NotFoundError:
+        raise no_stream(found.stream) from None
