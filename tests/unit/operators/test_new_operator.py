@@ -16,6 +16,7 @@ from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
 from penstock.runtime.operators.table import OPERATORS
+from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner
 
 
@@ -52,6 +53,7 @@ class _TotalsNode(Node):
 
     def _fire(self, key: str, total: int) -> None:
         self._store.delete(key)
+        self._store.get("never put")
         self._downstream.push(key, total)
         if total == 13:
             raise ValueError("thirteen")
@@ -161,6 +163,38 @@ def test_a_firing_that_fails_goes_to_the_dead_letters() -> None:
         "reason": "ValueError: thirteen",
     }
     assert (letter.key, letter.timestamp, runner.dead_letters) == (b"k2", 2, 1)
+
+
+class BrokenEngine(MemoryEngine):
+    """Cannot be read at one place."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def get(self, key: bytes) -> bytes | None:
+        if self.broken == "the firing" and key == b"never put":
+            raise OSError("damaged")
+        return super().get(key)
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self.broken == "what is due":
+            raise OSError("damaged")
+        return super().scan(start, end)
+
+
+@pytest.mark.parametrize("broken", ["the firing", "what is due"])
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_an_engine_that_fails_is_no_dead_letter(dead_letter: str | None, broken: str) -> None:
+    """The task has to be restored."""
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1]])
+    task = runner._instances[0]
+    task._engines["sums"] = BrokenEngine(broken)
+    with pytest.raises(ps.PenstockError, match="task 0: store `sums` cannot be read: OSError: damaged"):
+        runner.run()
+    assert (runner.dead_letters, runner.output("m.out")) == (0, [])
 
 
 @pytest.mark.parametrize("apart", [False, True])
