@@ -148,7 +148,7 @@ class Position:
         """The iterator over a column while an operator is run over it: how far it is, it knows itself."""
 
     def progress(self) -> object:
-        """Something that is another one as soon as a message more was processed. May be called from any thread."""
+        """A value that changes whenever another message has been processed. May be called from any thread."""
         elements = self.elements
         left = 0 if elements is None else elements.__length_hint__()  # type: ignore[attr-defined]
         return (id(self.page), self.row, id(elements), left)

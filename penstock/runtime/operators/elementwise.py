@@ -13,6 +13,7 @@ from penstock.runtime.context import Position, failure_in
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 F = TypeVar("F", bound=FunctionSpec)
+Step: TypeAlias = Callable[[Columns], Columns]
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
 """Takes the key and the value of one message, and the function's result."""
 
@@ -41,12 +42,12 @@ class Elementwise(Operator[F]):
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         position = surroundings.position
-        return Node(self._accept(downstream.accept, position), self._push(downstream.push, position))
+        return _Chain(self._step(position), downstream, self._push(downstream.push, position))
 
-    def _accept(self, downstream: Accept, position: Position) -> Accept:
+    def _step(self, position: Position) -> Step:
         op_id, results_of, apply, whole = self.spec.id, self.results, self.apply, self.spec.envelope
 
-        def accept(columns: Columns) -> None:
+        def step(columns: Columns) -> Columns:
             elements = position.elements = iter(_envelopes(columns, position) if whole else columns.values)
             try:
                 results = results_of(elements)
@@ -55,11 +56,9 @@ class Elementwise(Operator[F]):
                 raise failure_in(op_id, error) from error
             finally:
                 position.elements = None
-            columns = apply(columns, results)
-            if columns.rows:
-                downstream(columns)
+            return apply(columns, results)
 
-        return accept
+        return step
 
     def _push(self, downstream: Push, position: Position) -> Push:
         op_id, call, deliver, whole = self.spec.id, self.call, self.deliver(downstream), self.spec.envelope
@@ -81,6 +80,23 @@ class Elementwise(Operator[F]):
                 return call(given)
 
         return replace(self.spec, function=function)
+
+
+class _Chain(Node):
+    """Such operators one after the other. A loop over them keeps no columns but the last."""
+
+    def __init__(self, step: Step, downstream: Target, push: Push) -> None:
+        after = downstream if isinstance(downstream, _Chain) else None
+        self.steps: tuple[Step, ...] = (step, *(after.steps if after else ()))
+        self.end: Accept = after.end if after else downstream.accept
+        super().__init__(self._run, push)
+
+    def _run(self, columns: Columns) -> None:
+        for step in self.steps:
+            columns = step(columns)
+            if not columns.rows:
+                return
+        self.end(columns)
 
 
 def _envelopes(columns: Columns, position: Position) -> list[Any]:

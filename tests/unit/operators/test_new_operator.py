@@ -219,3 +219,44 @@ def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str |
     assert orjson.loads(letter.value)["operator"] == "picky"
     assert [m.value for m in runner.output("m.out")] == [1]
     assert runner.store("sums") == ({} if apart else {"k2": 2})
+
+
+class SidesSpec(OperatorSpec):
+    """Says which of its streams each message is from."""
+
+
+class Sides(Operator[SidesSpec]):
+    """As a join does, it takes the messages of each stream separately."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _SidesNode(surroundings, downstream)
+
+
+class _SidesNode(Node):
+    def __init__(self, surroundings: Surroundings, downstream: Target) -> None:
+        super().__init__(downstream.accept, downstream.push)
+        self._position = surroundings.position
+        self._downstream = downstream
+
+    def inlet(self, source: str) -> Target:
+        def accept(columns: Columns) -> None:
+            self._downstream.accept(columns.with_values([[source, value] for value in columns.values]))
+
+        return Node.of_columns(accept, self._position)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
+    monkeypatch.setitem(OPERATORS, SidesSpec, Sides)
+    app = ps.StreamApplication("a")
+    left, right = app.input("m.l").partition_by(str), app.input("m.r").partition_by(str)
+    if not apart:  # the right one comes from an operator of the same stage
+        right = right.map(lambda v: v)
+    upstream = {"upstream": (left._operator.id, right._operator.id)}
+    both = left._next("sides", None, lambda i: SidesSpec(id=i, **{**left._same(), **upstream}))
+    both.send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.l", [1, 2]).input("m.r", [3]).run()
+    sides = {"partition_by-1": [1, 2], ("partition_by-2" if apart else "map-1"): [3]}
+    assert sorted(m.value for m in runner.output("m.out")) == sorted([s, v] for s, vs in sides.items() for v in vs)
