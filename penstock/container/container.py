@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from penstock.container.attempts import Activity
 from penstock.container.epoch import Epoch
@@ -14,6 +14,7 @@ from penstock.container.protocol import Beat, Identity, OpenEpoch
 from penstock.container.resources import EpochResources
 from penstock.errors import ContainerLostError
 from penstock.runtime.batch import NO_BATCH
+from penstock.runtime.task_instance import TaskInstance
 
 logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
@@ -33,6 +34,12 @@ class Container:
         self._epoch: Epoch | None = None
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
+
+    @property
+    def tasks(self) -> Mapping[int, TaskInstance]:
+        """The tasks that it holds in the current epoch; none before the first one."""
+        with self._lock:
+            return {} if self._epoch is None else self._epoch.tasks
 
     def open(
         self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]

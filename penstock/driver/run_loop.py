@@ -101,6 +101,10 @@ class RunLoop:
         """Commit what has ended, and wait until the checkpoint is complete."""
         self._parts.commits.make(CommitRequest(self.boundary))
 
+    def await_commit(self) -> None:
+        """Wait until the commit in flight is complete, if there is one."""
+        self._parts.commits.wait()
+
     def step(self) -> bool:
         """Do what the feed says, with the answer to what may fail in it. True when there is nothing more to do."""
         parts = self._parts

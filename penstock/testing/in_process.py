@@ -177,6 +177,12 @@ class InProcessFleet:
         """Containers have no memory of their own here."""
         return 0
 
+    def drop_attempts(self) -> None:
+        """Close what a batch that failed has touched; the next run of a batch would do so."""
+        for container in self._containers.values():
+            for task in container.tasks.values():
+                task.drop_attempts()
+
     def close(self) -> None:
         """Close every container; what was not committed is gone."""
         containers, self._containers, self._homes = self._containers, {}, {}
@@ -295,6 +301,7 @@ class InProcessDriver:
         *,
         containers: int = 2,
         layers: tuple[type[StoreLayer], ...] = (),
+        task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
         until_latest: bool = False,
     ) -> None:
@@ -303,6 +310,7 @@ class InProcessDriver:
         Args:
             config: `job.root` must name the same store as `objects`, because containers open it themselves.
             layers: what is put around every store.
+            task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
@@ -312,7 +320,8 @@ class InProcessDriver:
         job = prepare(
             graph, config, objects, streams, self.log, run_id=run_id, from_checkpoint=None, until_latest=until_latest
         )
-        self.job = replace(job, settings=replace(job.settings, store_layers=layers))
+        shown = job.settings.config if task_config is None else task_config
+        self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
         self.fleet = InProcessFleet(job.settings.tasks, containers)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from penstock.api.application import Application
+from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
+from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
-from penstock.errors import ConfigError, PenstockError, UserCodeError
-from penstock.plan.grouping import group_inputs
+from penstock.driver.boundary import Boundary
+from penstock.driver.feed import End, Next, Planned
+from penstock.errors import ConfigError
+from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
-from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import BatchRanges, advance, plan_ranges
-from penstock.runtime.batch import Batch
-from penstock.runtime.in_process import run_batch_in_process
-from penstock.runtime.instance import RuntimeSettings
+from penstock.plan.positions import Ends
+from penstock.plan.ranges import BatchRanges, plan_ranges
 from penstock.runtime.interrupts import marked_interrupts
-from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
-from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
-from penstock.state.engines.memory import MemoryEngine
-from penstock.system.base import OffsetRange, PartitionOffsets, System, WriterIdentity
+from penstock.state.engines.engine import Engine
+from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
+from penstock.testing.in_process import InProcessDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,11 @@ class TestRunner:
     runner = TestRunner(app).input("local.flights", [{"tailnum": "N1", "distance": 10}])
     runner.run()
     assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
+    runner.commit().crash().restore()
+    assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
     ```
+    It runs the code of a real job, without Spark: the run loop, containers, checkpoints and backends.
+
     It looks for mistakes that a run would not show: UnwrittenChangeError is a value of a store that was changed without
     a `put`; StaleValueError one that was kept from before another `put` of its key, changed, and put;
     ChangedMessageError the value of a message that an operator changed in place.
@@ -81,32 +89,24 @@ class TestRunner:
             ConfigError: the application, the configuration, or what is broadcast, is wrong.
         """
         self._mistakes: list[AssertionError] = []
-        graph = checked_graph(app.graph(), self._mistakes)
-        self._graph = graph
+        self._graph = graph = checked_graph(app.graph(), self._mistakes)
         self._partitions = partitions
         dead = SystemStream.parse(dead_letter) if dead_letter else None
-        self._topology = plan_topology(graph, dead)
-        outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
-        inputs = [op.stream for op in graph.inputs]
-        self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*inputs, *outputs)}
-        for stream in (*inputs, *outputs):
-            self._systems[stream.system].admin().create_stream(stream.stream, partitions)
-        grouping = group_inputs(self._ends(), _broadcast(broadcast_inputs))
+        plan_topology(graph, dead)  # refuses what cannot run before any stream is made
         loaded = load_config(overrides=config, default_job_name=graph.name)
-        self._settings = RuntimeSettings(
-            job_name=loaded.job.name,
-            tasks=grouping.count,
-            output_partitions={str(s): partitions for s in outputs},
-            dead_letter=dead is not None,
-            config=loaded.for_tasks(),
-            store_layers=(CheckedStore,),
-        )
-        self._instances = [
-            TaskInstance(t, self._topology, self._settings, {s.name: MemoryEngine() for s in graph.stores}, 0)
-            for t in range(grouping.count)
-        ]
-        self._positions = {TaskSsp(task, ssp): 0 for task, ssps in grouping.tasks.items() for ssp in ssps}
-        self._batch = 0
+        self._task_config = loaded.for_tasks()
+        self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
+        self._release = weakref.finalize(self, _release, self._root, self._folder)
+        self._config = _driver_config(graph, loaded.job.name, self._root, self._folder, dead, broadcast_inputs)
+        outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
+        streams = [*(op.stream for op in graph.inputs), *outputs]
+        changelogs = [self._config.store(spec.name).changelog for spec in graph.stores]
+        self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*streams, *changelogs)}
+        for stream in streams:
+            self._systems[stream.system].admin().create_stream(stream.stream, partitions)
+        self._feed = _Feed(self._ends, tuple(op.stream for op in graph.inputs))
+        self._driver: InProcessDriver | None = self._new_driver()
+        self._started = False
         self.dead_letters = 0
         """Messages that went to the dead-letter stream."""
 
@@ -147,34 +147,50 @@ class TestRunner:
         return self
 
     def _run(self, batch_messages: int | None) -> None:
-        while (planned := self._plan(batch_messages)).messages:
-            outcome = decide_outcome(
-                run_batch_in_process(
-                    self._topology,
-                    self._settings,
-                    Batch(self._batch + 1, 1, time.time_ns() // 1_000_000),
-                    self._instances,
-                    planned.by_task,
-                    self._systems,
-                    WriterIdentity("test", 1),
-                ),
-                self._topology,
-                self._settings.tasks,
-            )
-            match outcome:
-                case Succeeded() if self._mistakes:
-                    self._drop()
-                    raise self._mistakes.pop(0)
-                case Succeeded():
-                    self._end(outcome, planned)
-                case UserCodeFailed(failed):
-                    self._drop()
-                    raise UserCodeError(failed)
-                case JobFailed(_, text) | Inconsistent(text):
-                    self._drop()
-                    raise PenstockError(text)
-            if outcome.shutdown:
-                break
+        driver = self._running()
+        self._feed.messages = batch_messages or sys.maxsize
+        finished = False
+        while not finished:
+            before = driver.board.last
+            try:
+                finished = driver.loop.step()
+            except BaseException:
+                driver.fleet.drop_attempts()
+                raise
+            if (last := driver.board.last) is not None and last is not before:
+                self.dead_letters += last.dead_letters
+        driver.loop.await_commit()
+
+    def commit(self) -> TestRunner:
+        """Make a checkpoint of everything that was processed, and wait until it is complete.
+
+        `crash` and `restore` go back to it. A commit that the application asks for (`coordinator.commit()`) is one
+        too, and is complete when `run` returns.
+        """
+        self._running().loop.commit()
+        return self
+
+    def crash(self) -> TestRunner:
+        """End the job as a kill does: nothing that was not committed remains but what is in the streams.
+
+        The user's tasks are closed, which a kill would not do. Next comes `restore`; input can be added before.
+        """
+        driver, self._driver = self._running(), None
+        driver.close()
+        self._mistakes.clear()
+        return self
+
+    def restore(self) -> TestRunner:
+        """Start the job again after a `crash`: stores and positions are those of the last checkpoint.
+
+        The next `run` reads again what came after it. Its outputs are written a second time, as at any restart of a job
+        (at least once). Raises ConfigError if the job has not crashed.
+        """
+        if self._driver is not None:
+            raise ConfigError("restore() follows crash(): this job is running")
+        self._driver, self._started = self._new_driver(), False
+        self._running()
+        return self
 
     def output(self, stream: str) -> list[OutputMessage]:
         """Everything an output holds, by partition and offset."""
@@ -197,17 +213,51 @@ class TestRunner:
         spec = next((s for s in self._graph.stores if s.name == name), None)
         if spec is None:
             raise ConfigError(f"`{name}` is not a store of application `{self._graph.name}`")
+        tasks = self._running().job.settings.tasks
         return {
             spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
-            for instance in self._instances
-            if task in {None, instance.task}
-            for key, value in instance.engine(name).scan(None, None)
+            for number in range(tasks)
+            if task in {None, number}
+            for key, value in self._engine(number, name).scan(None, None)
         }
 
     def close(self) -> None:
-        """Close the user's tasks."""
-        for instance in self._instances:
-            instance.close()
+        """Close the user's tasks, and forget the streams' and the checkpoints' content."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
+        self._release()
+
+    def _new_driver(self) -> InProcessDriver:
+        driver = InProcessDriver(
+            self._graph,
+            self._config,
+            open_store(self._root),
+            self._systems,
+            containers=1,
+            layers=(CheckedStore,),
+            task_config=self._task_config,
+            feed=self._feed,
+        )
+        driver.fleet.at = self._check
+        return driver
+
+    def _running(self) -> InProcessDriver:
+        """The driver, with an epoch open."""
+        if self._driver is None:
+            raise ConfigError("the job has crashed or is closed: call restore() after crash()")
+        if not self._started:
+            self._driver.loop.start()
+            self._started = True
+        return self._driver
+
+    def _check(self, step: str) -> None:
+        """Before a batch is applied: what the application did wrong."""
+        if step == "end" and self._mistakes:
+            raise self._mistakes.pop(0)
+
+    def _engine(self, task: int, store: str) -> Engine:
+        return self._running().fleet.container_of(task).tasks[task].engine(store)
 
     def _ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         return {
@@ -216,20 +266,56 @@ class TestRunner:
             for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items()
         }
 
-    def _plan(self, limit: int | None) -> BatchRanges:
-        ranges = plan_ranges(self._positions, self._ends(), Pace(limit or sys.maxsize, sys.maxsize), None)
-        return BatchRanges.group(ranges, tuple(op.stream for op in self._graph.inputs))
 
-    def _end(self, outcome: Succeeded, planned: BatchRanges) -> None:
-        self._batch += 1
-        for instance in self._instances:
-            instance.end(self._batch, outcome.tokens.get(instance.task, {}))
-        self._positions = advance(self._positions, planned.ranges)
-        self.dead_letters += outcome.dead_letters
+class _Feed:
+    """Batches of at most `messages`, until everything is read."""
 
-    def _drop(self) -> None:
-        for instance in self._instances:
-            instance.drop_attempts()
+    def __init__(self, ends: Callable[[], Ends], inputs: tuple[SystemStream, ...]) -> None:
+        self._ends = ends
+        self._inputs = inputs
+        self.messages = sys.maxsize
+
+    def next(self, boundary: Boundary) -> Next:
+        """See `Feed`."""
+        ends = self._ends()
+        ranges = plan_ranges(boundary.positions, ends, Pace(self.messages, sys.maxsize), None)
+        if not ranges:
+            return End()
+        return Planned(BatchRanges.group(ranges, self._inputs), {ssp: end.upcoming for ssp, end in ends.items()})
+
+    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
+        """The size of batches is the test's."""
+
+    def remaining(self, boundary: Boundary) -> int | None:
+        """Nobody asks."""
+        return None
+
+
+def _driver_config(
+    graph: ApplicationGraph,
+    name: str,
+    root: str,
+    folder: Path,
+    dead_letter: SystemStream | None,
+    broadcast_inputs: str | Sequence[str],
+) -> JobConfig:
+    """A job in memory: no commit but those that are asked for, and no failure is tried again."""
+    keys: dict[str, object] = {
+        "job.name": name,
+        "job.root": root,
+        "job.logged.store.base.dir": str(folder),
+        "job.retry.max": 0,
+        "task.commit.ms": 0,
+        **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
+    }
+    config = load_config(overrides=keys, environ={})
+    task = replace(config.task, dead_letter_stream=dead_letter, broadcast_inputs=_broadcast(broadcast_inputs))
+    return replace(config, task=task)
+
+
+def _release(root: str, folder: Path) -> None:
+    forget_memory_store(root)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _bytes(stream: SystemStream, part: Part, serde: Serde[Any], obj: Any) -> bytes:

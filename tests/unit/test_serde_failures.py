@@ -169,7 +169,7 @@ def test_what_a_store_holds_in_another_form() -> None:
         ({b"\xff": b"1"}, r"the key b'\xff' cannot be read by ps.String(): UnicodeDecodeError: "),
     ):
         runner = TestRunner(app, partitions=1).input("m.in", [("N1", 1)])
-        runner._instances[0].engine("s").apply(put)
+        runner._engine(0, "s").apply(put)
         with pytest.raises(ps.UserCodeError) as caught:
             runner.run()
         assert caught.value.failed.reason.startswith(f"SerdeError: store `s`: {text}")

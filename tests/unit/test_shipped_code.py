@@ -83,7 +83,7 @@ def test_a_class_of_the_script_in_a_store() -> None:
         TestRunner(app, partitions=1).input("m.in", [1]).run()
     assert advice in caught.value.failed.reason
     runner = TestRunner(app, partitions=1).input("m.in", [("k", 1)])
-    runner._instances[0].engine("s").apply({b"k": b"c__main__\nPoint\n."})
+    runner._engine(0, "s").apply({b"k": b"c__main__\nPoint\n."})
     with pytest.raises(ps.UserCodeError, match="cannot be read by Pickled: AttributeError") as caught:
         runner.run()
     assert advice in caught.value.failed.reason

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import enum
 import math
+import shutil
+import tempfile
+import uuid
 from typing import Any
 
 import pytest
@@ -12,38 +15,50 @@ import pytest
 import penstock as ps
 from penstock.api.serdes import Serde
 from penstock.api.store import StoreSpec
-from penstock.runtime.batch import Batch
-from penstock.runtime.in_process import run_batch_in_process
-from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.outcome import Succeeded, decide_outcome
-from penstock.runtime.task_instance import TaskInstance
-from penstock.runtime.topology import plan_topology
+from penstock.config.load import load_config
+from penstock.metadata.open import forget_memory_store, open_store
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
-from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
 from penstock.testing import StaleValueError, TestRunner, UnwrittenChangeError
+from penstock.testing.in_process import InProcessDriver
 
 
 def committed(app: ps.StreamApplication, values: list[Any], *, restarts: bool) -> dict[str, dict[bytes, bytes]]:
-    """What every store holds after each value was a batch; with a new task over the same engines before each."""
-    topology, system = plan_topology(app.graph(), None), MemorySystem("m")
+    """What every store holds after each value was a batch; with a commit and another driver before each."""
+    root, folder, system = f"memory://{uuid.uuid4().hex}", tempfile.mkdtemp(), MemorySystem("m")
     system.admin().create_stream("in", 1)
     ssp = ps.SystemStreamPartition("m", "in", 0)
-    settings = RuntimeSettings("job", 1, {})
-    engines = {spec.name: MemoryEngine() for spec in app.graph().stores}
-    task = TaskInstance(0, topology, settings, engines, 0)
+    keys = {f"stores.{spec.name}.factory": "memory" for spec in app.graph().stores}
+    config = load_config(
+        overrides={
+            "job.name": "job",
+            "job.root": root,
+            "job.logged.store.base.dir": folder,
+            "task.commit.ms": 0,
+            **keys,
+        },
+        environ={},
+    )
+    systems = {"m": system, "local": MemorySystem("local")}
+    driver: InProcessDriver | None = None
     for batch, value in enumerate(values, 1):
-        if restarts:
-            task = TaskInstance(0, topology, settings, engines, batch - 1)
+        if driver is None or restarts:
+            if driver is not None:
+                driver.loop.commit()
+                driver.close()
+            driver = InProcessDriver(app.graph(), config, open_store(root), systems)
+            driver.loop.start()
         system.writer(None).append(ssp, [(0, b"k", ps.Json().to_bytes(value))])
-        ranges = {0: [(0, OffsetRange(ssp, batch - 1, batch))]}
-        now, writer = Batch(batch, 1, 0), WriterIdentity("job", 1)
-        reports = run_batch_in_process(topology, settings, now, [task], ranges, {"m": system}, writer)
-        outcome = decide_outcome(reports, topology, 1)
-        assert isinstance(outcome, Succeeded), outcome
-        task.end(batch, outcome.tokens[0])
-    return {name: dict(engine.scan(None, None)) for name, engine in engines.items()}
+        driver.loop.step()
+        assert driver.loop.boundary.batch == batch
+    assert driver is not None
+    engines = driver.fleet.container_of(0).tasks[0]
+    found = {spec.name: dict(engines.engine(spec.name).scan(None, None)) for spec in app.graph().stores}
+    driver.close()
+    forget_memory_store(root)
+    shutil.rmtree(folder)
+    return found
 
 
 class TotalAndLast(ps.StreamTask):

@@ -131,9 +131,7 @@ def state(driver: InProcessDriver) -> dict[str, int]:
     """What the stores of all tasks hold."""
     found: dict[str, int] = {}
     for task in range(TASKS):
-        epoch = driver.fleet.container_of(task)._epoch
-        assert epoch is not None
-        engine = epoch.tasks[task].engine("sums")
+        engine = driver.fleet.container_of(task).tasks[task].engine("sums")
         found |= {ps.String().from_bytes(k): ps.Integer().from_bytes(v) for k, v in engine.scan(None, None)}
     return found
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import penstock as ps
-from penstock.runtime.batch import Batch
-from penstock.runtime.in_process import run_batch_in_process
 from penstock.runtime.outcome import Succeeded, decide_outcome
-from penstock.system.base import WriterIdentity
 from penstock.testing import TestRunner
 
 
@@ -30,19 +27,18 @@ def runner_of(*, dead_letter: str | None = None) -> TestRunner:
 
 
 def outcome_of(runner: TestRunner) -> Succeeded:
-    planned = runner._plan(None)
-    reports = run_batch_in_process(
-        runner._topology,
-        runner._settings,
-        Batch(runner._batch + 1, 1, 0),
-        runner._instances,
-        planned.by_task,
-        runner._systems,
-        WriterIdentity("t", 1),
-    )
-    outcome = decide_outcome(reports, runner._topology, 2)
+    driver, reports = runner._running(), []
+    run = driver.runner.run
+
+    def noted(*args: Any) -> Any:
+        reports.extend(run(*args))
+        return reports
+
+    driver.runner.run = noted  # type: ignore[method-assign]
+    runner.run()
+    driver.runner.run = run  # type: ignore[method-assign]
+    outcome = decide_outcome(reports, driver.job.topology, 2)
     assert isinstance(outcome, Succeeded)
-    runner._end(outcome, planned)
     return outcome
 
 
@@ -57,7 +53,7 @@ def test_requests_of_any_task_reach_the_driver_once() -> None:
 
 def test_the_job_stops_after_the_batch() -> None:
     runner = runner_of().input("m.in", ["x", "x", "shutdown", "x", "x", "x"], partition=0).run(batch_messages=2)
-    assert runner._plan(None).messages == 2
+    assert sorted(runner._running().loop.boundary.positions.values()) == [0, 4]
 
 
 def test_a_request_of_a_message_that_became_a_dead_letter_is_undone() -> None:

@@ -286,7 +286,7 @@ class AtTheStart(Trusting):
 def test_an_error_of_an_engine_is_never_the_applications(
     task: type[ps.StreamTask], n: int, dead_letter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.testing.runner.MemoryEngine", Broken)
+    monkeypatch.setattr("penstock.state.engines.open.MemoryEngine", Broken)
     app = ps.StreamApplication("a")
     app.store("s")
     app.input("m.in").partition_by(lambda _: "k").process(task, stores=["s"])

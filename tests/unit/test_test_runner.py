@@ -1,0 +1,109 @@
+"""TestRunner: commits, crashes and restores, as a job does them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.testing import TestRunner
+
+
+class Count(ps.StreamTask):
+    """Counts the messages of a key; the value "commit" asks for a commit."""
+
+    def init(self, context: Any) -> None:
+        self.counts = context.store("counts")
+        self.seen = 0
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        if envelope.value == "commit":
+            coordinator.commit()
+        self.seen += 1
+        self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
+        collector.emit(key=envelope.key, value=[self.counts.get(envelope.key), self.seen])
+
+
+def runner_of(**options: Any) -> TestRunner:
+    app = ps.StreamApplication("counts")
+    app.store("counts", value=ps.Integer())
+    app.input("m.in").process(Count, stores=["counts"]).send_to(app.output("m.out"))
+    return TestRunner(app, partitions=2, **options)
+
+
+def test_a_restore_goes_back_to_the_last_commit_and_reads_again() -> None:
+    runner = runner_of().input("m.in", [("a", 1), ("b", 1), ("a", 2)]).run().commit()
+    runner.input("m.in", [("a", 3), ("c", 1)]).run()
+    assert runner.store("counts") == {"a": 3, "b": 1, "c": 1}
+    runner.crash().restore()
+    assert runner.store("counts") == {"a": 2, "b": 1}
+    runner.run()
+    assert runner.store("counts") == {"a": 3, "b": 1, "c": 1}
+    counts = [message.value[0] for message in runner.output("m.out") if message.key == "a"]
+    assert counts == [1, 2, 3, 3], "outputs are written at least once"
+    runner.close()
+
+
+def test_what_a_task_keeps_in_its_fields_is_gone() -> None:
+    runner = runner_of().input("m.in", [("a", 1), ("a", 2)]).run().commit().crash().restore()
+    runner.input("m.in", [("a", 3)]).run()
+    assert runner.output("m.out")[-1].value == [3, 1]
+
+
+def test_without_a_commit_everything_is_read_again() -> None:
+    runner = runner_of().input("m.in", [("a", 1)]).run().crash().restore()
+    assert runner.store("counts") == {}
+    assert runner.run().store("counts") == {"a": 1}
+
+
+def test_a_commit_that_the_application_asks_for_counts() -> None:
+    runner = runner_of().input("m.in", [("a", 1), ("a", "commit")]).run().crash().restore()
+    assert runner.store("counts") == {"a": 2}
+
+
+def test_many_crashes_in_any_place_end_like_none() -> None:
+    messages = [(key, number) for number in range(20) for key in ("a", "b", "c")]
+    runner = runner_of()
+    for number, message in enumerate(messages):
+        runner.input("m.in", [message]).run(batch_messages=1)
+        if number % 3 == 0:
+            runner.commit()
+        if number % 7 == 0:
+            runner.crash().restore()
+    assert runner.run().store("counts") == {"a": 20, "b": 20, "c": 20}
+    runner.close()
+
+
+def test_input_may_come_while_the_job_is_down() -> None:
+    runner = runner_of().input("m.in", [("a", 1)]).run().commit().crash()
+    runner.input("m.in", [("a", 2)])
+    assert runner.restore().run().store("counts") == {"a": 2}
+
+
+def test_a_job_that_failed_is_restored() -> None:
+    class Fails(Count):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            super().process(envelope, collector, coordinator)
+            if envelope.value == "fail" and not failed:
+                failed.append(True)
+                raise ValueError("once")
+
+    failed: list[bool] = []
+    app = ps.StreamApplication("counts")
+    app.store("counts", value=ps.Integer())
+    app.input("m.in").process(Fails, stores=["counts"])
+    runner = TestRunner(app, partitions=1).input("m.in", [("a", 1), ("a", 2)]).run().commit()
+    with pytest.raises(ps.UserCodeError, match="once"):
+        runner.input("m.in", [("a", "fail")]).run()
+    assert runner.store("counts") == {"a": 2}
+    assert runner.crash().restore().run().store("counts") == {"a": 3}
+
+
+def test_calls_in_the_wrong_order_say_what_to_do() -> None:
+    runner = runner_of()
+    with pytest.raises(ps.ConfigError, match=r"restore\(\) follows crash\(\)"):
+        runner.restore()
+    runner.crash()
+    with pytest.raises(ps.ConfigError, match=r"call restore\(\)"):
+        runner.run()
