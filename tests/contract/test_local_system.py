@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.system import local
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System
 from penstock.system.local import LocalSystem
+from penstock.system.local import admin as local_admin
 from penstock.testing.system_contract import (
     COMPACTOR,
     STREAM,
@@ -200,13 +200,13 @@ def test_a_compaction_that_breaks_off_changes_nothing(system: LocalSystem, monke
     here = ssp(system, 0)
     append(system, here, [(0, b"k", b"1"), (1, b"k", None), *records(2, 2)])
     admin = system.admin()
-    drop = local.drop_superseded
+    drop = local_admin.drop_superseded
 
     def drop_and_fail(*arguments: Any) -> None:
         drop(*arguments)
         raise OSError("the process ends here")
 
-    monkeypatch.setattr(local, "drop_superseded", drop_and_fail)
+    monkeypatch.setattr(local_admin, "drop_superseded", drop_and_fail)
     with pytest.raises(OSError, match="ends here"):
         admin.compact(OffsetRange(here, 1, 4), COMPACTOR)
     assert read(system, here, 0, 4) == read_compacted(system, here, 0, 4)

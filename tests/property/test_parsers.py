@@ -50,9 +50,9 @@ from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_listing
 from penstock.state.engines.memory import MemoryEngine
-from penstock.system._local_files import StreamInfo, _parse
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
+from penstock.system.local.files import StreamInfo, _parse
 
 GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.system._local_files import LocalFiles
-from penstock.system._local_retention import live_bytes
 from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.local import LocalAdmin, LocalReader, LocalWriter
+from penstock.system.local.files import LocalFiles
+from penstock.system.local.retention import live_bytes
 
 HERE = SystemStreamPartition("local", "flights", 0)
 MINUTE = 60_000

@@ -19,11 +19,11 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.pace import Pace
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import plan_ranges
-from penstock.system import local
-from penstock.system._local_files import LocalFiles
-from penstock.system._local_retention import Piece, mark_time
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter
+from penstock.system.local import admin as local_admin
+from penstock.system.local.files import LocalFiles
+from penstock.system.local.retention import Piece, mark_time
 from penstock.testing.system_contract import STREAM, read, ssp
 
 MINUTE = 60_000
@@ -211,15 +211,15 @@ def test_a_backlog_goes_in_pieces(stream: Stream, monkeypatch: pytest.MonkeyPatc
 def test_pieces_are_bounded_by_bytes(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.append(100, size=10_000)
     stream.now += 10 * DAY
-    monkeypatch.setattr(local, "Piece", lambda: Piece(1000, 95_000))
+    monkeypatch.setattr(local_admin, "Piece", lambda: Piece(1000, 95_000))
     transactions: list[int] = []
-    trim = local.trim
+    trim = local_admin.trim
 
     def counted(*arguments: object) -> int:
         transactions.append(trim(*arguments))  # type: ignore[arg-type]
         return transactions[-1]
 
-    monkeypatch.setattr(local, "trim", counted)
+    monkeypatch.setattr(local_admin, "trim", counted)
     assert stream.keep(DAY) == 100
     assert transactions == [10] * 10 + [0]
 
@@ -304,14 +304,14 @@ def test_a_change_that_breaks_off_leaves_the_limit_of_partition_0(
     def fail(*_: object) -> None:
         raise OSError("the process ends here")
 
-    monkeypatch.setattr(local, "in_parallel", fail)
+    monkeypatch.setattr(local_admin, "in_parallel", fail)
     with pytest.raises(OSError, match="ends here"):
         stream.keep(DAY)
     assert stream.admin.retention(STREAM) == StreamRetention(DAY)
     monkeypatch.undo()
     stream.keep(DAY)
     assert [stream.query("SELECT max_age_ms FROM retention", each) for each in range(3)] == [[(DAY,)]] * 3
-    monkeypatch.setattr(local, "in_parallel", fail)
+    monkeypatch.setattr(local_admin, "in_parallel", fail)
     with pytest.raises(OSError, match="ends here"):
         stream.keep()
     assert stream.admin.retention(STREAM) == StreamRetention(DAY)

@@ -29,9 +29,9 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import decoding, fields, integer, text
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.os_errors import explain
-from penstock.system._local_retention import write_retention
-from penstock.system._sqlite import connect, transaction, translate
 from penstock.system.base import check_stream_name, is_stream_name
+from penstock.system.local.retention import write_retention
+from penstock.system.local.sqlite import connect, transaction, translate
 from penstock.wording import counted
 
 FORMAT = 1

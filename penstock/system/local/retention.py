@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.errors import CorruptError
-from penstock.system._local_compaction import raise_start
-from penstock.system._sqlite import stored_integer
+from penstock.system.local.compaction import raise_start
+from penstock.system.local.sqlite import stored_integer
 
 _MARK_MS = 60_000
 _MARKS = 1000

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
-from penstock.system._sqlite import stored_integer
 from penstock.system.base import OffsetRange
+from penstock.system.local.sqlite import stored_integer
 from penstock.system.ranges import Compacted
 
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'compacted'"

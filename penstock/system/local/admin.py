@@ -1,0 +1,212 @@
+"""Looks at and makes local streams."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, IncompatibleError, RetryableError
+from penstock.system.base import OffsetRange, PartitionOffsets, SystemAdmin, WriterIdentity
+from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
+from penstock.system.local.files import LocalFiles
+from penstock.system.local.partition import (
+    check_has_no_owner,
+    owner_of,
+    partition_ends,
+    raise_fence,
+    wall_time_ms,
+)
+from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
+from penstock.system.local.sqlite import ConnectionPool, in_parallel, stored_integer, transaction
+
+_CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"
+_AT_TIME = """
+SELECT COALESCE(
+    (SELECT offset FROM message
+      WHERE offset >= (SELECT offset FROM peak WHERE timestamp >= :t ORDER BY timestamp LIMIT 1) AND timestamp >= :t
+      ORDER BY offset LIMIT 1),
+    (SELECT upcoming FROM head))
+"""
+
+
+class LocalAdmin(SystemAdmin):
+    """Looks at and makes local streams. Thread-safe; made by `LocalSystem.admin`.
+
+    Every call may raise PenstockTimeoutError (a file stayed locked), RetryableError (disk full or failing) and
+    CorruptError (a damaged file), naming the file.
+    """
+
+    def __init__(self, files: LocalFiles, clock: Callable[[], int] = wall_time_ms) -> None:
+        """`clock` gives wall time in epoch milliseconds."""
+        self._files = files
+        self._clock = clock
+        self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+
+    def partition_count(self, stream: str) -> int:
+        """The number of partitions, read again each time. Raises NotFoundError saying how to create the stream."""
+        return self._files.describe(stream).partitions
+
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        """The ends of every partition, each read atomically. Raises NotFoundError if there is no such stream."""
+        ssps = self._partitions(stream)
+        return {ssp.partition: self._ends(ssp) for ssp in ssps}
+
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
+        made = self._files.create(stream, partitions, retention or StreamRetention())
+        if retention is not None and (found := self.retention(stream)) != retention:
+            name = f"{self._files.system}.{stream}"
+            raise IncompatibleError(
+                f"the stream `{name}` exists and keeps its messages: {found}; asked for: {retention}. Change it with "
+                f"`penstock stream retain {name}`, or ask for what it has"
+            )
+        return made
+
+    def streams(self) -> list[str]:
+        """Every stream that was published whole."""
+        return self._files.streams()
+
+    def delete_stream(self, stream: str) -> None:
+        """See `LocalFiles.delete`. Whoever appends or reads next finds no stream."""
+        self._files.delete(stream)
+
+    def retention(self, stream: str) -> StreamRetention:
+        """When the stream deletes its oldest messages."""
+        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
+        with self._pool.use(path) as connection:
+            return read_retention(connection, path)
+
+    def set_retention(self, stream: str, retention: StreamRetention) -> int:
+        """See `SystemAdmin.set_retention`.
+
+        Partition 0 gets limits first and loses them last, in transactions that also see the stream's owner: what has
+        an owner has no limit in any partition. Appends wait for a piece of what is deleted, not for all of it.
+        """
+        first, *others = self._partitions(stream)
+        path = self._files.partition_path(first)
+
+        def put(ssp: SystemStreamPartition) -> None:
+            with self._open_alone(ssp) as connection, transaction(connection):
+                write_retention(connection, retention)
+
+        with self._open_alone(first) as connection:
+            if retention.is_limited:
+                with transaction(connection):
+                    check_has_no_owner(connection, first)
+                    write_retention(connection, retention)
+            with transaction(connection):
+                if retention.is_limited and read_retention(connection, path) != retention:
+                    raise RetryableError(f"the retention of `{first.system_stream}` was changed meanwhile; try again")
+                in_parallel(put, others)
+                write_retention(connection, retention)
+        return sum(self._trim(ssp) for ssp in (first, *others)) if retention.is_limited else 0
+
+    def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
+        """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
+
+        It costs a look-up and a scan inside one append: the first message that late is in the first append that
+        raised the largest timestamp that far.
+        """
+        with self._pool.use(self._files.partition_path(ssp)) as connection:
+            found = connection.execute(_AT_TIME, {"t": timestamp_ms}).fetchone()
+        return stored_integer(found[0], self._files.partition_path(ssp), "an offset")
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        """Refuse older epochs of the writer's name in every partition, one transaction each.
+
+        If it raises half-way, some partitions are fenced; calling it again, or a larger epoch, completes it.
+
+        Raises:
+            FencedError: a larger epoch of this name was seen.
+        """
+
+        def fence_one(ssp: SystemStreamPartition) -> None:
+            with self._open_alone(ssp) as connection, transaction(connection):
+                raise_fence(connection, ssp, writer)
+
+        in_parallel(fence_one, self._partitions(stream))
+
+    def own(self, stream: str, owner: str) -> str:
+        """See `SystemAdmin.own`: a row in the file of partition 0."""
+        ssp = SystemStreamPartition(self._files.system, stream, 0)
+        with self._open_alone(ssp) as connection, transaction(connection):
+            retention = read_retention(connection, self._files.partition_path(ssp))
+            if retention.is_limited:
+                raise ConfigError(
+                    f"the stream `{ssp.system_stream}` deletes old messages (retention: {retention}), but its owner, "
+                    f"{owner}, needs all of them: use another stream, or run `penstock stream retain "
+                    f"{ssp.system_stream} --retention none --retention-bytes none`"
+                )
+            connection.execute(_CREATE_OWNER)
+            connection.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", (owner,))
+            return str(connection.execute("SELECT name FROM owner").fetchone()[0])
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record."""
+        path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
+        with self._pool.use(path) as connection:
+            return owner_of(connection)
+
+    def compact(
+        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+    ) -> int:
+        """See `SystemAdmin.compact`. The file keeps its size: new records take the place of those that went.
+
+        Appends wait only while the records are deleted, not while they are looked for.
+        """
+        path = self._files.partition_path(offsets.ssp)
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its scan must not hold up offsets()
+        try:
+            with pool.use(path) as connection:
+                done = read_compacted_state(connection)
+                done.check_compact(offsets, partition_ends(connection, path).upcoming)
+                if not done.is_due(offsets, min_dirty_ratio):
+                    return 0
+                found = find_superseded(connection, offsets)
+                if not dry_run:
+                    with transaction(connection):
+                        raise_fence(connection, offsets.ssp, writer)
+                        drop_superseded(connection, offsets, found.kept)
+                return found.superseded
+        finally:
+            pool.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pool.close()
+
+    def _partitions(self, stream: str) -> list[SystemStreamPartition]:
+        return [SystemStreamPartition(self._files.system, stream, i) for i in range(self.partition_count(stream))]
+
+    @contextmanager
+    def _open_alone(self, ssp: SystemStreamPartition) -> Iterator[sqlite3.Connection]:
+        """A separate connection, whose waits do not hold up `offsets`."""
+        pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)
+        try:
+            with pool.use(self._files.partition_path(ssp)) as connection:
+                yield connection
+        finally:
+            pool.close()
+
+    def _trim(self, ssp: SystemStreamPartition) -> int:
+        path, total = self._files.partition_path(ssp), 0
+        with self._open_alone(ssp) as connection:
+            while True:
+                began = time.monotonic()
+                with transaction(connection):
+                    upcoming, now = partition_ends(connection, path).upcoming, self._clock()
+                    mark_time(connection, path, upcoming, now)
+                    deleted = trim(connection, path, read_retention(connection, path), upcoming, now, Piece())
+                total += deleted
+                if not deleted:
+                    return total
+                time.sleep(time.monotonic() - began)  # SQLite has no queue for locks: let appends have their turn
+
+    def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
+        path = self._files.partition_path(ssp)
+        with self._pool.use(path) as connection:
+            return partition_ends(connection, path)

@@ -1,0 +1,60 @@
+"""What the admin, readers and writers share of a partition: its ends, its fence, its owner."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, CorruptError, FencedError
+from penstock.system.base import PartitionOffsets, WriterIdentity
+from penstock.system.local.sqlite import stored_integer
+
+_ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
+_OWNER_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'owner'"
+
+
+def partition_ends(connection: sqlite3.Connection, path: str) -> PartitionOffsets:
+    """The ends of the partition. Raises CorruptError if they do not fit each other."""
+    oldest, newest, upcoming = connection.execute(_ENDS).fetchone()
+    upcoming = stored_integer(upcoming, path, "its next offset")
+    if newest is not None and newest >= upcoming:
+        raise CorruptError(f"`{path}` holds the offset {newest} but says that {upcoming} comes next")
+    return PartitionOffsets(upcoming if oldest is None else oldest, upcoming)
+
+
+def raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+    """Refuse older epochs of the writer from now on, in the caller's transaction. Raises FencedError if it is one."""
+    seen = connection.execute("SELECT epoch FROM fence WHERE writer = ?", (writer.name,)).fetchone()
+    epoch = -1 if seen is None else stored_integer(seen[0], str(ssp), f"the epoch of its writer `{writer.name}`")
+    if epoch > writer.epoch:
+        raise FencedError(
+            f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
+            f"{ssp.partition}: epoch {epoch} has taken over. Stop this run"
+        )
+    if epoch < writer.epoch:
+        connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))
+
+
+def owner_of(connection: sqlite3.Connection) -> str | None:
+    """The owner of the stream, in the file of partition 0."""
+    if connection.execute(_OWNER_EXISTS).fetchone() is None:
+        return None
+    found = connection.execute("SELECT name FROM owner").fetchone()
+    return None if found is None else str(found[0])
+
+
+def check_has_no_owner(connection: sqlite3.Connection, ssp: SystemStreamPartition) -> None:
+    """Raises:
+    ConfigError: the stream has an owner.
+    """
+    if (owner := owner_of(connection)) is not None:
+        raise ConfigError(
+            f"the stream `{ssp.system_stream}` is a changelog: its owner, {owner}, needs all its messages. It cannot "
+            "have a retention"
+        )
+
+
+def wall_time_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000

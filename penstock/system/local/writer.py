@@ -1,0 +1,121 @@
+"""Appends to local streams."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError
+from penstock.system.base import (
+    AppendedAtCommit,
+    RawRecord,
+    SystemWriter,
+    WriterIdentity,
+    WriterTransaction,
+)
+from penstock.system.local.files import LocalFiles
+from penstock.system.local.partition import partition_ends, raise_fence, wall_time_ms
+from penstock.system.local.retention import Piece, live_bytes, mark_time, read_retention, trim
+from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
+
+_OPEN_FILES = 64
+"""How many files a writer keeps open between appends."""
+
+
+class LocalWriter(SystemWriter):
+    """Appends to local streams. Used by one thread; made by `LocalSystem.writer`."""
+
+    def __init__(
+        self, files: LocalFiles, identity: WriterIdentity | None, clock: Callable[[], int] = wall_time_ms
+    ) -> None:
+        """`clock` gives wall time in epoch milliseconds."""
+        self._files = files
+        self._identity = identity
+        self._clock = clock
+        self._pools: dict[str, ConnectionPool] = {}
+        """A pool for each file, so that several can be appended to at once."""
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
+
+        What the stream's retention no longer keeps goes in the same transaction, or in those of the next appends if it
+        is much. With no records it only checks the fence and returns the upcoming offset.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            NotFoundError: there is no such stream or partition.
+            ConfigError: a record has values of other types.
+            PenstockTimeoutError: another process kept the partition locked.
+            RetryableError: the disk is full or failed; nothing was appended.
+            CorruptError: the partition's file is damaged.
+        """
+        first = self._append(self._pool_of(ssp), ssp, records)
+        self._close_oldest()
+        return first
+
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions. Its commit is one transaction of SQLite for each of them."""
+        return AppendedAtCommit(self._append_to_all)
+
+    def close(self) -> None:
+        """Close the files."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+    def _append_to_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
+        """In parallel, because a disk syncs many files in the time of one."""
+        pools = {ssp: self._pool_of(ssp) for ssp in records}
+        in_parallel(lambda ssp: self._append(pools[ssp], ssp, records[ssp]), sorted(records))
+        self._close_oldest()
+
+    def _append(self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        path = self._files.partition_path(ssp)
+        with pool.use(path) as connection, transaction(connection):
+            if self._identity is not None:
+                raise_fence(connection, ssp, self._identity)
+            first = partition_ends(connection, path).upcoming
+            retention = read_retention(connection, path)
+            before = live_bytes(connection) if retention.is_limited else 0
+            inserted = _insert(connection, first, records)
+            if inserted:
+                now = self._clock()
+                mark_time(connection, path, first, now)
+                if retention.is_limited:
+                    piece = Piece.after_append(inserted, live_bytes(connection) - before)
+                    trim(connection, path, retention, first, now, piece)
+        return first
+
+    def _pool_of(self, ssp: SystemStreamPartition) -> ConnectionPool:
+        path = self._files.partition_path(ssp)
+        pool = self._pools.pop(path, None) or ConnectionPool(self._files.busy_timeout_ms, self._files.open)
+        self._pools[path] = pool  # at the end: the one that was used last
+        return pool
+
+    def _close_oldest(self) -> None:
+        """A writer that is kept for long must not keep every file of a large stream open."""
+        while len(self._pools) > _OPEN_FILES:
+            self._pools.pop(next(iter(self._pools))).close()
+
+
+def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> int:
+    """How many records were inserted."""
+    rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
+    try:
+        inserted = connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows).rowcount
+    except (TypeError, ValueError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        raise ConfigError(
+            f"a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
+            f"{error}; nothing was appended"
+        ) from error
+    if inserted < 1:
+        return 0
+    connection.execute("UPDATE head SET upcoming = ?", (first + inserted,))
+    connection.execute(
+        "INSERT INTO peak SELECT latest, :first"
+        " FROM (SELECT MAX(timestamp) AS latest FROM message WHERE offset >= :first)"
+        " WHERE latest > COALESCE((SELECT MAX(timestamp) FROM peak), latest - 1)",
+        {"first": first},
+    )
+    return inserted
