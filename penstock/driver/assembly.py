@@ -11,11 +11,12 @@ from penstock.driver.epochs import Epochs
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.parts import RunParts
 from penstock.driver.ports import BatchRunner, Fleet
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.reporter import ProgressReporter
-from penstock.driver.run_loop import RunLoop, RunParts
+from penstock.driver.run_loop import RunLoop
 from penstock.driver.stop import StopRequest
 from penstock.metadata.lease import LeaseKeeper
 from penstock.plan.pace import BatchBounds

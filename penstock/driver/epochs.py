@@ -116,7 +116,7 @@ class Epochs:
         job, epoch = self._job, self.claim.epoch
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
-        self._runner.cancel()
+        self._runner.cancel_rest()
         self._fleet.drop_lost()
         self._runner.await_quiet()
         self._fleet.ensure()

@@ -116,6 +116,10 @@ class BatchRunner(Protocol):
         """Cancel the run that is under way, if there is one. Called by any thread; never raises."""
         ...
 
+    def cancel_rest(self) -> None:
+        """Cancel what is left of earlier runs, without waiting for its end."""
+        ...
+
     def await_quiet(self) -> None:
         """Cancel what is left of earlier runs, and wait until none of it goes on.
 

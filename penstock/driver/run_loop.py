@@ -9,40 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 
-from penstock.driver.batch_runs import BatchRuns
 from penstock.driver.boundary import Boundary
 from penstock.driver.commit import CommitRequest
-from penstock.driver.commits import Commits
-from penstock.driver.epochs import Epochs
-from penstock.driver.failures import Failures
-from penstock.driver.feed import End, Feed, Idle, Planned
-from penstock.driver.lease_gate import LeaseGate
-from penstock.driver.ports import Fleet
-from penstock.driver.progress import ProgressBoard, Stopwatch
-from penstock.driver.reporter import ProgressReporter
-from penstock.driver.stop import StopRequest
+from penstock.driver.feed import End, Idle, Planned
+from penstock.driver.parts import RunParts
+from penstock.driver.progress import Stopwatch
 from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
-
-
-@dataclass(slots=True)
-class RunParts:
-    """What a run loop is made of; `assembly.py` puts it together."""
-
-    feed: Feed
-    epochs: Epochs
-    commits: Commits
-    runs: BatchRuns
-    fleet: Fleet
-    failures: Failures
-    gate: LeaseGate
-    reporter: ProgressReporter
-    board: ProgressBoard
-    stop: StopRequest
 
 
 class RunLoop:

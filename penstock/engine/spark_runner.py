@@ -96,7 +96,7 @@ class SparkRunner:
 
         Spark may need `spark.network.timeout` to notice that an executor has ended.
         """
-        self._cancel_rest()
+        self.cancel_rest()
         timeout_s = self._quiet_timeout_s()
         begun = time.monotonic()
         report_at = begun + _REPORT_SECONDS
@@ -119,7 +119,7 @@ class SparkRunner:
             if self._stop.wait(_LOOK_SECONDS):
                 return
 
-    def _cancel_rest(self) -> None:
+    def cancel_rest(self) -> None:
         """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
         status = self._context.statusTracker()
         if set(status.getJobIdsForGroup(self._group)) & set(status.getActiveJobsIds()):

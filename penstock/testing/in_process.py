@@ -228,6 +228,9 @@ class InProcessRunner:
         """See `BatchRunner`. The run breaks off before its next step."""
         self._cancelled.set()
 
+    def cancel_rest(self) -> None:
+        """Nothing is left once `run` has returned."""
+
     def await_quiet(self) -> None:
         """Nothing goes on once `run` has returned."""
 

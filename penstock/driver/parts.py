@@ -1,0 +1,32 @@
+"""What a run loop is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.driver.batch_runs import BatchRuns
+from penstock.driver.commits import Commits
+from penstock.driver.epochs import Epochs
+from penstock.driver.failures import Failures
+from penstock.driver.feed import Feed
+from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.ports import Fleet
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.reporter import ProgressReporter
+from penstock.driver.stop import StopRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """The parts of one run; `assembly.py` puts them together."""
+
+    feed: Feed
+    epochs: Epochs
+    commits: Commits
+    runs: BatchRuns
+    fleet: Fleet
+    failures: Failures
+    gate: LeaseGate
+    reporter: ProgressReporter
+    board: ProgressBoard
+    stop: StopRequest
