@@ -65,7 +65,12 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
 
 
 def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[EffectiveValue]:
-    """Every key without a name in it, those of the systems and (of the application's) stores, and what was given."""
+    """Every key without a name in it, those of the systems and (of the application's) stores, and what was given.
+
+    Args:
+        config: the configuration, such as that of an open job.
+        graph: that of the application, for the keys of its stores; without it they are left out.
+    """
     found = {key.name: _value(key, "", config) for key in describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
         found[key.full(subject)] = _value(key, subject, config)

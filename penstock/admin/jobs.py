@@ -105,7 +105,11 @@ def open_all_jobs(
     *,
     overrides: Mapping[str, object] | None = None,
 ) -> Iterator[list[FoundJob]]:
-    """Open every job under the configured `job.root`, ordered by name. The arguments are those of `open_job`."""
+    """Open every job under the configured `job.root`, ordered by name.
+
+    Args:
+        file, assignments, overrides: the configuration, as in `open_job`.
+    """
     config = load_without_job(file, assignments, overrides)
     objects = open_store(config.job.root)
     try:

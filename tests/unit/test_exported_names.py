@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import penstock
+import penstock.admin
 import penstock.errors
 import penstock.testing
 
@@ -21,7 +22,7 @@ SUBMODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", [penstock, penstock.testing])
+@pytest.mark.parametrize("module", [penstock, penstock.admin, penstock.testing])
 def test_all_is_the_whole_surface(module: ModuleType) -> None:
     assert all(getattr(module, name) for name in module.__all__)  # those of `penstock` are loaded when they are used
     public = {
@@ -46,6 +47,15 @@ def test_everything_public_is_documented(name: str) -> None:
             assert inspect.getdoc(value), f"{name}.{member}"
 
 
+@pytest.mark.parametrize("name", penstock.admin.__all__)
+def test_everything_of_admin_is_documented(name: str) -> None:
+    thing = getattr(penstock.admin, name)
+    text = inspect.getdoc(thing) or ""
+    assert text
+    if inspect.isfunction(thing) and len(inspect.signature(thing).parameters) > 1:
+        assert "Args:" in text
+
+
 def test_every_error_is_exported_and_of_one_tree() -> None:
     errors = {
         name for name, thing in vars(penstock.errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)
@@ -56,12 +66,14 @@ def test_every_error_is_exported_and_of_one_tree() -> None:
 
 
 def test_every_error_that_the_documentation_of_an_exported_name_has_is_exported() -> None:
-    for module in (penstock, penstock.testing):
+    modules = (penstock, penstock.admin, penstock.testing)
+    known = {*dir(builtins), *(name for module in modules for name in module.__all__)}
+    for module in modules:
         for name in module.__all__:
             thing = getattr(module, name)
             texts = [inspect.getdoc(each) or "" for each in (thing, *vars(thing).values())]
             for error in {word for text in texts for word in re.findall(r"\b[A-Z]\w+Error\b", text)}:
-                assert error in {*penstock.__all__, *penstock.testing.__all__, *dir(builtins)}, f"{error} of {name}"
+                assert error in known, f"{error} of {name}"
 
 
 def test_the_import_needs_neither_spark_nor_flight() -> None:

@@ -74,6 +74,13 @@ def publish(
     partition. A line of JSON is published as it is, without the white space around it; the value of a CSV record is
     compact JSON. The partition is Kafka's for the key's bytes.
 
+    Args:
+        system: the system, such as that of `open_stream`.
+        stream: the name of the stream in it, without the system's.
+        source: the file, or `-` for standard input.
+        options: the format, and which fields hold key and timestamp.
+        progress: called after each batch with the messages and bytes so far.
+
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
             published. Like every error here, it says how much was published before.

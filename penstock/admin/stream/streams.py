@@ -138,6 +138,10 @@ def set_retention(found: FoundStream, retention: StreamRetention) -> int:
     """Change how long a stream keeps its messages; returns how many were deleted now. A job that has not read one of
     them ends with an error.
 
+    Args:
+        found: the stream.
+        retention: the limits: the age in milliseconds and the bytes of a partition, None for none.
+
     Raises:
         NotFoundError: there is no such stream.
     """

@@ -1,0 +1,122 @@
+"""`penstock.admin` as a notebook uses it: docs/admin.md runs as written, on jobs that were made without Spark."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock import admin
+from penstock.system.partitioner import partition_of
+from tests.support.state_job import JOB, StateJob
+from tests.support.stopped_job import STREAM, StoppedJob, saved
+
+PAGE = (Path(__file__).parents[3] / "docs" / "admin.md").read_text(encoding="utf-8")
+TASKS = 3
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def run_section(heading: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Run the examples of a section of the page, after its first example with these values."""
+    first = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    found: dict[str, Any] = {}
+    exec(compile(first, "docs/admin.md", "exec"), found)
+    found |= namespace
+    for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+        exec(compile(block, "docs/admin.md", "exec"), found)
+    return found
+
+
+@pytest.fixture
+def stopped(home: Path) -> StoppedJob:
+    job = StoppedJob(home)
+    job.run(saved(1, (1, 2), ended=None), saved(2, (2, 5), ended=None), saved(3))
+    return job
+
+
+def names(home: Path) -> dict[str, Any]:
+    return {"ROOT": str(home / "jobs"), "INPUT": ps.SystemStream("local", STREAM)}
+
+
+def test_looking(stopped: StoppedJob, home: Path) -> None:
+    found = run_section("Looking", names(home))
+    assert found["status"].status == "not running"
+    assert found["lag"] == {f"local.{STREAM}": (10 - 4) + (10 - 7)}
+    assert found["retained"] == [str(record.id) for record in stopped.log.restorable]
+    assert found["last"].id == str(stopped.last.id)
+    assert found["positions"] == {0: {f"local.{STREAM}.0": 4}, 1: {f"local.{STREAM}.1": 7}}
+
+
+def test_changing(stopped: StoppedJob, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = stopped.last
+    found = run_section("Changing", names(home))
+    assert "count twice" in capsys.readouterr().out
+    assert [(each.old_next, each.new_next) for each in found["written"].changes] == [(4, 0)]
+    assert stopped.last.parent == before.id
+    assert found["preview"].dry_run
+    assert [each.partition for each in found["preview"].requests] == [0, 1]
+    assert [each.partition for each in found["asked"].requests] == [0]
+    assert found["waiting"] == found["asked"].requests
+    assert [each.uuid for each in found["deleted"].deleted] == [each.uuid for each in found["waiting"]]
+
+
+def test_streams(stopped: StoppedJob, home: Path) -> None:
+    found = run_section("Streams", names(home))
+    assert (found["facts"].partition_count, found["facts"].messages) == (2, 20)
+    assert found["use"].readers == ("flights-1",)
+    with pytest.raises(ps.ConfigError, match="is read by job flights-1"):
+        admin.delete_stream(found["stream"])
+
+
+def test_state(home: Path) -> None:
+    expected = {f"k{n}": {"n": n} for n in range(20)}
+    with closing(StateJob(home, tasks=TASKS)) as job:
+        changes: dict[int, dict[bytes, bytes | None]] = {task: {} for task in range(TASKS)}
+        for key, value in expected.items():
+            changes[partition_of(key.encode(), TASKS)][key.encode()] = ps.Json().to_bytes(value)
+        job.commit(changes)
+    found = run_section("State", {"JOB": JOB, "STORE": "first", "ROOT": str(home / "jobs")})
+    assert found["totals"] == expected
+    assert [(entry.key, entry.value) for entry in found["one"]] == [next(iter(found["totals"].items()))]
+    assert {version.store for version in found["held"].versions} == {"first", "second"}
+    assert found["agrees"]
+    assert found["garbage"].dry_run
+
+
+def test_a_serde_that_is_not_penstocks_needs_the_application(home: Path) -> None:
+    with closing(StateJob(home)) as job:
+        job.commit({})
+    with (
+        admin.open_job(JOB) as found,
+        pytest.raises(ps.ConfigError, match=r"flights\.town.*application"),
+        admin.open_state(found, "second"),
+    ):
+        pass
+
+
+def test_the_page_names_every_function() -> None:
+    table = PAGE.split("## All functions")[1]
+    functions = {name for name in admin.__all__ if name[0].islower()}
+    assert functions - set(re.findall(r"`(\w+)`", table)) == set()
+
+
+def test_it_needs_neither_spark_nor_what_prints() -> None:
+    code = (
+        "import sys; from penstock import admin; [getattr(admin, name) for name in admin.__all__]; "
+        "print([m for m in ('pyspark', 'py4j', 'rich', 'typer', 'click') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
