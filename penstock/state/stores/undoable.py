@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.state.engines.overlay import MISSING
+from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 
@@ -15,14 +15,19 @@ class UndoableStore(StoreLayer):
         super().__init__(inner)
         self._put = inner.put
         self._key_bytes = inner.key_bytes
+        self._overlay = inner.overlay
         self._journal: list[tuple[bytes, Any]] = []
         """What the overlay had of each key that was written, in order."""
+
+    def begin(self) -> Overlay:
+        self._overlay = self.inner.begin()
+        return self._overlay
 
     def mark(self) -> None:
         self._journal.clear()
 
     def undo(self) -> None:
-        overlay = self.overlay
+        overlay = self._overlay
         for key, before in reversed(self._journal):
             if before is MISSING:
                 overlay.unwrite(key)
@@ -32,5 +37,5 @@ class UndoableStore(StoreLayer):
 
     def put(self, key: Any, value: Any) -> None:
         key_bytes = self._key_bytes(key)
-        self._journal.append((key_bytes, self.inner.overlay.changes.get(key_bytes, MISSING)))
+        self._journal.append((key_bytes, self._overlay.changes.get(key_bytes, MISSING)))
         self._put(key, value)
