@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from penstock.errors import ConfigError, CorruptError, PenstockError
+import msgspec
+import orjson
 
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
+
+T = TypeVar("T")
 _LARGEST = (1 << 63) - 1
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+"""A whole number of at most 63 bits, as the type of a field."""
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+"""A `Count` of at least 1."""
 _LONGEST_REASON = 1000
 
 
@@ -21,12 +29,62 @@ def decoding(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, msgspec.ValidationError) as error:
         raise CorruptError(f"{what}: {_short(str(error))}") from error
+    except orjson.JSONDecodeError as error:
+        raise CorruptError(f"{what}: it is not JSON ({error})") from error
     except (PenstockError, MemoryError, OSError):
         raise
     except Exception as error:
         raise CorruptError(f"{what}: {_short(repr(error))}") from error
+
+
+class _Versioned(msgspec.Struct):
+    format: Positive
+
+
+def decode(form: type[T], data: str | bytes, what: str) -> T:
+    """Read JSON as a value of the type `form`, a dataclass or a msgspec Struct. Fields without a default must be there;
+    unknown ones are ignored.
+
+    orjson parses, because msgspec alone skips unknown fields without a look at their bytes.
+
+    Args:
+        what: begins the error, which names the field by its path: `lease x is damaged: Expected int, got str - at
+            $.holder.pid`.
+
+    Raises:
+        CorruptError: it is not JSON, or a field is missing, has another type, or is out of range.
+
+    Example:
+        >>> decode(dict[str, int], '{"a": 1}', "a test")
+        {'a': 1}
+    """
+    with decoding(what):
+        return convert(form, orjson.loads(data))
+
+
+def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest: int) -> T:
+    """As `decode`, for a document whose field `format` says how it is written.
+
+    Args:
+        name: what the document is called where its format is newer.
+        newest: the newest format that `form` reads.
+
+    Raises:
+        IncompatibleError: its format is newer. Nothing else of it is looked at.
+    """
+    with decoding(what):
+        document = orjson.loads(data)
+        written = convert(_Versioned, document).format
+        if written > newest:
+            raise IncompatibleError(f"{name} has format {written}; this Penstock reads up to {newest}")
+        return convert(form, document)
+
+
+def convert(form: type[T], document: object) -> T:
+    """What was parsed from JSON as a value of the type `form`. Raises msgspec.ValidationError; see `decoding`."""
+    return msgspec.convert(document, form, str_keys=True)
 
 
 def _short(reason: str) -> str:

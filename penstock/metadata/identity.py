@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import orjson
+from msgspec import UNSET, Struct, UnsetType
 
-from penstock.documents import decoding, fields, integer, text
+from penstock.documents import decode_format, decoding
 from penstock.errors import IncompatibleError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -44,14 +45,24 @@ class JobIdentity:
             CorruptError: it is damaged; names the key.
             IncompatibleError: a newer Penstock wrote it.
         """
-        with decoding(f"`{key}` is damaged, it is not the identity of a job"):
+        what = f"`{key}` is damaged, it is not the identity of a job"
+        with decoding(what):
             if not data.startswith(b"{"):
                 return cls(_checked(data.decode("ascii")))
-            document = fields(orjson.loads(data))
-            if integer(document["format"], 1) != FORMAT:
-                raise IncompatibleError(f"`{key}` was written by another version of Penstock: {data[:200]!r}")
-            folder = document["folder"] if "folder" in document else document["root"]
-            return cls(_checked(text(document["uid"])), None if folder is None else text(folder))
+            name = f"`{key}` was written by another version of Penstock: it"
+            written = decode_format(_Written, data, what, name, FORMAT)
+            folder = written.root if isinstance(written.folder, UnsetType) else written.folder
+            if folder is UNSET:
+                raise ValueError("it has no field `folder`")
+            return cls(_checked(written.uid), folder)
+
+
+class _Written(Struct):
+    """The fields of an identity. `folder` was called `root` once."""
+
+    uid: str
+    folder: str | UnsetType | None = UNSET
+    root: str | UnsetType | None = UNSET
 
 
 def canonical_root(url: str) -> str:

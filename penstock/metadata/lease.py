@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
+import msgspec
 import orjson
 import psutil
 
-from penstock.documents import decoding, fields, flag, integer, text
+from penstock.documents import Count, Positive, decode_format
 from penstock.errors import (
-    IncompatibleError,
     NotFoundError,
     PenstockError,
     PenstockTimeoutError,
@@ -55,7 +55,7 @@ class LeaseHolder:
     """One process that runs a job. The first five fields tell processes of one host apart across reuse of a pid."""
 
     host: str
-    pid: int
+    pid: Positive
     process_start: str
     boot_id: str
     pid_namespace: str
@@ -114,27 +114,20 @@ class LeaseState:
     @classmethod
     def decode(cls, data: bytes, key: str) -> LeaseState:
         """Read it. Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
-        with decoding(f"lease `{key}` is damaged; once no driver runs, delete it"):
-            document = fields(orjson.loads(data))
-            if integer(document["format"], 1) != FORMAT:
-                raise IncompatibleError(f"lease `{key}` was written by another version of Penstock: {data[:200]!r}")
-            own = fields(document["holder"])
-            holder = LeaseHolder(
-                host=text(own["host"]),
-                pid=integer(own["pid"], 1),
-                process_start=text(own["process_start"]),
-                boot_id=text(own["boot_id"]),
-                pid_namespace=text(own["pid_namespace"]),
-                run_id=text(own["run_id"]),
-                started_at=text(own["started_at"]),
-            )
-            return cls(
-                holder,
-                lease_ms=integer(document["lease_ms"], 1),
-                token=text(document["token"]),
-                renewal=integer(document["renewal"]),
-                released=flag(document["released"]),
-            )
+        what = f"lease `{key}` is damaged; once no driver runs, delete it"
+        name = f"lease `{key}` was written by another version of Penstock: it"
+        written = decode_format(_Written, data, what, name, FORMAT)
+        return cls(written.holder, written.lease_ms, written.token, written.renewal, written.released)
+
+
+class _Written(msgspec.Struct):
+    """The fields of a lease, all of which are there."""
+
+    holder: LeaseHolder
+    lease_ms: Positive
+    token: str
+    renewal: Count
+    released: bool
 
 
 @dataclass(slots=True)

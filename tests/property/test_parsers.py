@@ -12,7 +12,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -23,6 +23,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
@@ -260,8 +261,8 @@ def conforms(value: object, hint: Any) -> bool:
         return type(value) is int
     if not isinstance(value, hint):
         return False
-    own = hints_of(cast("Hashable", type(value))) if is_dataclass(value) else {}
-    return all(conforms(getattr(value, each.name), own[each.name]) for each in fields(value)) if own else True
+    own = hints_of(cast("Hashable", type(value))) if is_dataclass(value) or isinstance(value, Struct) else {}
+    return all(conforms(getattr(value, name), own[name]) for name in own) if own else True
 
 
 def check(form: Format, document: Any) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import orjson
+import msgspec
+from msgspec import Struct
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import decoding, fields, integer, text
-from penstock.errors import IncompatibleError
+from penstock.documents import Count, Positive, decode_format, decoding
 from penstock.state.backends.content.index import DirIndex
 
 FORMAT = 1
@@ -33,37 +33,49 @@ class SnapshotIndex:
 
     def serialize(self) -> bytes:
         """The object's bytes; equal values give equal bytes."""
-        document = {
-            "format": FORMAT,
-            "checkpoint-id": str(self.checkpoint_id),
-            "creation-time-millis": self.creation_time_ms,
-            "job-name": self.job_name,
-            "job-id": self.job_id,
-            "task": self.task,
-            "store-name": self.store,
-            "epoch": self.epoch,
-            "prev-snapshot-index-blob-id": self.previous,
-            "dir-index": self.directory.to_json(),
-        }
-        return orjson.dumps(document)
+        written = _Written(
+            FORMAT,
+            str(self.checkpoint_id),
+            self.creation_time_ms,
+            self.job_name,
+            self.job_id,
+            self.task,
+            self.store,
+            self.epoch,
+            self.previous,
+            self.directory,
+        )
+        return msgspec.json.encode(written)
 
     @classmethod
     def deserialize(cls, data: bytes, key: str) -> SnapshotIndex:
         """Read an index. Raises CorruptError naming the key, IncompatibleError for a newer format."""
-        with decoding(f"index `{key}` is damaged"):
-            document = fields(orjson.loads(data))
-            written = integer(document["format"], 1)
-            if written > FORMAT:
-                raise IncompatibleError(f"index `{key}` has format {written}; this Penstock reads up to {FORMAT}")
-            previous = document["prev-snapshot-index-blob-id"]
+        what = f"index `{key}` is damaged"
+        with decoding(what):
+            own = decode_format(_Written, data, what, f"index `{key}`", FORMAT)
             return cls(
-                CheckpointId.parse(document["checkpoint-id"]),
-                integer(document["creation-time-millis"]),
-                text(document["job-name"]),
-                text(document["job-id"]),
-                integer(document["task"]),
-                text(document["store-name"]),
-                integer(document["epoch"]),
-                None if previous is None else text(previous),
-                DirIndex.from_json(document["dir-index"]),
+                CheckpointId.parse(own.checkpoint_id),
+                own.creation_time_millis,
+                own.job_name,
+                own.job_id,
+                own.task,
+                own.store_name,
+                own.epoch,
+                own.prev_snapshot_index_blob_id,
+                own.dir_index,
             )
+
+
+class _Written(Struct, rename="kebab"):
+    """The fields of an index."""
+
+    format: Positive
+    checkpoint_id: str
+    creation_time_millis: Count
+    job_name: str
+    job_id: str
+    task: Count
+    store_name: str
+    epoch: Count
+    prev_snapshot_index_blob_id: str | None
+    dir_index: DirIndex

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from penstock import documents
-from penstock.documents import decoding
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.documents import decode_format
+from penstock.errors import CorruptError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.names import index_epoch
@@ -35,12 +34,8 @@ class BlobMarker:
     @classmethod
     def deserialize(cls, text: str) -> BlobMarker:
         """Read a marker. Raises CorruptError if it is not one, IncompatibleError for a newer format."""
-        with decoding(f"`{text}` is not a marker of the blob backend"):
-            document = documents.fields(orjson.loads(text))
-            written = documents.integer(document["format"], 1)
-            if written > _FORMAT:
-                raise IncompatibleError(f"marker `{text}` has format {written}; this Penstock reads up to {_FORMAT}")
-            marker = cls(documents.text(document["index"]), documents.text(document["sha256"]))
+        what = f"`{text}` is not a marker of the blob backend"
+        marker = decode_format(cls, text, what, f"marker `{text}`", _FORMAT)
         if index_epoch(marker.index) is None:
             raise CorruptError(f"marker `{text}` of the blob backend does not name an index")
         return marker

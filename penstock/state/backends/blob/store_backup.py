@@ -90,4 +90,4 @@ class StoreBackup:
     def put_files(self, checkpoint_id: CheckpointId, directory: Path, cancelled: threading.Event) -> DirIndex:
         """Upload what is not stored yet of the copy in the directory, in parallel."""
         last = self.last()
-        return self._files.put(checkpoint_id, directory, last.directory if last else DirIndex(), cancelled)
+        return self._files.put(checkpoint_id, directory, last.directory if last else DirIndex.of({}), cancelled)

@@ -16,10 +16,11 @@ import struct
 from dataclasses import asdict, dataclass
 
 import orjson
+from msgspec import Struct
 
-from penstock.documents import array, decoding, fields, integer
-from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.backends.changelog_files.marker import read_run
+from penstock.documents import Count, decode_format, decoding
+from penstock.errors import CorruptError
+from penstock.state.backends.changelog_files.marker import Lineage
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 MAGIC = b"PSTDELTA"
@@ -32,9 +33,18 @@ _CHECKSUM_BYTES = 32
 class DeltaHeader:
     """What a delta says of itself. `lineage` is that of the version it makes: runs of (epoch, first, last)."""
 
-    version: int
-    epoch: int
-    lineage: tuple[tuple[int, int, int], ...]
+    version: Count
+    epoch: Count
+    lineage: Lineage
+
+
+class _Head(Struct):
+    """The header as it is written."""
+
+    version: Count
+    epoch: Count
+    lineage: Lineage
+    size: Count
 
 
 def encode_delta(header: DeltaHeader, changes: Changes) -> bytes:
@@ -55,15 +65,10 @@ def decode_delta(data: bytes, name: str) -> tuple[DeltaHeader, dict[bytes, bytes
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if hashlib.sha256(body).digest() != checksum:
         raise CorruptError(f"delta file `{name}` is damaged: its checksum does not match")
-    with decoding(f"delta file `{name}` has a checksum that fits but a header that does not"):
+    what = f"delta file `{name}` has a checksum that fits but a header that does not"
+    with decoding(what):
         start = len(MAGIC) + 4
-        end = start + integer(_LENGTH.unpack_from(body, len(MAGIC))[0])
-        head = fields(orjson.loads(body[start:end]))
-        written = integer(head["format"], 1)
-        if written > FORMAT:
-            raise IncompatibleError(
-                f"delta file `{name}` has format {written}; this version of Penstock reads up to {FORMAT}"
-            )
-        lineage = tuple(read_run(run) for run in array(head["lineage"]))
-        header, size = DeltaHeader(integer(head["version"]), integer(head["epoch"]), lineage), integer(head["size"])
-    return header, decode_records(decompress(body[end:], size, f"delta file `{name}`"), name)
+        end = start + _LENGTH.unpack_from(body, len(MAGIC))[0]
+        head = decode_format(_Head, body[start:end], what, f"delta file `{name}`", FORMAT)
+    header = DeltaHeader(head.version, head.epoch, head.lineage)
+    return header, decode_records(decompress(body[end:], head.size, f"delta file `{name}`"), name)

@@ -77,7 +77,7 @@ class SnapshotKeeper:
         self._store = store
         self._files = ContentStore(context, shared_names(context.paths, store, context.task), budget, limits.part_bytes)
         self._small_file_bytes = limits.small_file_bytes
-        self._last = DirIndex()
+        self._last = DirIndex.of({})
         """The shared files of the newest snapshot that is whole."""
         self._maintenance = InTurn(context.pools.maintenance)
         self._running: list[Future[None]] = []
@@ -88,7 +88,7 @@ class SnapshotKeeper:
     def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
         """Continue from a marker, whose newest snapshot that is whole is given."""
         self._newest = newest.version if newest else None
-        self._last = newest.shared if newest else DirIndex()
+        self._last = newest.shared if newest else DirIndex.of({})
         self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
 
     @property

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import orjson
+from msgspec import Struct
 
-from penstock.documents import array, decoding, fields, integer
-from penstock.errors import CorruptError, IncompatibleError
+from penstock.documents import Count, decode_format
+from penstock.errors import CorruptError
 
 NAME = "changelog-files"
 _FORMAT = 2
@@ -17,8 +18,10 @@ _FORMAT = 2
 KEPT = 2
 """How many snapshots a marker names: the newest one, and one to fall back to."""
 
-Version: TypeAlias = tuple[int, int]
+Version: TypeAlias = tuple[Count, Count]
 """(number, epoch): two epochs may each write a version of one number, and only one of them counts."""
+Lineage: TypeAlias = tuple[tuple[Count, Count, Count], ...]
+"""Runs of versions: epoch, first and last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class ChangelogMarker:
     """
 
     version: int = 0
-    lineage: tuple[tuple[int, int, int], ...] = ()
+    lineage: Lineage = ()
     snapshots: tuple[Version, ...] = ()
 
     @property
@@ -90,14 +93,9 @@ class ChangelogMarker:
     @classmethod
     def deserialize(cls, text: str) -> ChangelogMarker:
         """Read a marker. Raises CorruptError if it is not one, or does not lead to its version."""
-        with decoding(f"`{text}` is not a marker of the {NAME} backend"):
-            document = fields(orjson.loads(text))
-            written = integer(document["format"], 1)
-            if written > _FORMAT:
-                raise IncompatibleError(f"marker `{text}` has format {written}; this Penstock reads up to {_FORMAT}")
-            lineage = tuple(read_run(run) for run in array(document["lineage"]))
-            snapshots = tuple(_version(each) for each in array(document.get("snapshots", [])))
-            marker = cls(integer(document["version"]), lineage, snapshots)
+        what = f"`{text}` is not a marker of the {NAME} backend"
+        written = decode_format(_Written, text, what, f"marker `{text}`", _FORMAT)
+        marker = cls(written.version, written.lineage, written.snapshots)
         marker._check(text)
         return marker
 
@@ -116,12 +114,9 @@ class ChangelogMarker:
             raise CorruptError(f"the snapshots of marker `{text}` are not in order")
 
 
-def read_run(run: object) -> tuple[int, int, int]:
-    """A run of a lineage: epoch, first and last version. Raises TypeError or ValueError."""
-    epoch, first, last = map(integer, array(run))
-    return epoch, first, last
+class _Written(Struct):
+    """The fields of a marker. Its epoch follows from them."""
 
-
-def _version(pair: object) -> Version:
-    version, epoch = map(integer, array(pair))
-    return version, epoch
+    version: Count
+    lineage: Lineage
+    snapshots: tuple[Version, ...] = ()

@@ -13,10 +13,11 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import orjson
+import msgspec
+from msgspec import Struct
 
-from penstock.documents import decoding, fields, integer, text
-from penstock.errors import CorruptError, IncompatibleError
+from penstock.documents import Count, Positive, decode_format, decoding
+from penstock.errors import CorruptError
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.changelog_files.marker import Version
 from penstock.state.backends.content.index import DirIndex
@@ -43,17 +44,10 @@ class Snapshot:
 
     def encode(self) -> bytes:
         """The archive's bytes. Equal values give equal bytes."""
-        document = {
-            "format": FORMAT,
-            "version": self.version[0],
-            "epoch": self.version[1],
-            "store": self.store,
-            "task": self.task,
-            "shared": self.shared.to_json(),
-        }
+        written = _Written(FORMAT, *self.version, self.store, self.task, self.shared)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_info(_INDEX), orjson.dumps(document))
+            archive.writestr(_info(_INDEX), msgspec.json.encode(written))
             for path, data in sorted(self.small.items()):
                 archive.writestr(_info(f"{_SMALL}{path}"), data)
             archive.comment = b"0" * _CHECKSUM
@@ -65,21 +59,25 @@ class Snapshot:
         """Read an archive. Raises CorruptError naming the key, IncompatibleError for a newer format."""
         if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
-        with decoding(f"snapshot `{key}` is damaged"), zipfile.ZipFile(io.BytesIO(data)) as archive:
-            document = fields(orjson.loads(archive.read(_INDEX)))
-            written = integer(document["format"], 1)
-            if written > FORMAT:
-                raise IncompatibleError(f"snapshot `{key}` has format {written}; this Penstock reads up to {FORMAT}")
+        what = f"snapshot `{key}` is damaged"
+        with decoding(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
+            own = decode_format(_Written, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
             names = [name for name in archive.namelist() if name.startswith(_SMALL)]
             if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
                 raise ValueError("a file leads out of its folder")
-            return cls(
-                (integer(document["version"]), integer(document["epoch"])),
-                text(document["store"]),
-                integer(document["task"]),
-                DirIndex.from_json(document["shared"]),
-                {name.removeprefix(_SMALL): archive.read(name) for name in names},
-            )
+            small = {name.removeprefix(_SMALL): archive.read(name) for name in names}
+            return cls((own.version, own.epoch), own.store, own.task, own.shared, small)
+
+
+class _Written(Struct):
+    """The fields of `snapshot.json`."""
+
+    format: Positive
+    version: Count
+    epoch: Count
+    store: str
+    task: Count
+    shared: DirIndex
 
 
 def shared_names(paths: JobPaths, store: str, task: int) -> ContentNames:

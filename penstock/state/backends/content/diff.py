@@ -7,7 +7,9 @@ name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from penstock.state.backends.content.files import LocalFile
 from penstock.state.backends.content.index import DirIndex, FileIndex

@@ -1,4 +1,4 @@
-"""The files of a folder and the objects that hold them, as JSON.
+"""The files of a folder and the objects that hold them, and how they are written as JSON.
 
 Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older Penstock reads what a newer one added.
 """
@@ -6,22 +6,21 @@ Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from penstock.documents import array, fields, integer, text
+from msgspec import Struct, field
+
+from penstock.documents import Count
 from penstock.state.backends.content.names import content_of
 
 _DEEPEST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class FileBlob:
+class FileBlob(Struct, frozen=True):
     """An object with a part of a file, which begins at `offset`."""
 
-    name: str
-    offset: int
+    name: str = field(name="blob-id")
+    offset: Count
 
     def __post_init__(self) -> None:
         if content_of(self.name) is None:
@@ -33,12 +32,11 @@ class FileBlob:
         return content_of(self.name) or ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileIndex:
+class FileIndex(Struct, frozen=True):
     """A file: its name in its folder, its size and SHA-256, and the blobs it consists of; an empty one has none."""
 
-    name: str
-    size: int
+    name: str = field(name="file-name")
+    size: Count
     sha256: str
     blobs: tuple[FileBlob, ...]
 
@@ -59,28 +57,17 @@ class FileIndex:
         for blob, end in zip(self.blobs, ends, strict=False):
             yield blob, end - blob.offset
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is written in an index."""
-        blobs = [{"blob-id": blob.name, "offset": blob.offset} for blob in self.blobs]
-        return {"file-name": self.name, "size": self.size, "sha256": self.sha256, "blobs": blobs}
 
-    @classmethod
-    def from_json(cls, document: Any) -> FileIndex:
-        """Raises KeyError, TypeError or ValueError."""
-        own = fields(document)
-        blobs = tuple(FileBlob(text(blob["blob-id"]), integer(blob["offset"])) for blob in array(own["blobs"]))
-        return cls(text(own["file-name"]), integer(own["size"]), text(own["sha256"]), blobs)
-
-
-@dataclass(frozen=True, slots=True)
-class DirIndex:
+class DirIndex(Struct, frozen=True):
     """A folder: its name (empty at the root), files and folders, by name. A folder without files is left out."""
 
-    name: str = ""
-    files: tuple[FileIndex, ...] = ()
-    sub_dirs: tuple[DirIndex, ...] = ()
+    name: str = field(name="dir-name")
+    files: tuple[FileIndex, ...] = field(name="files-present")
+    sub_dirs: tuple[DirIndex, ...] = field(name="sub-dirs-present")
 
     def __post_init__(self) -> None:
+        if self.depth > _DEEPEST:
+            raise ValueError(f"folders are nested more than {_DEEPEST} deep")
         names = [*(file.name for file in self.files), *(sub.name for sub in self.sub_dirs)]
         for sub in self.sub_dirs:
             _check_name(sub.name)
@@ -111,25 +98,10 @@ class DirIndex:
         """The names of all objects that hold the files, as often as they are named."""
         return (blob.name for file in self.by_path().values() for blob in file.blobs)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is written in an index."""
-        return {
-            "dir-name": self.name,
-            "files-present": [file.to_json() for file in self.files],
-            "sub-dirs-present": [sub.to_json() for sub in self.sub_dirs],
-        }
-
-    @classmethod
-    def from_json(cls, document: Any, depth: int = 0) -> DirIndex:
-        """Raises KeyError, TypeError or ValueError."""
-        if depth > _DEEPEST:
-            raise ValueError(f"folders are nested more than {_DEEPEST} deep")
-        own = fields(document)
-        return cls(
-            text(own["dir-name"]),
-            tuple(FileIndex.from_json(file) for file in array(own["files-present"])),
-            tuple(cls.from_json(sub, depth + 1) for sub in array(own["sub-dirs-present"])),
-        )
+    @property
+    def depth(self) -> int:
+        """How deep other folders are nested in it."""
+        return max((sub.depth + 1 for sub in self.sub_dirs), default=0)
 
 
 def _check_name(name: str) -> None:
