@@ -52,6 +52,7 @@ def assemble(
             reporter=ProgressReporter(job, feed, fleet, commits, board),
             board=board,
             stop=stop,
+            topology=job.topology,
         )
     )
 

@@ -25,6 +25,7 @@ class GoodRun:
 
     batch: Batch
     outcome: Succeeded
+    reports: tuple[Report, ...]
     began: float
     """On the monotonic clock, in seconds."""
 
@@ -67,12 +68,13 @@ class BatchRuns:
             began, self.begun = time.monotonic(), batch.run
             self._fleet.start_run(epoch, batch)
             try:
-                outcome = self._decide(self._runner.run(epoch, batch, planned.ranges))
+                reports = self._runner.run(epoch, batch, planned.ranges)
+                outcome = self._decide(reports)
             except RunBrokenError as error:
                 self._broken(error)
                 outcome = None
             if outcome is not None:
-                return GoodRun(batch, outcome, began)
+                return GoodRun(batch, outcome, tuple(reports), began)
             batch = batch.next_run()
         return None
 

@@ -11,6 +11,7 @@ from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
 from penstock.driver.commit_policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.failures import Failures
 from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.metrics import NS_PER_MS
 from penstock.driver.ports import Fleet
 from penstock.driver.progress import ProgressBoard, Stopwatch
 
@@ -61,6 +62,8 @@ class Commits:
         """At a batch boundary: begin a commit if the policy says so. Raises what a commit that failed raised."""
         self.look()
         decision = self._policy.decide(self._facts(boundary))
+        if decision is CommitDecision.SKIP:
+            self._board.metrics.commits_skipped.inc()
         if decision in {CommitDecision.BEGIN, CommitDecision.WAIT}:
             watch.lap("other")
             self.wait()
@@ -106,10 +109,13 @@ class Commits:
         self._gate.check_commit()
         self._requested = False
         self._began_at, self._last_batch = time.monotonic(), request.boundary.batch
+        self._board.metrics.commit_calls.inc()
         self._coordinator.begin(self._claim, request)
 
     def _note(self, done: Completed | None) -> None:
         if done is not None:
             self._failures.reset()
             self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
+            self._board.metrics.snapshot_ns.update(done.snapshot_ms * NS_PER_MS)
+            self._board.metrics.commit_ns.update(done.total_ms * NS_PER_MS)
             self._board.update(last_checkpoint=str(done.record.id))

@@ -64,6 +64,7 @@ class Epochs:
             PenstockError: there were too many failures, or one that cannot be tried again.
         """
         self._board.update(phase="restoring")
+        self._board.metrics.rewinds.inc()
         return self._enter(None, cause)
 
     def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
@@ -121,11 +122,12 @@ class Epochs:
         self._runner.await_quiet()
         self._fleet.ensure()
         job.put_probe(epoch)
-        self._fleet.open(
-            self._opening(origin, boundary),
-            job.container_package(epoch),
-            lambda done: self._board.update(restored_bytes=done),
-        )
+        with self._board.metrics.restore_ns.time():
+            self._fleet.open(
+                self._opening(origin, boundary),
+                job.container_package(epoch),
+                lambda done: self._board.update(restored_bytes=done),
+            )
         job.remove_probe(epoch)
 
     def _opening(self, origin: Origin, boundary: Boundary) -> Opening:

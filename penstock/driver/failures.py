@@ -34,6 +34,7 @@ class Failures:
         """
         error = self._explained(error)
         self._count += 1
+        self._board.metrics.retries.inc()
         if self._count <= self._limit:
             text = "failure %d since the last checkpoint, at most %d are retried%s: %s"
             logger.warning(text, self._count, self._limit, then, error)

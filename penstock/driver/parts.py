@@ -14,6 +14,7 @@ from penstock.driver.ports import Fleet
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.stop import StopRequest
+from penstock.runtime.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,4 @@ class RunParts:
     reporter: ProgressReporter
     board: ProgressBoard
     stop: StopRequest
+    topology: Topology

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.driver.metrics import JobMetrics
 from penstock.plan.positions import Positions
 from penstock.wording import counted
 
@@ -25,6 +26,12 @@ class SourceProgress:
     end_offset: Mapping[str, int]
     latest_offset: Mapping[str, int]
     num_input_rows: int
+
+    @property
+    def lag(self) -> int:
+        """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that
+        the slowest one has not read."""
+        return sum(max(0, self.latest_offset[partition] - end) for partition, end in self.end_offset.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,7 @@ class JobProgress:
     def lag(self) -> int:
         """Messages that the inputs held and the batch did not read. Of a partition that several tasks read, those that
         the slowest one has not read."""
-        return sum(
-            max(0, source.latest_offset[partition] - end)
-            for source in self.sources
-            for partition, end in source.end_offset.items()
-        )
+        return sum(source.lag for source in self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
@@ -96,6 +99,7 @@ class ProgressBoard:
     """The batch that runs, and its messages."""
     processed: Callable[[int], int] = lambda _: 0
     """How many messages of a batch containers have processed in stages with state, as of their last beats."""
+    metrics: JobMetrics = field(default_factory=JobMetrics)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def update(self, **values: Any) -> None:

@@ -49,4 +49,6 @@ class ProgressReporter:
             container_bytes=self._fleet.resident_bytes(),
             commit_ms=self._commits.last_ms,
         )
+        self._board.metrics.took(watch.parts, total_ms)
+        self._board.metrics.lag({source.description: source.lag for source in progress.sources})
         self._board.update(last=progress, remaining=self._feed.remaining(after))

@@ -133,6 +133,7 @@ class RunLoop:
         watch.lap("addBatch")
         parts.fleet.end(self.epoch, good.batch, good.outcome.tokens)
         watch.lap("end")
+        parts.board.metrics.ended(good.reports, parts.topology)
         parts.feed.ended(planned, (time.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(before.after(good.batch, planned.ranges))
         if good.outcome.commit:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from penstock.driver.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
+from penstock.metrics.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -137,6 +138,18 @@ class Job:
         """The batch that runs, with how far it is; None between batches."""
         running = self._board.running
         return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
+
+    def metrics(self) -> Snapshot:
+        """All metrics of this run, by source, group and name; docs/metrics.md has the list. Those of containers are as
+        of their last beats, at most a few seconds ago.
+
+        Example:
+            >>> job.metrics().total("messages-actually-processed", group="stage.0")  # doctest: +SKIP
+            1200
+            >>> job.metrics().to_dict()["Partition 0"]["stage.0"]["messages-actually-processed"]  # doctest: +SKIP
+            300
+        """
+        return self._board.metrics.snapshot()
 
     @property
     def last_checkpoint(self) -> str | None:

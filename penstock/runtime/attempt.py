@@ -7,6 +7,7 @@ An end of stream without them is a discarded attempt, however clean it looked.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 
 import orjson
@@ -49,6 +50,7 @@ class Attempt:
         self._inputs: dict[int, tuple[int, int]] = {}
         self._at_once = _AT_ONCE
         self._dead_letters = 0
+        self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
         instance.begin(token)
 
@@ -113,6 +115,7 @@ class Attempt:
             failed=self._failure,
             error=self._error,
             upstream_failed=self._sources.failed,
+            process_ns=self._process_ns,
         )
 
     def _check_stores(self) -> None:
@@ -137,10 +140,13 @@ class Attempt:
         work, or goes to the dead-letter stream."""
         self.instance.position.page = page
         router, first = self.instance.router, 0
+        clock = time.perf_counter_ns
         run = self._run_undoable if self._dead_letter_mode else self._run_plain
         while first < len(keys) and not self.failed:
             end = first + self._at_once
+            began = clock()
             run(entry, keys[first:end], values[first:end], first)
+            self._process_ns += clock() - began
             self._at_once = _next_piece(self._at_once, router.count_bytes())
             if not self.failed:
                 yield from router.take_ready(page)

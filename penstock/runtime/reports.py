@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import ContainerLostError, FailedMessage
+from penstock.metrics.snapshot import Row
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet
 from penstock.state.engines.engine import EngineFailedError
 
@@ -36,6 +37,10 @@ class Report:
     """A source failed, so this attempt did nothing."""
     inputs: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Number of an input -> messages, and bytes of their keys and values, that were read of it (stage 0)."""
+    process_ns: int = 0
+    """Time that the operators took."""
+    metrics: list[Row] = field(default_factory=list)
+    """What the attempt counted of its stores, and the metrics of its tasks. They count once the batch has ended."""
 
     def packet(self) -> Packet:
         """The report as a packet to the driver."""

@@ -18,7 +18,7 @@ import penstock.testing
 
 SUBMODULES = {
     "admin", "api", "checkpoint", "cli", "config", "container", "documents", "driver", "engine", "errors", "metadata",
-    "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system", "testing", "wording",
+    "metrics", "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system", "testing", "wording",
 }  # fmt: skip
 
 

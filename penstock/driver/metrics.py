@@ -1,0 +1,91 @@
+"""The metrics of a run as the driver keeps them: its own, those that attempts report, and those of containers.
+
+What attempts report counts once their batch has ended: reports of a run that is not applied are dropped with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.snapshot import Snapshot
+from penstock.runtime.reports import Report
+from penstock.runtime.topology import Topology
+
+JOB = "job"
+"""The source of the driver's own metrics."""
+NS_PER_MS = 1_000_000
+
+
+class JobMetrics:
+    """All metrics of a run. The run loop's thread writes, any thread takes snapshots."""
+
+    def __init__(self) -> None:
+        self._registry = new = MetricsRegistry(JOB)
+        self.batches = new.new_counter(JOB, "batches")
+        self.retries = new.new_counter(JOB, "retries")
+        self.rewinds = new.new_counter(JOB, "rewinds")
+        self.commit_calls = new.new_counter(JOB, "commit-calls")
+        self.commits_skipped = new.new_counter(JOB, "commits-skipped")
+        self.commit_ns = new.new_timer(JOB, "commit-ns")
+        self.snapshot_ns = new.new_timer(JOB, "snapshot-ns")
+        self.restore_ns = new.new_timer(JOB, "restore-ns")
+        self._parts = {
+            part: new.new_timer(JOB, name)
+            for part, name in (
+                ("triggerExecution", "batch-ns"),
+                ("addBatch", "run-ns"),
+                ("end", "end-ns"),
+                ("commitWait", "commit-wait-ns"),
+            )
+        }
+        self.containers: Callable[[], Snapshot] = Snapshot
+        """The metrics of the containers, as of their last beats."""
+        self._tasks: dict[int, MetricsRegistry] = {}
+        self._reported = Snapshot()
+        self._lock = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """All of them now."""
+        with self._lock:
+            own = [registry.snapshot() for registry in (self._registry, *self._tasks.values())]
+            return self._reported.merged(*own, self.containers())
+
+    def ended(self, reports: Sequence[Report], topology: Topology) -> None:
+        """A batch has ended; these attempts were applied."""
+        self.batches.inc()
+        with self._lock:
+            for report in reports:
+                self._count(report, topology)
+            rows = [row for report in reports for row in report.metrics]
+            if rows:
+                self._reported = self._reported.merged(Snapshot.of_rows(rows))
+
+    def took(self, parts_ms: Mapping[str, int], total_ms: int) -> None:
+        """The parts of a batch, named as in `JobProgress`, and all of it."""
+        for part, duration_ms in (*parts_ms.items(), ("triggerExecution", total_ms)):
+            if part in self._parts:
+                self._parts[part].update(duration_ms * NS_PER_MS)
+
+    def lag(self, messages: Mapping[str, int]) -> None:
+        """How many messages each input held at the end of a batch that were not read."""
+        for stream, count in messages.items():
+            self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
+
+    def _count(self, report: Report, topology: Topology) -> None:
+        task = self._tasks.get(report.task)
+        if task is None:
+            task = self._tasks[report.task] = MetricsRegistry(f"Partition {report.task}")
+        if report.stage == topology.sink:
+            for output, count in report.written.items():
+                task.new_counter(f"stream.{output}", "messages-sent").inc(count)
+            return
+        stage = f"stage.{report.stage}"
+        task.new_counter(stage, "messages-actually-processed").inc(report.messages)
+        task.new_counter(stage, "dead-letters").inc(report.dead_letters)
+        task.new_timer(stage, "process-ns").update(report.process_ns)
+        for index, (messages, size_bytes) in report.inputs.items():
+            stream = topology.graph.inputs[index].stream
+            task.new_counter(f"stream.{stream}", "messages-read").inc(messages)
+            task.new_counter(f"stream.{stream}", "bytes-read").inc(size_bytes)

@@ -1,0 +1,80 @@
+"""Where metrics are made and found again (Samza's MetricsRegistry)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeAlias, TypeVar
+
+from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
+from penstock.metrics.values import Counter, Gauge, Timer
+
+_Metric: TypeAlias = Counter | Gauge | Timer
+M = TypeVar("M", Counter, Gauge, Timer)
+
+
+class MetricsRegistry:
+    """The metrics of one source. Making one of the same group and name again returns the one there is. Thread-safe.
+
+    Example:
+        >>> registry = MetricsRegistry("Partition 0")
+        >>> late = registry.new_counter("orders", "late")
+        >>> late.inc()
+        >>> registry.new_counter("orders", "late") is late
+        True
+        >>> registry.snapshot().to_dict()
+        {'Partition 0': {'orders': {'late': 1}}}
+    """
+
+    def __init__(self, source: str, prefix: str = "") -> None:
+        """`prefix` goes in front of every group."""
+        self.source = source
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._metrics: dict[MetricId, _Metric] = {}
+
+    def new_counter(self, group: str, name: str) -> Counter:
+        """A counter. Raises ValueError if the name is another kind of metric."""
+        return self._new(group, name, Counter())
+
+    def new_gauge(self, group: str, name: str, value: float = 0) -> Gauge:
+        """A gauge; a new one has this value. Raises ValueError if the name is another kind of metric."""
+        return self._new(group, name, Gauge(value))
+
+    def new_timer(self, group: str, name: str) -> Timer:
+        """A timer. Raises ValueError if the name is another kind of metric."""
+        return self._new(group, name, Timer())
+
+    def _new(self, group: str, name: str, made: M) -> M:
+        key = MetricId(self.source, f"{self._prefix}{group}", name)
+        with self._lock:
+            found = self._metrics.setdefault(key, made)
+        if not isinstance(found, type(made)):
+            raise ValueError(  # noqa: TRY004 - the name is wrong, not the type of an argument
+                f"metric `{name}` of group `{group}` is a {type(found).__name__.lower()} already; give the "
+                f"{type(made).__name__.lower()} another name"
+            )
+        return found
+
+    def snapshot(self) -> Snapshot:
+        """What all of them are now."""
+        with self._lock:
+            metrics = list(self._metrics.items())
+        return Snapshot({key: _value(metric) for key, metric in metrics})
+
+    def take(self) -> Snapshot:
+        """What all of them are now; counters and timers begin at zero again. Used by one thread at a time."""
+        found = self.snapshot()
+        for metric in self._metrics.values():
+            if isinstance(metric, Counter):
+                metric.count = 0
+            elif isinstance(metric, Timer):
+                metric.count = metric.total_ns = metric.max_ns = 0
+        return found
+
+
+def _value(metric: _Metric) -> Value:
+    if isinstance(metric, Counter):
+        return CounterValue(metric.count)
+    if isinstance(metric, Gauge):
+        return GaugeValue(metric.value)
+    return TimerValue(metric.count, metric.total_ns, metric.max_ns)

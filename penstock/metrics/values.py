@@ -1,0 +1,91 @@
+"""Counters, gauges and timers, as Samza has them. Each may be used by several threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Counter:
+    """A number of events. It only grows, unless `dec` takes something back.
+
+    Example:
+        >>> seen = Counter()
+        >>> seen.inc()
+        >>> seen.inc(2)
+        >>> seen.count
+        3
+    """
+
+    __slots__ = ("_lock", "count")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def inc(self, n: int = 1) -> None:
+        """Add `n` events."""
+        with self._lock:
+            self.count += n
+
+    def dec(self, n: int = 1) -> None:
+        """Take `n` events back."""
+        self.inc(-n)
+
+
+class Gauge:
+    """A number that goes up and down, such as the length of a queue; the last one that was set holds.
+
+    Example:
+        >>> waiting = Gauge(0)
+        >>> waiting.set(7)
+        >>> waiting.value
+        7
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float = 0) -> None:
+        self.value = value
+
+    def set(self, value: float) -> None:
+        """The number is `value` now."""
+        self.value = value
+
+
+class Timer:
+    """How often something took place, and how long it took: together, and at most.
+
+    Example:
+        >>> lookups = Timer()
+        >>> lookups.update(1_500)
+        >>> lookups.update(500)
+        >>> lookups.count, lookups.total_ns, lookups.max_ns
+        (2, 2000, 1500)
+    """
+
+    __slots__ = ("_lock", "count", "max_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+        self.total_ns = 0
+        self.max_ns = 0
+
+    def update(self, duration_ns: int) -> None:
+        """It took place once more, and took so many nanoseconds."""
+        with self._lock:
+            self.count += 1
+            self.total_ns += duration_ns
+            self.max_ns = max(self.max_ns, duration_ns)
+
+    @contextmanager
+    def time(self) -> Iterator[None]:
+        """Measure a block of code, also one that raises."""
+        began = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.update(time.perf_counter_ns() - began)

@@ -1,0 +1,85 @@
+"""The metrics of a job on containers of this process, against what the job really did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.driver.ports import RunBrokenError
+from penstock.metrics.snapshot import MetricId, Snapshot, TimerValue
+from tests.unit.driver.test_run_loop import TASKS, World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    for driver in made.drivers:
+        driver.close()
+
+
+def steps(driver: object, count: int) -> None:
+    for _ in range(count):
+        driver.loop.step()  # type: ignore[attr-defined]
+
+
+def test_messages_count_per_stage_task_and_stream(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(*range(1, 10))
+    steps(driver, 6)
+    found = driver.board.metrics.snapshot()
+    assert found.total("messages-actually-processed", "stage.0") == 9
+    assert found.total("messages-actually-processed", "stage.1") == 9
+    read = found.to_dict()
+    assert [read[f"Partition {t}"]["stream.m.events"]["messages-read"] for t in range(TASKS)] == [3, 3, 3]
+    assert found.total("bytes-read", "stream.m.events") > 9
+    assert found.total("messages-sent", "stream.m.sums") == len(world.output()) == 9
+    batches = found.total("batches")
+    assert batches == driver.loop.boundary.batch
+    spent = found[MetricId("job", "job", "run-ns")]
+    assert isinstance(spent, TimerValue)
+    assert spent.count == batches
+    assert found.total("messages-behind-high-watermark") == 0
+
+
+def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    broken = []
+
+    def once(step: str) -> None:
+        if step == "reports" and not broken:
+            broken.append(step)
+            raise RunBrokenError("all stages have run, and nobody heard of it")
+
+    driver.runner.at = once
+    world.put(1, 2, 3)
+    steps(driver, 2)
+    found = driver.board.metrics.snapshot()
+    assert broken
+    assert found.total("retries") == 1
+    assert found.total("messages-actually-processed", "stage.1") == 3
+
+
+def test_commits_and_rewinds(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(1, 2, 3)
+    steps(driver, 2)
+    driver.loop.commit()
+    driver.fleet.lose(0)
+    steps(driver, 1)
+    found = driver.board.metrics.snapshot()
+    assert found.total("commit-calls") == found.total("commit-ns") == len(world.checkpoints)
+    assert found.total("rewinds") == 1
+    assert found.total("restore-ns", "job") == 2
+
+
+def test_snapshots_survive_their_form_between_processes(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    found = driver.board.metrics.snapshot()
+    assert dict(Snapshot.of_rows(found.rows())) == dict(found)
