@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
 from penstock.container.machine import machine_id
-from penstock.container.protocol import AttemptCall, ContainerAddress, dump
+from penstock.container.protocol import END_OF_INPUT, AttemptCall, ContainerAddress, dump
 from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import ContainerLostError
 from penstock.runtime.packet import NO_PACKETS, PACKET_SCHEMA, Kind
@@ -66,14 +66,18 @@ def _feed(
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Write what is for the container; the rest comes out."""
+    """Write what is for the container, and END_OF_INPUT; the rest comes out.
+
+    The end is a message, because closing the writer would race the reader: when the container refuses the attempts,
+    the reader's end closes the writer too, and if both do at once, gRPC aborts the process.
+    """
     for batch in batches:
         mine, others = select_mine(batch)
         if mine.num_rows:
             writer.write_batch(mine)
         if others.num_rows:
             yield others
-    writer.done_writing()
+    writer.write_with_metadata(NO_PACKETS, END_OF_INPUT)
 
 
 def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,8 @@ from penstock.container.tls import TlsIdentity
 from penstock.runtime.batch import Batch
 
 AUTH_HEADER = "authorization"
+END_OF_INPUT = b"end"
+"""The metadata of the last message that a worker sends for its attempts."""
 Markers: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Task (as text) -> backend -> store -> marker."""
 

@@ -15,7 +15,7 @@ from penstock.container.auth import SecretCheck
 from penstock.container.calls import CALLS
 from penstock.container.container import Container
 from penstock.container.epoch import Epoch
-from penstock.container.protocol import AttemptCall, load
+from penstock.container.protocol import END_OF_INPUT, AttemptCall, load
 from penstock.container.tls import TlsIdentity
 from penstock.errors import PenstockError
 from penstock.runtime.attempt import new_token
@@ -74,6 +74,8 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             attempts = epoch.attempts
             failed = _begin(epoch, call, running)
             for chunk in reader:
+                if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:
+                    break  # without it the worker has ended, and trailers are missing
                 _send(writer, _outputs(chunk.data, attempts, running))
             # One stream for all: for a small batch this is one message, reports and all, however many the tasks.
             _send(writer, chain(failed, _rest(attempts, running)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from penstock.runtime.packet import Kind, from_batch, to_batch
 from penstock.system.partitioner import partition_of
 from tests.support.container_app import messages, oracle
 from tests.support.containers import (
+    ROOT,
     SECRET,
     STAGE,
     ContainerProcess,
@@ -245,6 +250,22 @@ def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> 
     job.start_run(4, 1)
     with pytest.raises(ContainerLostError, match="expects task 0 at batch 3; it is at batch 0"):
         attempt(job.homes[0].address, job.call(run, 0, batch=Batch(4, 1, 0)), [to_batch(run.for_task(0))])
+
+
+def test_a_worker_survives_refusals_that_come_while_it_ends_its_input(job: Job) -> None:
+    """gRPC aborts a process that closes its side of a call twice at once."""
+    run, times = job.start(1, messages(10)), 2000
+    call = job.call(run, 0, batch=Batch(4, 1, 0))
+    worker = subprocess.run(
+        [sys.executable, "-m", "tests.support.refused_client"],
+        input=pickle.dumps((job.homes[0].address, SECRET, call, [to_batch(run.for_task(0))], times)),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert worker.returncode == 0, worker.stderr.decode()[-2000:]
+    assert int(worker.stdout) == times
 
 
 def test_calls_of_an_older_epoch_are_refused(job: Job) -> None:

@@ -1,0 +1,25 @@
+"""A Spark worker whose attempts a container refuses, many times."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+from penstock.container.exchange import exchange
+from penstock.errors import ContainerLostError
+
+
+def main() -> None:
+    """Read address, secret, call, batches and how often from standard input. Prints how often it was refused."""
+    address, secret, call, batches, times = pickle.load(sys.stdin.buffer)
+    refused = 0
+    for _ in range(times):
+        try:
+            list(exchange(address, secret, call, iter(batches), lambda batch: (batch, batch.slice(0, 0))))
+        except ContainerLostError:
+            refused += 1
+    print(refused)
+
+
+if __name__ == "__main__":
+    main()
