@@ -34,3 +34,16 @@ def test_the_list_says_what_the_command_says(name: str) -> None:
     command = COMMANDS[name].load(name)
     assert command.name == name
     assert (command.help or "").split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
+
+
+def test_a_list_of_the_commands_of_a_group_loads_neither_arrow_nor_spark() -> None:
+    groups = [name for name, entry in COMMANDS.items() if entry.function is None]
+    code = f"""
+import sys
+from penstock.cli.main import COMMANDS
+for name in {groups}:
+    COMMANDS[name].load(name)
+print("loaded too much:", sorted({{"pyarrow", "pyspark", "py4j", "rocksdict"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "loaded too much: []"
