@@ -12,7 +12,6 @@ from penstock.config import keys
 from penstock.config.model import JobConfig
 from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
 from penstock.errors import ConfigError, NotFoundError
-from penstock.runtime.topology import plan_topology
 
 _SECRET = re.compile(r"(?i)secret|password|passphrase|token|credential|access[.-]?key")
 _HIDDEN = "(hidden)"
@@ -83,6 +82,8 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     Raises:
         ConfigError: the graph cannot be cut into stages, or systems are not configured; all of these are named.
     """
+    from penstock.runtime.topology import plan_topology  # brings Arrow
+
     plan_topology(graph, config.task.dead_letter_stream)
     systems = {stream.system for stream in (*(op.stream for op in graph.inputs), *(o.stream for o in graph.outputs))}
     problems = [
