@@ -4,10 +4,11 @@ The command line calls these functions, and prints what they return: frozen valu
 Spark. Errors are those of `penstock`. What is worth knowing and is no error is logged, under `penstock.admin`.
 
 Example:
+    >>> import tempfile
     >>> from penstock import admin
-    >>> with admin.open_job("counts") as job:  # doctest: +SKIP
-    ...     status = admin.status(job)
-    ...     print(status.status, status.last_checkpoint)
+    >>> with admin.open_all_jobs(overrides={"job.root": tempfile.mkdtemp()}) as jobs:
+    ...     [(status.job, status.status) for status in admin.statuses(jobs)]
+    []
 """
 
 from typing import TYPE_CHECKING

@@ -70,11 +70,13 @@ def open_job(
         ConfigError: the name or the configuration is wrong, or the application is another job's.
 
     Example:
+        >>> import tempfile
         >>> from penstock import admin
-        >>> with admin.open_job("counts", overrides={"job.root": "/tmp/nowhere"}) as job:
+        >>> with admin.open_job("counts", overrides={"job.root": tempfile.mkdtemp()}) as job:  # doctest: +ELLIPSIS
         ...     print(admin.status(job).status)
         Traceback (most recent call last):
-        penstock.errors.NotFoundError: there is no job `counts`: ...
+        ...
+        penstock.errors.NotFoundError: there is no job `counts`: looked for `counts-1` in job.root ...
     """
     if app is None:
         config = load_without_job(file, assignments, overrides)
