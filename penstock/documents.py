@@ -39,7 +39,9 @@ def decoding(what: str) -> Iterator[None]:
         raise CorruptError(f"{what}: {_short(repr(error))}") from error
 
 
-class _Versioned(msgspec.Struct):
+class Versioned(msgspec.Struct):
+    """A document that says how it is written."""
+
     format: Positive
 
 
@@ -76,7 +78,7 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
     """
     with decoding(what):
         document = orjson.loads(data)
-        written = convert(_Versioned, document).format
+        written = convert(Versioned, document).format
         if written > newest:
             raise IncompatibleError(f"{name} has format {written}; this Penstock reads up to {newest}")
         return convert(form, document)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import orjson
+from msgspec import UNSET, Struct, UnsetType, structs
 
-from penstock import documents
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import decoding, fields, integer
+from penstock.documents import Count, decode
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 VERSION = 1
@@ -57,19 +57,31 @@ class ChangelogStreamMarker:
             CorruptError: this is no such marker.
             IncompatibleError: it is of a newer version.
         """
-        with decoding(f"not a changelog stream marker, {text[:200]!r}"):
-            document = fields(orjson.loads(text))
-            version = integer(document["version"])
-            if version > VERSION:
-                raise IncompatibleError(f"marker `{text}` has version {version}; this Penstock reads up to {VERSION}")
-            own, offset = fields(document["changelog-ssp"]), document["changelog-offset"]
-            ssp = SystemStreamPartition(
-                documents.text(own["system"]), documents.text(own["stream"]), integer(own["partition"])
-            )
-            generation = None  # as Samza writes it
-            if "generation-offset" in document:
-                generation = documents.text(document["generation-offset"])
-            return cls(ssp, None if offset is None else documents.text(offset), generation)
+        what = f"not a changelog stream marker, {text[:200]!r}"
+        version = decode(_Version, text, what).version
+        if version > VERSION:
+            raise IncompatibleError(f"marker `{text}` has version {version}; this Penstock reads up to {VERSION}")
+        own = decode(_Written, text, what)
+        ssp, generation = structs.astuple(own.changelog_ssp), own.generation_offset
+        return cls(SystemStreamPartition(*ssp), own.changelog_offset, None if generation is UNSET else generation)
+
+
+class _Version(Struct):
+    version: Count
+
+
+class _Ssp(Struct):
+    system: str
+    stream: str
+    partition: Count
+
+
+class _Written(Struct, rename="kebab"):
+    """The fields of a marker, the last one as Penstock writes it."""
+
+    changelog_ssp: _Ssp
+    changelog_offset: str | None
+    generation_offset: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import orjson
+from msgspec import Meta, Struct, field
 
-from penstock.errors import CorruptError
+from penstock.documents import decode
 
 GROUP_BY_PARTITION = "org.apache.samza.container.grouper.stream.GroupByPartitionFactory"
 """How Samza calls the way Penstock gives partitions to tasks: partition i of every input to task i."""
@@ -46,11 +48,16 @@ class CheckpointLogKey:
     @classmethod
     def decode(cls, text: str | bytes) -> CheckpointLogKey:
         """Read a key; unknown fields are ignored, unknown types are kept. Raises CorruptError if this is no key."""
-        try:
-            document = orjson.loads(text)
-            fields = (document["systemstreampartition-grouper-factory"], document["taskName"], document["type"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise CorruptError(f"not a key of a checkpoint topic: {error!r} in {text[:200]!r}") from error
-        if not all(isinstance(field, str) and field for field in fields):
-            raise CorruptError(f"a key of a checkpoint topic has an empty field: {text[:200]!r}")
-        return cls(*fields)
+        own = decode(_Written, text, f"not a key of a checkpoint topic, {text[:200]!r}")
+        return cls(own.grouper, own.task_name, own.type)
+
+
+_Filled: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class _Written(Struct):
+    """The fields of a key."""
+
+    grouper: _Filled = field(name="systemstreampartition-grouper-factory")
+    task_name: _Filled = field(name="taskName")
+    type: _Filled

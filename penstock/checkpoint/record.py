@@ -10,15 +10,17 @@ if they say nothing about it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import array, decoding, fields, integer, number, text
+from penstock.documents import Count, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
 _FORMATS = {"claim": 1, "checkpoint": 2}
@@ -95,7 +97,7 @@ def decode_record(data: bytes, key: str) -> Record:
             "Run the version that wrote it, or a newer one"
         )
     with decoding(f"record `{key}` has a checksum that fits but a body that does not"):
-        return _READERS[document["kind"]](fields(document["body"]), document["format"])
+        return convert(_BODIES[document["kind"], document["format"]], document["body"]).record()
 
 
 def _body(record: Record) -> dict[str, object]:
@@ -125,42 +127,76 @@ def _body(record: Record) -> dict[str, object]:
     return body
 
 
-def _read_claim(body: dict[str, Any], _written: int) -> Claim:
-    return Claim(epoch=integer(body["epoch"]), run_id=text(body["run-id"]), writer=text(body["writer"]))
+class _Claim(Struct, rename="kebab"):
+    """The body of a claim."""
+
+    epoch: Count
+    run_id: str
+    writer: str
+
+    def record(self) -> Record:
+        return Claim(self.epoch, self.run_id, self.writer)
 
 
-def _read_checkpoint(body: dict[str, Any], written: int) -> CheckpointRecord:
-    ended = body["ended"]
-    retained = body["retained"] if written > 1 else None
-    return CheckpointRecord(
-        id=CheckpointId.parse(body["id"]),
-        parent=None if body["parent"] is None else CheckpointId.parse(body["parent"]),
-        epoch=integer(body["epoch"]),
-        run_id=text(body["run-id"]),
-        writer=text(body["writer"]),
-        task_count=integer(body["task-count"]),
-        batch=integer(body["batch"], -1),
-        batch_time_ms=integer(body["batch-time-ms"]),
-        stores={text(store): text(layout) for store, layout in body["stores"].items()},
-        next_offsets={
-            number(task): {SystemStreamPartition.parse(ssp): integer(offset) for ssp, offset in offsets.items()}
-            for task, offsets in body["next-offsets"].items()
-        },
-        tasks={
-            number(task): {text(version): text(value) for version, value in values.items()}
-            for task, values in body["tasks"].items()
-        },
-        kind_detail=cast("Detail", _one_of(body["detail"], get_args(Detail))),
-        partitioner=text(body["partitioner"]),
-        ended=None if ended is None else cast("Ended", _one_of(ended, get_args(Ended))),
-        consumed_startpoints=tuple(text(uuid) for uuid in array(body["consumed-startpoints"])),
-        retained=None
-        if retained is None
-        else {number(slot): CheckpointId.parse(checkpoint_id) for slot, checkpoint_id in retained.items()},
-    )
+class _Checkpoint(Struct, rename="kebab"):
+    """The body of a checkpoint in format 1."""
+
+    id: str
+    parent: str | None
+    epoch: Count
+    run_id: str
+    writer: str
+    task_count: Count
+    batch: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
+    batch_time_ms: Count
+    stores: dict[str, str]
+    next_offsets: dict[str, dict[str, Count]]
+    tasks: dict[str, dict[str, str]]
+    detail: Detail
+    partitioner: str
+    ended: Ended | None
+    consumed_startpoints: tuple[str, ...]
+
+    def record(self) -> CheckpointRecord:
+        return CheckpointRecord(
+            id=CheckpointId.parse(self.id),
+            parent=None if self.parent is None else CheckpointId.parse(self.parent),
+            epoch=self.epoch,
+            run_id=self.run_id,
+            writer=self.writer,
+            task_count=self.task_count,
+            batch=self.batch,
+            batch_time_ms=self.batch_time_ms,
+            stores=self.stores,
+            next_offsets={
+                number(task): {SystemStreamPartition.parse(ssp): offset for ssp, offset in offsets.items()}
+                for task, offsets in self.next_offsets.items()
+            },
+            tasks={number(task): values for task, values in self.tasks.items()},
+            kind_detail=self.detail,
+            partitioner=self.partitioner,
+            ended=self.ended,
+            consumed_startpoints=self.consumed_startpoints,
+        )
 
 
-_READERS: dict[str, Callable[[dict[str, Any], int], Record]] = {"claim": _read_claim, "checkpoint": _read_checkpoint}
+class _CheckpointWithRetained(_Checkpoint, rename="kebab"):
+    """The body of a checkpoint in format 2."""
+
+    retained: dict[str, str] | None
+
+    def record(self) -> CheckpointRecord:
+        made = _Checkpoint.record(self)
+        if self.retained is None:
+            return made
+        return replace(made, retained={number(slot): CheckpointId.parse(each) for slot, each in self.retained.items()})
+
+
+_BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
+    ("claim", 1): _Claim,
+    ("checkpoint", 1): _Checkpoint,
+    ("checkpoint", 2): _CheckpointWithRetained,
+}
 
 
 def _parse(data: bytes, key: str) -> dict[str, Any]:
@@ -187,9 +223,3 @@ def _canonical(document: Mapping[str, object]) -> bytes:
 
 def _checksum(document: Mapping[str, object]) -> str:
     return "sha256:" + hashlib.sha256(_canonical(document)).hexdigest()
-
-
-def _one_of(value: object, known: tuple[str, ...]) -> str:
-    if value not in known:
-        raise ValueError(f"{value!r} is none of {known}")
-    return text(value)

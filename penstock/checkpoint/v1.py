@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogOffset, ChangelogStreamMarker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
-from penstock.documents import decoding, fields, number, text
+from penstock.documents import convert, decoding, number
 from penstock.errors import CorruptError
 
 VERSION = 1
@@ -55,17 +57,21 @@ class CheckpointV1:
             CorruptError: this is not a V1 value. (Samza logs and goes on without a checkpoint.)
         """
         with decoding(f"not a V1 checkpoint value, {text[:200]!r}"):
-            return cls(dict(_entry(fields(entry)) for entry in fields(orjson.loads(text)).values()))
+            return cls(dict(_entry(entry) for entry in convert(dict[str, dict[str, Any]], orjson.loads(text)).values()))
+
+
+class _Entry(Struct):
+    system: str
+    stream: str
+    partition: str
+    offset: str | None = None
 
 
 def _entry(own: Mapping[str, object]) -> tuple[SystemStreamPartition, str | None]:
-    system, stream, partition = text(own["system"]), text(own["stream"]), number(own["partition"])
-    offset = own.get("offset")
+    entry = convert(_Entry, own)
     if len(own) < _MIN_FIELDS:
         raise CorruptError(f"a V1 checkpoint has fewer than {_MIN_FIELDS} fields in {dict(own)!r}")
-    if not isinstance(offset, str | None):
-        raise CorruptError(f"a V1 checkpoint's offset is {offset!r}, expected a string or null")
-    return SystemStreamPartition(system, stream, partition), offset
+    return SystemStreamPartition(entry.system, entry.stream, number(entry.partition)), entry.offset
 
 
 class FormatV1(CheckpointFormat):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
-from penstock.documents import decoding, fields
+from penstock.documents import decode, decoding
 from penstock.errors import ConfigError, CorruptError
 
 VERSION = 2
@@ -71,20 +73,29 @@ class CheckpointV2:
         Raises:
             CorruptError: this is not a V2 value, or one of its maps or values is null.
         """
-        with decoding(f"not a V2 checkpoint value, {text[:200]!r}"):
-            document = fields(orjson.loads(text))
-            offsets, markers = document["input-offsets"], document["state-checkpoint-markers"]
+        what = f"not a V2 checkpoint value, {text[:200]!r}"
+        with decoding(what):
+            own = decode(_Written, text, what)
+            offsets, markers = own.input_offsets, own.state_checkpoint_markers
             for what, value in (*offsets.items(), *_flat(markers)):
                 if not isinstance(value, str):
                     raise CorruptError(f"a V2 checkpoint's value of `{what}` is {value!r}, expected a string")
             return cls(
-                CheckpointId.parse(document["checkpoint-id"]),
+                CheckpointId.parse(own.checkpoint_id),
                 {
                     SystemStreamPartition.parse(key.removesuffix(_NO_KEY_BUCKET)): value
                     for key, value in offsets.items()
                 },
                 markers,
             )
+
+
+class _Written(Struct, rename="kebab"):
+    """The fields of a value. Errors about an offset or a marker name its key, so their types are looked at later."""
+
+    checkpoint_id: str
+    input_offsets: dict[str, Any]
+    state_checkpoint_markers: dict[str, dict[str, Any]]
 
 
 def _flat(markers: Mapping[str, Mapping[str, str]]) -> list[tuple[str, object]]:

@@ -29,7 +29,7 @@ from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
-from penstock.container.tls import TlsIdentity
+from penstock.documents import decode
 from penstock.errors import PenstockError
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
@@ -41,9 +41,7 @@ def main() -> None:
     """Serve until closed, or until the executor ends."""
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    fields = orjson.loads(sys.stdin.buffer.read())
-    tls = None if fields["tls"] is None else TlsIdentity(**fields["tls"])
-    spec = ContainerSpec(**{**fields, "tls": tls})
+    spec = decode(ContainerSpec, sys.stdin.buffer.read(), "what this container was started with")
     folder = Path(tempfile.mkdtemp(prefix="pstk-"))
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))

@@ -23,7 +23,7 @@ import psutil
 from penstock.container.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.container.machine import ExecutorProcess, ending, own_executor
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
-from penstock.documents import array, decoding, fields, integer, text
+from penstock.documents import decode, decoding
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 _ALLOCATOR = {
@@ -35,7 +35,6 @@ _ALLOCATOR = {
 }
 
 _LARGEST_REGISTER = 16 << 20
-_LARGEST_PID = (1 << 31) - 1
 
 
 def ensure_containers(
@@ -98,30 +97,11 @@ def _read(register: Path) -> list[ContainerAddress]:
     """The containers that were started on this executor. Raises CorruptError."""
     with register.open("rb") as file:
         data = file.read(_LARGEST_REGISTER + 1)
-    with decoding(f"the list of this executor's containers, {register}, is damaged"):
+    what = f"the list of this executor's containers, {register}, is damaged"
+    with decoding(what):
         if len(data) > _LARGEST_REGISTER:
             raise ValueError(f"it has more than {_LARGEST_REGISTER} bytes")
-        return [_address(each) for each in array(orjson.loads(data))]
-
-
-def _address(value: object) -> ContainerAddress:
-    """What a container said of itself. Raises KeyError, TypeError or ValueError."""
-    found = fields(value)
-    pid, executor_pid = (integer(found[name], 1) for name in ("pid", "executor_pid"))
-    if max(pid, executor_pid) > _LARGEST_PID:
-        raise ValueError(f"{max(pid, executor_pid)} is not a process id")
-    return ContainerAddress(
-        container=text(found["container"]),
-        incarnation=text(found["incarnation"]),
-        machine=text(found["machine"]),
-        pid=pid,
-        executor_pid=executor_pid,
-        socket_uri=text(found["socket_uri"]),
-        tcp_uri=text(found["tcp_uri"]),
-        log_path=text(found["log_path"]),
-        copies=tuple(integer(task) for task in array(found["copies"])),
-        executor_id=text(found["executor_id"]),
-    )
+        return decode(list[ContainerAddress], data, what)
 
 
 def kill(address: ContainerAddress) -> None:
@@ -186,8 +166,8 @@ def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
         line = process.stdout.readline() if ready else b""
     if line:
-        with decoding(f"the container process {process.pid} wrote {line[:200]!r} where its address was expected"):
-            return _address(orjson.loads(line))
+        what = f"the container process {process.pid} wrote {line[:200]!r} where its address was expected"
+        return decode(ContainerAddress, line, what)
     where = f"the container process {process.pid} on {socket.gethostname()}"
     if not ready:
         _kill(process)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
-import msgspec.msgpack
+import msgspec
 
 from penstock.container.tls import TlsIdentity
+from penstock.documents import Count
 from penstock.runtime.batch import Batch
 
 AUTH_HEADER = "authorization"
 END_OF_INPUT = b"end"
 """The metadata of the last message that a worker sends for its attempts."""
+ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Markers: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
 """Task (as text) -> backend -> store -> marker."""
 
@@ -29,15 +31,15 @@ class ContainerAddress:
     incarnation: str
     machine: str
     """Equal on the same machine only: decides between the socket and the port."""
-    pid: int
-    executor_pid: int
+    pid: ProcessId
+    executor_pid: ProcessId
     """The executor's JVM. Several containers of one executor have the same machine and executor_pid."""
     socket_uri: str
     tcp_uri: str
     log_path: str
-    copies: tuple[int, ...] = ()
+    copies: tuple[Count, ...]
     """The tasks of which there were copies on its host when it started."""
-    executor_id: str = "driver"
+    executor_id: str
     """Spark's name of its executor."""
 
     def uri_from(self, machine: str) -> str:

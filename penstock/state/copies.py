@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
+from msgspec import Struct
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import array, decoding, fields, integer, text
+from penstock.documents import Count, Versioned, decode, decoding
 from penstock.errors import ConfigError, CorruptError
 
 _FORMAT = 1
@@ -110,19 +111,23 @@ def read_listing(data: bytes, path: str) -> dict[str, tuple[int, str]] | None:
 
     Raises CorruptError naming the description's path.
     """
-    with decoding(f"the description of the local copy `{path}` is damaged"):
-        document = fields(orjson.loads(data))
-        if integer(document["format"], 1) != _FORMAT:
+    what = f"the description of the local copy `{path}` is damaged"
+    with decoding(what):
+        if decode(Versioned, data, what).format != _FORMAT:
             return None
-        listing = {}
-        for name, entry in fields(document["files"]).items():
-            size, expected = array(entry)
+        listing = decode(_Written, data, what).files
+        for name in listing:
             if any(part in {"", ".", ".."} for part in name.split("/")) or "\0" in name:
                 raise ValueError(f"{name!r} leads out of the copy")
-            listing[name] = (integer(size), text(expected))
         if not listing:
             raise ValueError("no engine has no files: a store opened over nothing would be an empty one")
         return listing
+
+
+class _Written(Struct):
+    """The fields of a description."""
+
+    files: dict[str, tuple[Count, str]]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -80,7 +80,9 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containe
     uri = f"grpc+unix://{tmp_path}/s"
     with ContainerServer(uri, Container("c1", "me"), SecretCheck(SECRET)):
         pid = os.getpid()
-        client = ContainerClient(ContainerAddress("c1", "me", machine_id(), pid, pid, uri, uri, "no log"), SECRET)
+        client = ContainerClient(
+            ContainerAddress("c1", "me", machine_id(), pid, pid, uri, uri, "no log", (), "driver"), SECRET
+        )
         yield client
         client.disconnect()
 

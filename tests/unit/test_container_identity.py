@@ -30,7 +30,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def address(pid: int, incarnation: str) -> ContainerAddress:
-    return ContainerAddress("c", incarnation, "m", pid, 1, "unix", "tcp", "log")
+    return ContainerAddress("c", incarnation, "m", pid, 1, "unix", "tcp", "log", (), "driver")
 
 
 def test_a_container_that_has_the_pid_of_a_condemned_one_lives_on() -> None:

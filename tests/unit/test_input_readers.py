@@ -206,7 +206,7 @@ def package(system: LocalSystem, tasks: int) -> WorkerPackage:
 
 def stage(digest: str, epoch: int, ends: dict[int, tuple[int, int]]) -> SourceStage:
     ranges = {task: [(0, OffsetRange(ssp(task), *end))] for task, end in ends.items()}
-    address = ContainerAddress("0", "", "", 0, 0, "", "", "")
+    address = ContainerAddress("0", "", "", 0, 0, "", "", "", (), "driver")
     return SourceStage(PackedPackage(digest, b""), (Lane(address, tuple(ends)),), Batch(1, 1, 0), ranges, epoch)
 
 

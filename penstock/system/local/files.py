@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import decoding, fields, integer, text
+from penstock.documents import Positive, decode_format
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.os_errors import explain
 from penstock.system.base import check_stream_name, is_stream_name
@@ -54,7 +54,7 @@ CREATE TABLE fence (writer TEXT PRIMARY KEY, epoch INTEGER NOT NULL)
 class StreamInfo:
     """What `stream.json` says: the partition count, and a uid minted once, which tells a stream from its namesake."""
 
-    partitions: int
+    partitions: Positive
     uid: str
 
 
@@ -249,11 +249,8 @@ def _verify(connection: sqlite3.Connection, path: str, uid: str, partition: int)
 
 
 def _parse(content: bytes, path: str) -> StreamInfo:
-    with decoding(f"`{path}` is damaged, it is not the description of a stream"):
-        found = fields(json.loads(content))
-        if (written := integer(found["format"], 1)) != FORMAT:
-            raise IncompatibleError(f"`{path}` has format {written}; this version reads format {FORMAT}")
-        info = StreamInfo(integer(found["partitions"], 1), text(found["uid"]))
+    what = f"`{path}` is damaged, it is not the description of a stream"
+    info = decode_format(StreamInfo, content, what, f"`{path}`", FORMAT)
     if info.partitions > _MOST_PARTITIONS:
         raise CorruptError(f"`{path}` is damaged: it claims {info.partitions} partitions")
     return info
