@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
-from penstock.container.protocol import Markers
+from penstock.container.calls import UPLOAD
 from penstock.driver import assembly
 from penstock.driver.commit import CommitRequest, Completed
 from penstock.driver.commits import Commits
@@ -52,11 +52,12 @@ class CommitNotes:
         found, synchronous = self, self._synchronous
 
         class WatchedDirectory(ContainerDirectory):
-            def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
+            def ask(self, call: Any, epoch: int, request: Any, **options: Any) -> list[Any]:
                 began = time.monotonic()
-                markers = super().upload(epoch, checkpoint_id, abandoned)
-                found.note(checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
-                return markers
+                answers: list[Any] = super().ask(call, epoch, request, **options)
+                if call is UPLOAD:
+                    found.note(request.checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
+                return answers
 
         class WatchedCommits(Commits):
             def _begin(self, request: CommitRequest) -> None:

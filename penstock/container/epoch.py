@@ -128,7 +128,7 @@ class Epoch:
 
     def wind_down(self, request: WindDown) -> None:
         """Give what runs in the background the time to end."""
-        self.services.wind_down(request.timeout_ms / 1000)
+        self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
 
     def leave(self) -> None:
         """Stop and join everything, close the tasks, remove the working copies."""

@@ -186,9 +186,8 @@ class CleanUp(Request):
 
 @dataclass(frozen=True, slots=True)
 class WindDown(Request):
-    """The run has ended well: what runs in the background, and makes the next start quicker, has this long to end."""
-
-    timeout_ms: int
+    """The run has ended well: what runs in the background, and makes the next start quicker, has `task.shutdown.ms` to
+    end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from penstock.container.calls import START_RUN
+from penstock.container.protocol import StartRun
 from penstock.driver.commits import Commits
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Planned
@@ -66,7 +68,7 @@ class BatchRuns:
         """
         while not self._stop.is_set():
             began, self.begun = time.monotonic(), batch.run
-            self._fleet.start_run(epoch, batch)
+            self._fleet.ask(START_RUN, epoch, StartRun(batch))
             try:
                 reports = self._runner.run(epoch, batch, planned.ranges)
                 outcome = self._decide(reports)

@@ -14,7 +14,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
-from penstock.container.protocol import Markers
+from penstock.container.calls import CLEAN_UP, SNAPSHOT, UPLOAD
+from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
 from penstock.driver.boundary import Boundary
 from penstock.driver.ports import Fleet
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
@@ -114,7 +115,7 @@ class CommitCoordinator:
         parent = self.last.id if self.last else None
         checkpoint_id = self._log.known().next_id(time.time_ns() // 1_000_000, time.monotonic_ns())
         try:
-            self._fleet.snapshot(claim.epoch, str(checkpoint_id), last=request.ended is not None)
+            self._fleet.ask(SNAPSHOT, claim.epoch, TakeSnapshot(str(checkpoint_id), request.ended is not None))
         except PenstockError as error:
             raise _final(error, checkpoint_id) from error
         abandoned = threading.Event()
@@ -176,7 +177,9 @@ class CommitCoordinator:
 
     def _complete(self, flight: InFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None) -> None:
         try:
-            found = self._fleet.upload(claim.epoch, str(flight.checkpoint_id), flight.abandoned)
+            upload = UploadSnapshot(str(flight.checkpoint_id))
+            answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
+            found = {task: markers for answer in answers for task, markers in answer.items()}
             record = self._record(flight.checkpoint_id, parent, claim, request, found)
             self._append(record, flight.abandoned)
         except BaseException as error:
@@ -257,7 +260,7 @@ class CommitCoordinator:
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
         """What fails here costs space, no state: it is tried again after the next commit."""
         try:
-            self._fleet.clean_up(record.epoch, str(record.id), found)
+            self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
         except Exception as error:
             logger.warning("cleaning up after checkpoint %s failed, the next one tries again: %s", record.id, error)
 

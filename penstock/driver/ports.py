@@ -6,16 +6,20 @@ Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from penstock.container.calls import Call
 from penstock.container.package import JobPackage
-from penstock.container.protocol import Markers
+from penstock.container.protocol import Markers, Request
 from penstock.errors import PenstockError, RetryableError
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch
 from penstock.runtime.reports import Report
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
 
 
 class RunBrokenError(RetryableError):
@@ -39,8 +43,8 @@ class Opening:
 class Fleet(Protocol):
     """The containers of a run, and which task is in which.
 
-    The calls from `open` to `clean_up` go to every container that has tasks, and return when all have answered. Each
-    raises ContainerLostError if a container is lost, refuses, or does not answer.
+    `open` and `ask` go to every container that has tasks, and return when all have answered. Each raises
+    ContainerLostError if a container is lost, refuses, or does not answer.
     """
 
     @property
@@ -68,28 +72,13 @@ class Fleet(Protocol):
         """Enter an epoch and restore every task. `progress` gets the bytes restored so far."""
         ...
 
-    def start_run(self, epoch: int, batch: Batch) -> None:
-        """A run of a batch begins: drop what an earlier run left."""
-        ...
+    def ask(self, call: Call[Q, A], epoch: int, request: Q, *, abandoned: threading.Event | None = None) -> list[A]:
+        """Make a call of the table `penstock.container.calls` to every container that has tasks, each with what
+        concerns its tasks; the last answer of each. `abandoned`: nothing is tried again once it is set.
 
-    def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
-        """Apply exactly these attempts: task -> stage -> token."""
-        ...
-
-    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
-        """The synchronous part of a commit. `last`: the run ends with it."""
-        ...
-
-    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
-        """Make the snapshot durable. Called on the commit's thread; gives up once `abandoned` is set."""
-        ...
-
-    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-        """The checkpoint is in the log. Called on the commit's thread."""
-        ...
-
-    def finish(self, epoch: int) -> None:
-        """The last checkpoint is in the log: end what runs in the background. Never raises PenstockError."""
+        The calls of a commit come from its own thread. Raises what the handler raises, and PenstockTimeoutError if what
+        may pass did not pass within `task.commit.timeout.ms`.
+        """
         ...
 
     def pending_bytes(self) -> int:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import time
 
+from penstock.container.calls import END, WIND_DOWN
+from penstock.container.protocol import EndBatch, WindDown
 from penstock.driver.boundary import Boundary
 from penstock.driver.commit import CommitRequest
 from penstock.driver.feed import End, Idle, Planned
 from penstock.driver.parts import RunParts
 from penstock.driver.progress import Stopwatch
-from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
+from penstock.errors import ContainerLostError, FencedError, PenstockError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
@@ -64,11 +66,19 @@ class RunLoop:
         parts.board.update(phase="stopping")
         try:
             parts.commits.make(CommitRequest(self.boundary, ended="stopped"))
-            parts.fleet.finish(self.epoch)
+            self._wind_down()
         except ContainerLostError as error:
             self._rewind(error)
             return False
         return True
+
+    def _wind_down(self) -> None:
+        """The last checkpoint is in the log: containers end what they do in the background. An error is logged: all of
+        it would only have made the next start quicker."""
+        try:
+            self._parts.fleet.ask(WIND_DOWN, self.epoch, WindDown())
+        except PenstockError as error:
+            logger.warning("a container did not end what it did in the background: %s", error)
 
     def _rewind(self, cause: RetryableError | None) -> None:
         self._reach(self._parts.epochs.rewind(cause))
@@ -131,7 +141,7 @@ class RunLoop:
         if good is None:
             return True
         watch.lap("addBatch")
-        parts.fleet.end(self.epoch, good.batch, good.outcome.tokens)
+        parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
         parts.feed.ended(planned, (time.monotonic() - good.began) * 1000, good.outcome.inputs)

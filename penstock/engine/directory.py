@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -15,32 +15,19 @@ from pyspark import SparkContext
 
 from penstock.config.model import JobConfig
 from penstock.container.calls import (
-    CLEAN_UP,
     CLOSE,
     CLOSE_SECONDS,
-    END,
     OPEN,
-    SNAPSHOT,
-    START_RUN,
-    UPLOAD,
-    WIND_DOWN,
     Call,
 )
 from penstock.container.client import ContainerClient
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
-    CleanUp,
     ContainerSpec,
-    EndBatch,
-    Markers,
     Nothing,
     OpenEpoch,
     Request,
     Restored,
-    StartRun,
-    TakeSnapshot,
-    UploadSnapshot,
-    WindDown,
 )
 from penstock.driver.ports import Opening
 from penstock.engine.container_launch import ContainerLauncher
@@ -51,7 +38,6 @@ from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.plan.assignment import assign_tasks
 from penstock.retry import retry
-from penstock.runtime.batch import Batch
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=Request)
@@ -190,45 +176,6 @@ class ContainerDirectory:
             logger.error("%s", note)
         if len(noted) > _NOTES:
             logger.error("%d more restores fell back to another backend: see the containers' logs", len(noted) - _NOTES)
-
-    def start_run(self, epoch: int, batch: Batch) -> None:
-        """A run of a batch begins."""
-        self.ask(START_RUN, epoch, StartRun(batch))
-
-    def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
-        """Apply the batch everywhere; where stores are being copied for a commit, once that is done.
-
-        Raises:
-            ContainerLostError: a container refuses, does not answer, or is lost.
-            PenstockTimeoutError: the copies were not made within `task.commit.timeout.ms`.
-        """
-        self.ask(END, epoch, EndBatch(batch, tokens))
-
-    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
-        """The synchronous part of a commit, everywhere. `last`: the run is to end with it."""
-        self.ask(SNAPSHOT, epoch, TakeSnapshot(checkpoint_id, last))
-
-    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
-        """Make the snapshot durable everywhere.
-
-        Raises:
-            PenstockTimeoutError: not within `task.commit.timeout.ms`, retries of what may pass included.
-            ContainerLostError: a container is lost, or the commit was abandoned.
-        """
-        answers = self.ask(UPLOAD, epoch, UploadSnapshot(checkpoint_id), abandoned=abandoned)
-        return {task: markers for answer in answers for task, markers in answer.items()}
-
-    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-        """The checkpoint is in the log: containers let go of what they kept in case it would not be."""
-        self.ask(CLEAN_UP, epoch, CleanUp(checkpoint_id, markers))
-
-    def finish(self, epoch: int) -> None:
-        """The last checkpoint is in the log: let containers end what they do in the background, for at most
-        `task.shutdown.ms`. Errors are logged: it would only have made the next start quicker."""
-        try:
-            self.ask(WIND_DOWN, epoch, WindDown(self._config.task.shutdown_ms))
-        except PenstockError as error:
-            logger.warning("a container did not end what it did in the background: %s", error)
 
     def ask(
         self,

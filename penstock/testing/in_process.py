@@ -16,21 +16,14 @@ from typing import TypeVar
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
-from penstock.container.calls import CLEAN_UP, END, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN, Call
+from penstock.container.calls import Call
 from penstock.container.container import Container
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     AttemptCall,
-    CleanUp,
-    EndBatch,
     Identity,
-    Markers,
     OpenEpoch,
     Request,
-    StartRun,
-    TakeSnapshot,
-    UploadSnapshot,
-    WindDown,
 )
 from penstock.driver.assembly import assemble
 from penstock.driver.feed import Feed
@@ -134,33 +127,8 @@ class InProcessFleet:
             identity = Identity(container.incarnation, opening.epoch)
             container.open(identity, request.for_tasks(tasks), package, progress)
 
-    def start_run(self, epoch: int, batch: Batch) -> None:
-        """See `Fleet`."""
-        self._ask(START_RUN, epoch, StartRun(batch))
-
-    def end(self, epoch: int, batch: Batch, tokens: Mapping[int, Mapping[int, str]]) -> None:
-        """See `Fleet`."""
-        self._ask(END, epoch, EndBatch(batch, tokens))
-
-    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
-        """See `Fleet`."""
-        self._ask(SNAPSHOT, epoch, TakeSnapshot(checkpoint_id, last))
-
-    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
+    def ask(self, call: Call[Q, A], epoch: int, request: Q, *, abandoned: threading.Event | None = None) -> list[A]:
         """See `Fleet`. A failure is final: nothing is tried again."""
-        answers = self._ask(UPLOAD, epoch, UploadSnapshot(checkpoint_id))
-        return {task: markers for answer in answers for task, markers in answer.items()}
-
-    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-        """See `Fleet`."""
-        self._ask(CLEAN_UP, epoch, CleanUp(checkpoint_id, markers))
-
-    def finish(self, epoch: int) -> None:
-        """See `Fleet`."""
-        self._ask(WIND_DOWN, epoch, WindDown(1000))
-
-    def _ask(self, call: Call[Q, A], epoch: int, request: Q) -> list[A]:
-        """The last answer of each container that has tasks."""
         self.at(call.name)
         answers: list[A] = []
         for container, tasks in self._busy():

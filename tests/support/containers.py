@@ -290,7 +290,7 @@ def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> lis
         lambda: client.ask(SNAPSHOT, epoch, TakeSnapshot("1-0"), timeout),
         lambda: client.ask(UPLOAD, epoch, UploadSnapshot("1-0"), timeout),
         lambda: client.ask(CLEAN_UP, epoch, CleanUp("1-0", {}), timeout),
-        lambda: client.ask(WIND_DOWN, epoch, WindDown(1), timeout),
+        lambda: client.ask(WIND_DOWN, epoch, WindDown(), timeout),
     ]
 
 

@@ -6,6 +6,7 @@ containers, as `driver.upload.before`, `driver.upload.after` and so on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -13,24 +14,29 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.engine.directory import ContainerDirectory
 from tests.support.faults import Faults
 
-WRAPPED: tuple[tuple[type, str, str], ...] = (
-    (CheckpointLog, "append", "append"),
-    (ContainerDirectory, "snapshot", "driver.snapshot"),
-    (ContainerDirectory, "upload", "driver.upload"),
-    (ContainerDirectory, "clean_up", "driver.clean_up"),
+CALLS = ("snapshot", "upload", "clean-up")
+POINTS = tuple(
+    f"{point}.{when}"
+    for point in ("append", *(f"driver.{name.replace('-', '_')}" for name in CALLS))
+    for when in ("before", "after")
 )
-POINTS = tuple(f"{point}.{when}" for _, _, point in WRAPPED for when in ("before", "after"))
 
 
 def arm(faults: Faults) -> None:
     """From now on the engine of this process meets the faults."""
-    for owner, name, point in WRAPPED:
-        setattr(owner, name, _wrapped(getattr(owner, name), point, faults))
+    setattr(CheckpointLog, "append", _wrapped(CheckpointLog.append, lambda *_: "append", faults))  # noqa: B010
+    setattr(ContainerDirectory, "ask", _wrapped(ContainerDirectory.ask, _point_of_call, faults))  # noqa: B010
 
 
-def _wrapped(method: Any, point: str, faults: Faults) -> Any:
+def _point_of_call(_directory: object, call: Any, *_: object) -> str | None:
+    return f"driver.{call.name.replace('-', '_')}" if call.name in CALLS else None
+
+
+def _wrapped(method: Any, point_of: Callable[..., str | None], faults: Faults) -> Any:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if (point := point_of(*args)) is None:
+            return method(*args, **kwargs)
         faults.at(f"{point}.before")
         result = method(*args, **kwargs)
         faults.at(f"{point}.after")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import penstock as ps
@@ -15,16 +17,18 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.config.load import load_config
+from penstock.container.calls import SNAPSHOT, UPLOAD, Call
+from penstock.container.container import Container
 from penstock.container.epoch import Epoch
 from penstock.container.package import JobPackage
-from penstock.container.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.container.protocol import Identity, OpenEpoch, Request
 from penstock.container.resources import EpochResources
 from penstock.driver.boundary import Boundary
 from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
 from penstock.driver.ports import Fleet as FleetPort
-from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.retry import Retry, retry
 from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
@@ -75,33 +79,26 @@ class Fleet:
         """Why."""
         return self.lost or ""
 
-    def snapshot(self, epoch: int, checkpoint_id: str, *, last: bool) -> None:
-        """The synchronous part of a commit."""
-        for home in self.homes.values():
-            home.snapshot(TakeSnapshot(checkpoint_id, last))
+    def ask(
+        self, call: Call[Any, Any], epoch: int, request: Request, *, abandoned: threading.Event | None = None
+    ) -> list[Any]:
+        """A call to all of them. What may pass is tried again, as the driver does it."""
+        if call is not SNAPSHOT:
+            self.at(call.name)
+        again = call.again and replace(call.again, pause_s=0.001)
+        answers = [
+            retry(partial(_answer, call, home, request), again or Retry(0.0, tries=1), interrupt=abandoned)
+            for home in self.homes.values()
+        ]
+        if call is UPLOAD:
+            self.at("record")
+        return answers
 
-    def upload(self, epoch: int, checkpoint_id: str, abandoned: threading.Event) -> Markers:
-        """The part in the background. What may pass is tried again, as the driver does it."""
-        self.at("upload")
-        found: dict[str, Mapping[str, Mapping[str, str]]] = {}
-        for home in self.homes.values():
-            while True:
-                try:
-                    found.update(home.upload(UploadSnapshot(checkpoint_id)))
-                    break
-                except ContainerLostError:
-                    raise
-                except RetryableError:
-                    if abandoned.wait(0.001):
-                        raise
-        self.at("record")
-        return found
 
-    def clean_up(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-        """The checkpoint is in the log."""
-        self.at("clean-up")
-        for home in self.homes.values():
-            home.clean_up(CleanUp(checkpoint_id, markers))
+def _answer(call: Call[Any, Any], home: Epoch, request: Request) -> object:
+    inside = cast("Container", SimpleNamespace(epoch=lambda _: home))
+    *_, last = call.handler(inside, Identity("", home.number), request)
+    return last
 
 
 class StorageJob:

@@ -41,7 +41,7 @@ REQUESTS: dict[str, Request] = {
     "snapshot": TakeSnapshot("5-0", last=True),
     "upload": UploadSnapshot("5-0"),
     "clean-up": CleanUp("5-0", MARKERS),
-    "wind-down": WindDown(1500),
+    "wind-down": WindDown(),
     "close": Nothing(),
     "beat": Nothing(),
 }
