@@ -7,7 +7,7 @@ containers, as `driver.upload.before`, `driver.upload.after` and so on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
@@ -22,10 +22,15 @@ POINTS = tuple(
 )
 
 
-def arm(faults: Faults) -> None:
-    """From now on the engine of this process meets the faults."""
-    setattr(CheckpointLog, "append", _wrapped(CheckpointLog.append, lambda *_: "append", faults))  # noqa: B010
+def arm(faults: Faults, *more: tuple[type, str, str]) -> None:
+    """From now on the engine of this process meets the faults. `more`: (class, method, point) to wrap as well."""
+    for owner, name, point in ((CheckpointLog, "append", "append"), *more):
+        setattr(owner, name, _wrapped(getattr(owner, name), partial(_point, point), faults))
     setattr(ContainerDirectory, "ask", _wrapped(ContainerDirectory.ask, _point_of_call, faults))  # noqa: B010
+
+
+def _point(name: str, *_: object) -> str:
+    return name
 
 
 def _point_of_call(_directory: object, call: Any, *_: object) -> str | None:

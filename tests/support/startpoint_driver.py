@@ -18,11 +18,11 @@ def main() -> int:
     from tests.support import driver, driver_faults
     from tests.support.faults import Faults
 
-    driver_faults.WRAPPED += (
+    driver_faults.arm(
+        Faults.of_root(parameters["config"]["job.root"]),
         (CheckpointLog, "claim", "claim"),
         (StartpointManager, "delete", "startpoint.delete"),
     )
-    driver_faults.arm(Faults.of_root(parameters["config"]["job.root"]))
     return driver.main()
 
 
