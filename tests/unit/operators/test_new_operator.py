@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock.api.graph import OperatorSpec
+from penstock.api.ssp import SystemStream
 from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Columns, Target
+from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
 from penstock.runtime.operators.table import OPERATORS
+from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import plan_topology
 from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner
 
@@ -184,17 +190,27 @@ class BrokenEngine(MemoryEngine):
 
 
 @pytest.mark.parametrize("broken", ["the firing", "what is due"])
-@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
-def test_an_engine_that_fails_is_no_dead_letter(dead_letter: str | None, broken: str) -> None:
+@pytest.mark.parametrize("dead_letter", [False, True])
+def test_an_engine_that_fails_is_no_dead_letter(dead_letter: bool, broken: str) -> None:
     """The task has to be restored."""
     app = ps.StreamApplication("a")
-    totals(by_key(app), "sums").send_to(app.output("m.out"))
-    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1]])
-    task = runner._instances[0]
-    task._engines["sums"] = BrokenEngine(broken)
-    with pytest.raises(ps.PenstockError, match="task 0: store `sums` cannot be read: OSError: damaged"):
-        runner.run()
-    assert (runner.dead_letters, runner.output("m.out")) == (0, [])
+    totals(app.input("m.in"), "sums").send_to(app.output("m.out"))
+    topology = plan_topology(app.graph(), SystemStream("m", "dead") if dead_letter else None)
+    settings = RuntimeSettings("a", 1, {"m.out": 1, "m.dead": 1}, dead_letter=dead_letter)
+    task = TaskInstance(0, topology, settings, {"sums": BrokenEngine(broken)}, 0)
+    attempt = task.start_attempt(1, "t", Batch(1, 1, 0))
+    column = pa.RecordBatch.from_arrays(
+        [pa.array([part], field.type) for part, field in zip([b"k1", b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
+        schema=MESSAGE_SCHEMA,
+    )
+    for kind, payload in ((Kind.DATA, encode_messages(column)), (Kind.TRAILER, None)):
+        number = int(kind is Kind.TRAILER)
+        assert list(attempt.accept(Packet(0, 1, kind, 0, 0, "s", 0, -1, number, 1, payload))) == []
+    list(attempt.finish())
+    report = attempt.report()
+    assert report.error == ("ContainerLostError", "task 0: store `sums` cannot be read: OSError: damaged")
+    assert (report.messages, report.failed, report.dead_letters) == (1, None, 0)
+    task.close()
 
 
 @pytest.mark.parametrize("apart", [False, True])
