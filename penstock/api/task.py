@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import KeyValueStore
+from penstock.metrics.registry import MetricsRegistry
 
 
 class MessageOrigins(Protocol):
@@ -108,6 +109,20 @@ class TaskContext(ABC):
     @abstractmethod
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """The task's instance of a store that the operator declared. Raises ConfigError for any other name."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> MetricsRegistry:
+        """The task's own metrics: counters, gauges and timers, which `job.metrics()` and everything that exports
+        metrics show in the group `user.<group>`.
+
+        They count once the batch has ended: what an attempt counted that is discarded, because its batch is run again,
+        does not count. After a loss of state, batches since the last checkpoint run again and count again.
+
+        Example:
+            >>> def init(self, context):
+            ...     self.late = context.metrics.new_counter("orders", "late")
+        """
 
     @property
     @abstractmethod

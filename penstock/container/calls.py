@@ -7,11 +7,12 @@ concerns its tasks, checks who the call is meant for, and hands it to the handle
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from types import NoneType
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ from penstock.api.shipped import read_shipped
 from penstock.config.model import JobConfig
 from penstock.container.container import Container
 from penstock.container.epoch import Epoch
+from penstock.container.metrics import ChangedRows
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     Beat,
@@ -40,6 +42,7 @@ from penstock.container.protocol import (
     dump,
     load,
 )
+from penstock.metrics.snapshot import Row
 from penstock.retry import Retry
 
 Q = TypeVar("Q", bound=Request)
@@ -47,6 +50,7 @@ A = TypeVar("A")
 Handler = Callable[[Container, Identity, Q], Iterator[A]]
 BEAT_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
+_BEATS_PER_METRICS = 4
 _MINUTE = 60.0
 _PROGRESS_SECONDS = 0.2
 
@@ -128,8 +132,10 @@ def _beat(container: Container, identity: Identity, request: Nothing) -> Iterato
     """Beats without an end; the driver listens as long as it wants to."""
     container.check_incarnation(identity)
     process = psutil.Process()
-    while True:
-        yield container.beat(process.memory_info().rss)
+    changed = ChangedRows()
+    for beat in itertools.count():
+        rows = changed.of(container.metrics()) if beat % _BEATS_PER_METRICS == 0 else []
+        yield replace(container.beat(process.memory_info().rss), metrics=rows)
         time.sleep(BEAT_SECONDS)
 
 
@@ -155,7 +161,7 @@ UPLOAD = Call(
 )
 CLEAN_UP = Call("clean-up", CleanUp, NoneType, _in_epoch(Epoch.clean_up))
 WIND_DOWN = Call(
-    "wind-down", WindDown, NoneType, _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
+    "wind-down", WindDown, list[Row], _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
 )
 CLOSE = Call("close", Nothing, int, _close, lambda config, spent_s: CLOSE_SECONDS)
 BEAT = Call("beat", Nothing, Beat, _beat, lambda config, spent_s: None)

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from penstock.container.machine import machine_id
 from penstock.container.protocol import Beat, ContainerAddress, Identity, Nothing, Request
 from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import KINDS, ContainerLostError, PenstockError
+from penstock.metrics.snapshot import Row, Snapshot
 
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=Request)
@@ -45,6 +46,8 @@ class ContainerClient:
         self._secret = secret
         self._client = connect(address.uri_from(machine_id()), tls, _KEEP_ALIVE)
         self.last_beat: Beat | None = None
+        self.metrics = Snapshot()
+        """Its metrics, as of the last beat that had some."""
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
         """Why the container counts as lost, once it does."""
@@ -117,6 +120,7 @@ class ContainerClient:
         def run() -> None:
             try:
                 for beat in self.stream(BEAT, _ANY_EPOCH, Nothing(), None):
+                    self.note_metrics(beat.metrics)
                     self.last_beat = beat
                     self.last_beat_at = time.monotonic()
                 reason = "its beats ended"
@@ -127,6 +131,11 @@ class ContainerClient:
                 on_lost(self)
 
         threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True).start()
+
+    def note_metrics(self, rows: Sequence[Row]) -> None:
+        """The container's metrics that have changed."""
+        if rows:
+            self.metrics = Snapshot({**self.metrics, **Snapshot.of_rows(rows)})
 
     def death(self) -> str | None:
         """How its process ended, what it did last, and where its log is; None if it has not ended, as far as is known.

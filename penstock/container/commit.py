@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.store_folders import StoreFolders
 from penstock.errors import ContainerLostError
+from penstock.metrics.registry import MetricsRegistry
 from penstock.os_errors import explained
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
@@ -32,6 +33,7 @@ class TaskCommitManager:
         folders: StoreFolders,
         *,
         keep_copies: bool,
+        metrics: MetricsRegistry,
     ) -> None:
         """`backups`: name -> manager and the stores it backs up. `keep_copies`: one stays on this host at the last
         checkpoint."""
@@ -39,6 +41,10 @@ class TaskCommitManager:
         self._backups = dict(backups)
         self._folders = folders
         self._keep_copies = keep_copies
+        self._snapshot_ns, self._upload_ns, self._clean_up_ns = (
+            {name: metrics.new_timer(f"backend.{name}", timer) for name in backups}
+            for timer in ("snapshot-ns", "upload-ns", "cleanup-ns")
+        )
         self._wants: dict[str, frozenset[str]] = {}
         self._copies: Future[dict[str, StoreCopy]] | None = None
 
@@ -57,8 +63,9 @@ class TaskCommitManager:
                 for name, (manager, stores) in self._backups.items()
             }
             copied = set(self._folders.stores) if self._keep_copies else set().union(*self._wants.values())
-            for manager, stores in self._backups.values():
-                manager.snapshot(checkpoint_id, {store: changes[store] for store in stores})
+            for name, (manager, stores) in self._backups.items():
+                with self._snapshot_ns[name].time():
+                    manager.snapshot(checkpoint_id, {store: changes[store] for store in stores})
             if copied:
                 self._copies = copiers.submit(self._make_copies, checkpoint_id, sorted(copied))
             else:
@@ -100,7 +107,8 @@ class TaskCommitManager:
         """One backend's upload; store -> marker."""
         manager, _ = self._backups[backend]
         own = {store: copies[store] for store in self._wants.get(backend, ())}
-        with explained(f"task {self._task.task} could not be uploaded to {backend}", "job.logged.store.base.dir"):
+        what = f"task {self._task.task} could not be uploaded to {backend}"
+        with explained(what, "job.logged.store.base.dir"), self._upload_ns[backend].time():
             return dict(manager.upload(checkpoint_id, own))
 
     def has_all(self, markers: Mapping[str, Mapping[str, str]]) -> bool:
@@ -129,7 +137,8 @@ class TaskCommitManager:
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]]) -> None:
         """The checkpoint is in the log."""
         for name, (manager, _) in self._backups.items():
-            manager.clean_up(checkpoint_id, markers.get(name, {}))
+            with self._clean_up_ns[name].time():
+                manager.clean_up(checkpoint_id, markers.get(name, {}))
         if self._keep_copies:
             for store in self._folders.stores:
                 self._folders.copies(store, self._task.task).keep_only(checkpoint_id)

@@ -29,7 +29,11 @@ class Committers:
         self._resources = resources
         self._commits = {
             number: TaskCommitManager(
-                task.instance, task.backups, resources.folders, keep_copies=config.job.host_affinity_enabled
+                task.instance,
+                task.backups,
+                resources.folders,
+                keep_copies=config.job.host_affinity_enabled,
+                metrics=resources.metrics.of_task(number),
             )
             for number, task in tasks.items()
         }

@@ -13,6 +13,7 @@ from penstock.container.package import JobPackage
 from penstock.container.protocol import Beat, Identity, OpenEpoch
 from penstock.container.resources import EpochResources
 from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.batch import NO_BATCH
 from penstock.runtime.task_instance import TaskInstance
 
@@ -32,6 +33,8 @@ class Container:
         self._number = -1
         """The newest epoch that anyone asked to enter."""
         self._epoch: Epoch | None = None
+        self._past = Snapshot()
+        """What was counted in the epochs before."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
 
@@ -107,6 +110,15 @@ class Container:
             activity.processed,
         )
 
+    def metrics(self) -> Snapshot:
+        """The metrics of this container and its tasks, in all of its epochs; gauges in the current one."""
+        with self._lock:
+            epoch, past = self._epoch, self._past
+        if epoch is None:
+            return past
+        own = {MetricId(f"container {self.container}", "container", "pending-bytes"): GaugeValue(epoch.pending_bytes)}
+        return past.merged(epoch.metrics(), Snapshot(own))
+
     def close(self) -> None:
         """Close the tasks; the process ends afterwards."""
         self._leave(_CLOSE_SECONDS)
@@ -128,6 +140,7 @@ class Container:
             epoch.leave()
         finally:
             deadline.cancel()
+        self._past = self._past.merged(epoch.metrics().without_gauges())
 
     def _check_newest(self, identity: Identity) -> None:
         if identity.epoch != self._number:

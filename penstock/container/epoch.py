@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.attempts import Attempts
 from penstock.container.committers import Committers
+from penstock.container.metrics import engine_gauges
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     CleanUp,
@@ -25,6 +26,7 @@ from penstock.container.restorer import Restorer
 from penstock.container.services import Services
 from penstock.container.store_folders import StoreFolders
 from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import Row, Snapshot
 from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
 
 
@@ -96,6 +98,15 @@ class Epoch:
         """What was written to stores since the last commit's snapshot."""
         return sum(task.pending_bytes for task in self.tasks.values())
 
+    def metrics(self) -> Snapshot:
+        """The metrics of its tasks."""
+        engines = [
+            engine_gauges(number, store, task.engine(store).statistics())
+            for number, task in self.tasks.items()
+            for store in self._resources.stores
+        ]
+        return self._resources.metrics.snapshot().merged(*engines)
+
     def start_run(self, request: StartRun) -> None:
         """Attempts of this run may come; those of an earlier one no longer."""
         self.attempts.start_run(request.batch)
@@ -126,9 +137,10 @@ class Epoch:
         """Let go of what was kept in case the checkpoint would not be in the log."""
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
 
-    def wind_down(self, request: WindDown) -> None:
-        """Give what runs in the background the time to end."""
+    def wind_down(self, request: WindDown) -> list[Row]:
+        """Give what runs in the background the time to end. Returns the metrics, because no beat may come any more."""
         self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
+        return self.metrics().rows()
 
     def leave(self) -> None:
         """Stop and join everything, close the tasks, remove the working copies."""

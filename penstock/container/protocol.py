@@ -6,13 +6,14 @@ A new call is one request here, one line in the table of `penstock.container.cal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self, TypeAlias
 
 import msgspec
 
 from penstock.container.tls import TlsIdentity
 from penstock.documents import Count
+from penstock.metrics.snapshot import Row
 from penstock.runtime.batch import Batch
 
 AUTH_HEADER = "authorization"
@@ -209,6 +210,8 @@ class Beat:
     processing: str = ""
     batch: int = -1
     processed: int = 0
+    metrics: list[Row] = field(default_factory=list)
+    """Those that have changed since an earlier beat; not every beat looks."""
 
 
 def dump(value: Any) -> bytes:

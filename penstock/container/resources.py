@@ -6,10 +6,12 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from penstock.container.metrics import EpochMetrics
 from penstock.container.package import JobPackage
 from penstock.container.store_folders import StoreFolders, stores_directory
 from penstock.errors import NotFoundError
 from penstock.metadata.identity import known_uid
+from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -33,6 +35,7 @@ class EpochResources:
         self.epoch = epoch
         self.tasks = tasks
         self.stores = tuple(spec.name for spec in package.topology.graph.stores)
+        self.metrics = EpochMetrics()
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
         self._paths = JobPaths(config.job.name, config.job.id)
@@ -67,8 +70,10 @@ class EpochResources:
 
     def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
         """What a backend is given for stores of a task."""
+        metrics, group = self.metrics.of_task(task), f"backend.{backend}"
+        written, read = metrics.new_counter(group, "bytes-uploaded"), metrics.new_counter(group, "bytes-downloaded")
         return BackendContext(
-            self._roots.of(backend),
+            MeteredObjectStore(self._roots.of(backend), written, read),
             self._paths,
             task,
             stores,
@@ -77,6 +82,7 @@ class EpochResources:
             self.package.systems,
             self._backends,
             self.leaving,
+            metrics,
         )
 
     def stop_backends(self) -> None:

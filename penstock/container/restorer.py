@@ -94,7 +94,8 @@ class Restorer:
             raise
         behind = {store: self._behind(store, engine) for store, engine in engines.items()}
         package = self._resources.package
-        instance = TaskInstance(task, package.topology, package.settings, behind, self._request.last_ended)
+        metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
+        instance = TaskInstance(task, package.topology, package.settings, behind, last_ended, metrics)
         return RestoredTask(instance, backups)
 
     def _behind(self, store: str, engine: Engine) -> Engine:
@@ -158,7 +159,8 @@ class Restorer:
                 manager = backend_factory(name).backup_manager(context)
                 opened[name] = (manager, frozenset(stores))
                 own = {store: marker for store, marker in markers.get(name, {}).items() if store in stores}
-                manager.init(self._checkpoint_id, own)
+                with context.metrics.new_timer(f"backend.{name}", "init-ns").time():
+                    manager.init(self._checkpoint_id, own)
                 if self._checkpoint_id is not None:
                     _clean_up(manager, self._checkpoint_id, own, f"backend {name} of task {task}")
         except BaseException:

@@ -39,6 +39,7 @@ def assemble(
     coordinator = CommitCoordinator(log, fleet, job.layout, tasks, task, job.admins, runner.cancel)
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate)
+    board.metrics.containers = fleet.metrics
     feed = feed or offset_feed(job)
     return RunLoop(
         RunParts(

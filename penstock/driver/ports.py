@@ -14,6 +14,7 @@ from penstock.container.calls import Call
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers, Request
 from penstock.errors import PenstockError, RetryableError
+from penstock.metrics.snapshot import Snapshot
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch
 from penstock.runtime.reports import Report
@@ -87,6 +88,10 @@ class Fleet(Protocol):
 
     def resident_bytes(self) -> int:
         """Memory of all containers, as of the last beats."""
+        ...
+
+    def metrics(self) -> Snapshot:
+        """The metrics of all containers and their tasks, as of the last beats. Called by any thread."""
         ...
 
 

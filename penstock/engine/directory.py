@@ -18,6 +18,7 @@ from penstock.container.calls import (
     CLOSE,
     CLOSE_SECONDS,
     OPEN,
+    WIND_DOWN,
     Call,
 )
 from penstock.container.client import ContainerClient
@@ -36,6 +37,7 @@ from penstock.engine.inquiry import inquire
 from penstock.engine.packages import pickled
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.plan.assignment import assign_tasks
 from penstock.retry import retry
 
@@ -67,6 +69,8 @@ class ContainerDirectory:
         """Task -> container."""
         self._condemned: set[str] = set()
         """Incarnations that count as lost, whether their processes know it or not."""
+        self._past_metrics = Snapshot()
+        """What containers have counted that are lost."""
         self._lost = threading.Event()
         self._on_lost: Callable[[], None] = lambda: None
         self._stopping = threading.Event()
@@ -131,6 +135,7 @@ class ContainerDirectory:
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"
         client.disconnect()
+        self._past_metrics = self._past_metrics.merged(client.metrics.without_gauges())
         self._condemned.add(client.address.incarnation)
         self._clients.pop(client.address.container, None)
 
@@ -157,6 +162,21 @@ class ContainerDirectory:
     def pending_bytes(self) -> int:
         """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
+
+    def metrics(self) -> Snapshot:
+        """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
+        clients = list(self._clients.values())
+        return self._past_metrics.merged(*(self._metrics_of(client) for client in clients))
+
+    def _metrics_of(self, client: ContainerClient) -> Snapshot:
+        """Its metrics, without the gauges of tasks that have left it."""
+        own = f"container {client.address.container}"
+        beat = client.last_beat
+        memory = 0 if beat is None else beat.resident_bytes
+        here = {own, *(f"Partition {task}" for task in self._tasks_of(client))}
+        gauges = {key: value for key, value in client.metrics.items() if key.source in here}
+        gauges[MetricId(own, "container", "physical-memory-bytes")] = GaugeValue(memory)
+        return Snapshot({**client.metrics.without_gauges(), **gauges})
 
     # Calls to all.
 
@@ -216,7 +236,10 @@ class ContainerDirectory:
 
         def once() -> A:
             timeout_s = call.answer_s(self._config, time.monotonic() - began)
-            return client.ask(call, epoch, own, timeout_s, lambda answer: on_answer(client.address.container, answer))
+            answer = client.ask(call, epoch, own, timeout_s, lambda answer: on_answer(client.address.container, answer))
+            if call.name == WIND_DOWN.name:
+                client.note_metrics(answer)  # type: ignore[arg-type]
+            return answer
 
         if call.again is None:
             return once()

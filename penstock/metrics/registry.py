@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TypeAlias, TypeVar
 
-from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
+from penstock.metrics.snapshot import MetricId, Snapshot
 from penstock.metrics.values import Counter, Gauge, Timer
 
 _Metric: TypeAlias = Counter | Gauge | Timer
@@ -57,24 +57,13 @@ class MetricsRegistry:
 
     def snapshot(self) -> Snapshot:
         """What all of them are now."""
-        with self._lock:
-            metrics = list(self._metrics.items())
-        return Snapshot({key: _value(metric) for key, metric in metrics})
+        return self._read(reset=False)
 
     def take(self) -> Snapshot:
-        """What all of them are now; counters and timers begin at zero again. Used by one thread at a time."""
-        found = self.snapshot()
-        for metric in self._metrics.values():
-            if isinstance(metric, Counter):
-                metric.count = 0
-            elif isinstance(metric, Timer):
-                metric.count = metric.total_ns = metric.max_ns = 0
-        return found
+        """What all of them are now; counters and timers begin at 0 again."""
+        return self._read(reset=True)
 
-
-def _value(metric: _Metric) -> Value:
-    if isinstance(metric, Counter):
-        return CounterValue(metric.count)
-    if isinstance(metric, Gauge):
-        return GaugeValue(metric.value)
-    return TimerValue(metric.count, metric.total_ns, metric.max_ns)
+    def _read(self, *, reset: bool) -> Snapshot:
+        with self._lock:
+            metrics = list(self._metrics.items())
+        return Snapshot({key: metric.read(reset=reset) for key, metric in metrics})

@@ -53,7 +53,7 @@ class TimerValue:
 
 
 Value: TypeAlias = CounterValue | GaugeValue | TimerValue
-Row: TypeAlias = tuple[str, str, str, str, tuple[float, ...]]
+Row: TypeAlias = tuple[str, str, str, str, tuple[int | float, ...]]
 """Source, group, name, kind, numbers: a metric between processes."""
 
 _KINDS: dict[str, Any] = {"counter": CounterValue, "gauge": GaugeValue, "timer": TimerValue}

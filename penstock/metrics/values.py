@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.metrics.snapshot import CounterValue, GaugeValue, TimerValue
+
 
 class Counter:
     """A number of events. It only grows, unless `dec` takes something back.
@@ -29,6 +31,14 @@ class Counter:
         """Add `n` events."""
         with self._lock:
             self.count += n
+
+    def read(self, *, reset: bool = False) -> CounterValue:
+        """What it is now. With `reset` it begins at 0 again."""
+        with self._lock:
+            value = CounterValue(self.count)
+            if reset:
+                self.count = 0
+        return value
 
     def dec(self, n: int = 1) -> None:
         """Take `n` events back."""
@@ -53,6 +63,10 @@ class Gauge:
     def set(self, value: float) -> None:
         """The number is `value` now."""
         self.value = value
+
+    def read(self, *, reset: bool = False) -> GaugeValue:
+        """What it is now, and stays."""
+        return GaugeValue(self.value)
 
 
 class Timer:
@@ -80,6 +94,14 @@ class Timer:
             self.count += 1
             self.total_ns += duration_ns
             self.max_ns = max(self.max_ns, duration_ns)
+
+    def read(self, *, reset: bool = False) -> TimerValue:
+        """What it is now. With `reset` it begins at 0 again."""
+        with self._lock:
+            value = TimerValue(self.count, self.total_ns, self.max_ns)
+            if reset:
+                self.count = self.total_ns = self.max_ns = 0
+        return value
 
     @contextmanager
     def time(self) -> Iterator[None]:

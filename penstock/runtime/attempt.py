@@ -116,6 +116,7 @@ class Attempt:
             error=self._error,
             upstream_failed=self._sources.failed,
             process_ns=self._process_ns,
+            metrics=instance.metrics.take().rows(),
         )
 
     def _check_stores(self) -> None:

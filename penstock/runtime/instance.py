@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.api.store import StoreSpec
+from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Push
 from penstock.runtime.context import Page, Position, SspTable, blaming
@@ -59,6 +60,8 @@ class StageInstance:
         self.ssps = SspTable(tuple((op.stream.system, op.stream.stream) for op in topology.graph.inputs))
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
+        self.metrics = MetricsRegistry(f"Partition {task}", "user.")
+        """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
         self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
         self.stores = {spec.name: self._make_store(spec, engines) for spec in topology.stages[stage].stores}
         self.overlays: dict[str, Overlay] = {}
@@ -145,4 +148,5 @@ class StageInstance:
             requests=self.requests,
             stores={name: self.stores[name] for name in operator.spec.stores},
             outputs=outputs,
+            metrics=self.metrics,
         )

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Mapping
 
 from penstock.errors import ContainerLostError, Interrupted, RetryableError
+from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.store_meter import StoreMeter
 from penstock.runtime.topology import Topology
 from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes, changes_bytes
@@ -33,6 +35,7 @@ class TaskInstance:
         settings: RuntimeSettings,
         engines: Mapping[str, Engine],
         last_ended: int,
+        metrics: MetricsRegistry | None = None,
     ) -> None:
         self.task = task
         self._topology = topology
@@ -50,6 +53,8 @@ class TaskInstance:
         self._ended_tokens: dict[int, str] = {}
         self._broken: str | None = None
         self.last_ended = last_ended
+        metrics = metrics or MetricsRegistry(f"Partition {task}")
+        self._meters = {store: StoreMeter(metrics, store) for store in engines}
 
     def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
         """Begin an attempt, with the standing instance if it is free. Raises OperatorFailedError from `init`."""
@@ -121,6 +126,7 @@ class TaskInstance:
     def _apply(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             for store, overlay in attempt.instance.overlays.items():
+                self._meters[store].read(attempt.instance.stores[store])
                 changes = overlay.take()
                 if changes:
                     self._engines[store].apply(changes)
@@ -128,7 +134,9 @@ class TaskInstance:
                         self._pending[store].update(changes)
                     else:
                         self._pending[store] = changes
-                    self.pending_bytes += changes_bytes(changes)
+                    size_bytes = changes_bytes(changes)
+                    self.pending_bytes += size_bytes
+                    self._meters[store].wrote(len(changes), size_bytes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
                 self._close(old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
@@ -121,13 +121,23 @@ def _restore(
     open_engine: Callable[[Path], Engine],
     progress: RestoreProgress,
 ) -> Engine:
+    group = f"backend.{name}"
+    restored_bytes = context.metrics.new_counter(group, "bytes-restored")
+    restore_ns = context.metrics.new_timer(group, "restore-ns")
+
+    def report(size_bytes: int) -> None:
+        restored_bytes.inc(size_bytes)
+        progress.report(size_bytes)
+
+    counted = replace(progress, report=report)
+
     def once() -> Engine:
         opener = _Once(lambda: open_engine(directory))
         manager = backend_factory(name).restore_manager(context)
         try:
-            with explained(f"`{directory}` could not be filled", "job.logged.store.base.dir"):
+            with explained(f"`{directory}` could not be filled", "job.logged.store.base.dir"), restore_ns.time():
                 make_empty(directory)
-                manager.restore(store, marker, RestoreTarget(directory, opener), progress)
+                manager.restore(store, marker, RestoreTarget(directory, opener), counted)
                 return opener()
         except BaseException:
             opener.close()

@@ -35,6 +35,7 @@ from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metrics.snapshot import Snapshot
 from penstock.plan.assignment import assign_tasks
 from penstock.plan.ranges import BatchRanges
 from penstock.plan.streams import JobStreams
@@ -75,6 +76,7 @@ class InProcessFleet:
         self._homes: dict[int, str] = {}
         self._lost: dict[str, str] = {}
         """Containers that are lost but not yet dropped, with the reason."""
+        self._past_metrics = Snapshot()
         self._made = 0
         self._name = new_token()
 
@@ -103,6 +105,7 @@ class InProcessFleet:
         for name in list(self._lost):
             container = self._containers.pop(name)
             container.close()
+            self._past_metrics = self._past_metrics.merged(container.metrics())
             del self._lost[name]
 
     def ensure(self) -> None:
@@ -145,6 +148,10 @@ class InProcessFleet:
         """Containers have no memory of their own here."""
         return 0
 
+    def metrics(self) -> Snapshot:
+        """See `Fleet`."""
+        return self._past_metrics.merged(*(container.metrics() for container in list(self._containers.values())))
+
     def drop_attempts(self) -> None:
         """Close what a batch that failed has touched; the next run of a batch would do so."""
         for container in self._containers.values():
@@ -156,6 +163,7 @@ class InProcessFleet:
         containers, self._containers, self._homes = self._containers, {}, {}
         for container in containers.values():
             container.close()
+            self._past_metrics = self._past_metrics.merged(container.metrics())
 
     def _busy(self) -> list[tuple[Container, list[int]]]:
         """The containers that have tasks. Raises ContainerLostError if one is lost."""

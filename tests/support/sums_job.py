@@ -27,6 +27,8 @@ class Sum(ps.StreamTask):
 
     def init(self, context: Any) -> None:
         self.store = context.store("sums")
+        self.seen = context.metrics.new_counter("sums", "seen")
+        self.largest = context.metrics.new_gauge("sums", "largest")
 
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
         if envelope.value < 0:
@@ -35,6 +37,8 @@ class Sum(ps.StreamTask):
             coordinator.commit()
         if envelope.value == 200:
             coordinator.shutdown()
+        self.seen.inc()
+        self.largest.set(max(self.largest.value, envelope.value))
         total = (self.store.get(envelope.key) or 0) + envelope.value
         self.store.put(envelope.key, total)
         collector.emit(key=envelope.key, value=total)

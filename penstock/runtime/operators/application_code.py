@@ -9,6 +9,7 @@ from typing import Any
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
+from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.columns import Accept, Columns, Push
 from penstock.runtime.context import Position, failure_in
 
@@ -60,7 +61,9 @@ class Context(TaskContext):
         partition: int,
         stores: dict[str, KeyValueStore[Any, Any]],
         op_id: str,
+        metrics: MetricsRegistry,
     ) -> None:
+        self._metrics = metrics
         self._job_name = job_name
         self._config = MappingProxyType(dict(config))
         self._partition = partition
@@ -82,6 +85,10 @@ class Context(TaskContext):
     @property
     def config(self) -> Mapping[str, str]:
         return self._config
+
+    @property
+    def metrics(self) -> MetricsRegistry:
+        return self._metrics
 
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         if name not in self._stores:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.api.graph import OperatorSpec
 from penstock.api.serdes.failures import Place
 from penstock.api.ssp import SystemStream
 from penstock.api.store import KeyValueStore
+from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Accept, Push, Target, as_columns
 from penstock.runtime.context import Position
@@ -36,6 +37,8 @@ class Surroundings:
     """The operator's own, by name."""
     outputs: Mapping[str, Push]
     """Where it may send to: `system.stream`, and `stream` where no other output has it. Empty unless it `sends`."""
+    metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
+    """The application's own metrics of the task."""
 
 
 @dataclass(frozen=True, slots=True)

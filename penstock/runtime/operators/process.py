@@ -26,7 +26,12 @@ class Process(Operator[ProcessSpec]):
         op_id = self.spec.id
         collector = Collector(op_id, downstream.push, surroundings.outputs)
         context = Context(
-            surroundings.job_name, surroundings.config, surroundings.task, dict(surroundings.stores), op_id
+            surroundings.job_name,
+            surroundings.config,
+            surroundings.task,
+            dict(surroundings.stores),
+            op_id,
+            surroundings.metrics,
         )
         try:
             task = self.spec.task()

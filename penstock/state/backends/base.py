@@ -26,6 +26,7 @@ from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metrics.registry import MetricsRegistry
 from penstock.state.backends.pools import BackendPools, process_pools
 from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
@@ -56,6 +57,8 @@ class BackendContext:
     """The threads for its background work and its transfers. A backend starts no threads itself."""
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set once the task is leaving the epoch: an upload should look at it now and then, and stop."""
+    metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
+    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task is leaving the epoch."""

@@ -40,6 +40,11 @@ class Engine(ABC):
         """Make the directory, which must not exist, with files that hold what is here now. Its cost does not grow with
         the state where the engine keeps immutable files: those are linked."""
 
+    def statistics(self) -> dict[str, int]:
+        """What it says of itself, by name, for metrics: `keys` is about how many it holds. Any thread may ask; empty
+        once it is closed."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Release it. No call follows."""

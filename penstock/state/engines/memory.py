@@ -87,6 +87,9 @@ class MemoryEngine(Engine):
         records = encode_records(self._map)
         (directory / ENTRIES).write_bytes(len(records).to_bytes(8, "big") + compress(records))
 
+    def statistics(self) -> dict[str, int]:
+        return {"keys": len(self._map)}
+
     def close(self) -> None:
         self._map.clear()
 

@@ -16,6 +16,17 @@ from penstock.state.records import Changes
 
 _BULK = 1000
 """Fewer changes than this are not worth a table."""
+_KEYS = "rocksdb.estimate-num-keys"
+_PROPERTIES = (
+    _KEYS,
+    "rocksdb.live-sst-files-size",
+    "rocksdb.cur-size-all-mem-tables",
+    "rocksdb.block-cache-usage",
+    "rocksdb.estimate-table-readers-mem",
+    "rocksdb.estimate-pending-compaction-bytes",
+    "rocksdb.num-running-compactions",
+)
+"""What RocksDB says of itself, by the names of its properties."""
 _PLACE = "job.logged.store.base.dir"
 """The key that says where the engines' files are."""
 
@@ -121,6 +132,14 @@ class RocksDbEngine(Engine):
         directory.parent.mkdir(parents=True, exist_ok=True)
         with self._writing():
             rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
+
+    def statistics(self) -> dict[str, int]:
+        try:
+            found = {name: self._db.property_int_value(name) for name in _PROPERTIES}
+        except Exception:  # it was closed meanwhile
+            return {}
+        keys = found.pop(_KEYS)
+        return {"keys": keys or 0, **{name: number for name, number in found.items() if number is not None}}
 
     def close(self) -> None:
         self._db.close()

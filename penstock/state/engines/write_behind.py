@@ -90,6 +90,10 @@ class WriteBehindEngine(Engine):
         self.settle()
         self._engine.copy_to(directory)
 
+    def statistics(self) -> dict[str, int]:
+        """Those of the engine below; what is gathered above it is not among them yet."""
+        return self._engine.statistics()
+
     def close(self) -> None:
         """Wait for the write under way, whatever becomes of it. What is gathered is given up."""
         if self._written is not None:

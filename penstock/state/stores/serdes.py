@@ -33,6 +33,7 @@ class SerdeStore(TaskStore):
         self._changes = self._overlay.changes
         """The overlay's own: each get and put goes here first."""
         self._fresh = True
+        self._gets = self._engine_gets = 0
         self._key_serde, self._value_serde = spec.key_serde, spec.value_serde
         self._encode_key = spec.key_serde.to_bytes
         self._decode_key = spec.key_serde.from_bytes
@@ -59,6 +60,11 @@ class SerdeStore(TaskStore):
         self._fresh = False
         return self._overlay
 
+    def take_reads(self) -> tuple[int, int]:
+        found = self._gets, self._engine_gets
+        self._gets = self._engine_gets = 0
+        return found
+
     def mark(self) -> None:
         """Nothing can be undone here; see UndoableStore."""
 
@@ -69,6 +75,7 @@ class SerdeStore(TaskStore):
         """Nothing is watched here."""
 
     def get(self, key: Any, default: Any = None) -> Any:
+        self._gets += 1
         try:
             key_bytes = self._encode_key(key)
         except Exception as error:
@@ -93,6 +100,7 @@ class SerdeStore(TaskStore):
             raise self._bad_key(key, key_bytes)
         data = self._cache.get(key_bytes)
         if data is MISSING:
+            self._engine_gets += 1
             try:
                 data = self._engine.get(key_bytes)
             except BaseException as error:

@@ -42,6 +42,10 @@ class TaskStore(KeyValueStore[Any, Any]):
         """
 
     @abstractmethod
+    def take_reads(self) -> tuple[int, int]:
+        """How many gets there were since the last call, and how many of them the engine had to answer."""
+
+    @abstractmethod
     def mark(self) -> None:
         """A message begins, whose writes may be undone."""
 
@@ -92,6 +96,9 @@ class StoreLayer(TaskStore):
 
     def begin(self) -> Overlay:
         return self.inner.begin()
+
+    def take_reads(self) -> tuple[int, int]:
+        return self.inner.take_reads()
 
     def mark(self) -> None:
         self.inner.mark()

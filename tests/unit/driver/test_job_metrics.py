@@ -9,7 +9,7 @@ import pytest
 
 from penstock.driver.ports import RunBrokenError
 from penstock.metrics.snapshot import MetricId, Snapshot, TimerValue
-from tests.unit.driver.test_run_loop import TASKS, World
+from tests.support.sums_job import TASKS, World
 
 
 @pytest.fixture
@@ -62,6 +62,40 @@ def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: World) -> None
     assert broken
     assert found.total("retries") == 1
     assert found.total("messages-actually-processed", "stage.1") == 3
+    assert found.total("seen", "user.sums") == 3
+
+
+def test_the_metrics_of_an_application(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(*range(1, 10))
+    steps(driver, 6)
+    found = driver.board.metrics.snapshot()
+    assert found.total("seen", "user.sums") == 9
+    assert max(value.value for key, value in found.items() if key.name == "largest") == 9  # type: ignore[union-attr]
+
+
+def test_what_stores_and_backends_count(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(*range(1, 11))
+    steps(driver, 6)
+    driver.loop.commit()
+    before = driver.board.metrics.snapshot()
+    assert before.total("gets", "store.sums") == 10
+    assert before.total("cache-hits", "store.sums") == 5, "each of five keys was read from the engine once"
+    assert 5 <= before.total("puts", "store.sums") <= 10
+    assert before.total("keys", "store.sums") == 5
+    assert before.total("bytes-uploaded", "backend.changelog-files") > before.total("bytes-written", "store.sums") / 2
+    assert before.total("upload-ns", "backend.changelog-files") == TASKS * 2, "the start checkpoint, and this one"
+    assert before.total("bytes-restored", "backend.changelog-files") == 0
+    driver.fleet.lose(0)
+    steps(driver, 1)
+    after = driver.board.metrics.snapshot()
+    assert after.total("gets", "store.sums") == 10, "what a lost container has counted stays"
+    assert after.total("keys", "store.sums") == 5
+    assert after.total("bytes-restored", "backend.changelog-files") > 0
+    assert after.total("restore-ns", "backend.changelog-files") == TASKS
 
 
 def test_commits_and_rewinds(world: World) -> None:

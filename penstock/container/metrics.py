@@ -1,0 +1,47 @@
+"""The metrics of a container: what its tasks, stores and backends count, and what goes with its beats."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot, Value
+
+
+class EpochMetrics:
+    """The registries of a container in one epoch, one for each task. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: dict[int, MetricsRegistry] = {}
+
+    def of_task(self, task: int) -> MetricsRegistry:
+        """The registry of a task."""
+        with self._lock:
+            if task not in self._tasks:
+                self._tasks[task] = MetricsRegistry(f"Partition {task}")
+            return self._tasks[task]
+
+    def snapshot(self) -> Snapshot:
+        """All of them now."""
+        with self._lock:
+            return Snapshot().merged(*(registry.snapshot() for registry in self._tasks.values()))
+
+
+class ChangedRows:
+    """What has changed since the last time, for the next beat: most metrics of most tasks do not."""
+
+    def __init__(self) -> None:
+        self._sent: dict[MetricId, Value] = {}
+
+    def of(self, snapshot: Snapshot) -> list[Row]:
+        """The metrics that are new or have changed."""
+        changed = Snapshot({key: value for key, value in snapshot.items() if self._sent.get(key) != value})
+        self._sent.update(changed)
+        return changed.rows()
+
+
+def engine_gauges(task: int, store: str, statistics: dict[str, int]) -> Snapshot:
+    """What an engine says of itself."""
+    source, group = f"Partition {task}", f"store.{store}"
+    return Snapshot({MetricId(source, group, name): GaugeValue(number) for name, number in statistics.items()})

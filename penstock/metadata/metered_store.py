@@ -1,0 +1,64 @@
+"""An object store that counts the bytes that pass through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.metadata.object_store import ObjectStore
+from penstock.metrics.values import Counter
+
+
+class MeteredObjectStore(ObjectStore):
+    """Another object store, with the bytes of whole objects that were written and read counted."""
+
+    def __init__(self, inner: ObjectStore, written: Counter, read: Counter) -> None:
+        """An object that was there already counts as written: its bytes were sent."""
+        self._inner = inner
+        self._written = written
+        self._read = read
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        put = self._inner.put_if_absent(key, data)
+        self._written.inc(len(data))
+        return put
+
+    def get(self, key: str) -> bytes:
+        data = self._inner.get(key)
+        self._read.inc(len(data))
+        return data
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        for piece in self._inner.pieces(key):
+            self._read.inc(len(piece))
+            yield piece
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        data, tag = self._inner.get_with_tag(key)
+        self._read.inc(len(data))
+        return data, tag
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        put = self._inner.put_if_match(key, data, tag)
+        self._written.inc(len(data))
+        return put
+
+    def folders(self) -> list[str]:
+        return self._inner.folders()
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        return self._inner.list(prefix, after)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._inner.sizes(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def delete_durably(self, key: str) -> None:
+        self._inner.delete_durably(key)
+
+    def remove_empty_folders(self, prefix: str) -> None:
+        self._inner.remove_empty_folders(prefix)
+
+    def close(self) -> None:
+        """Nothing: the inner store is whose it was."""

@@ -1,0 +1,28 @@
+"""What a task's store counts: once for each batch that has ended, never for each message."""
+
+from __future__ import annotations
+
+from penstock.metrics.registry import MetricsRegistry
+from penstock.state.stores.task_store import TaskStore
+
+
+class StoreMeter:
+    """The counters of one store of a task."""
+
+    def __init__(self, metrics: MetricsRegistry, store: str) -> None:
+        group = f"store.{store}"
+        self._gets = metrics.new_counter(group, "gets")
+        self._cache_hits = metrics.new_counter(group, "cache-hits")
+        self._puts = metrics.new_counter(group, "puts")
+        self._bytes_written = metrics.new_counter(group, "bytes-written")
+
+    def read(self, store: TaskStore) -> None:
+        """An attempt was applied, which used this store."""
+        gets, from_engine = store.take_reads()
+        self._gets.inc(gets)
+        self._cache_hits.inc(gets - from_engine)
+
+    def wrote(self, keys: int, size_bytes: int) -> None:
+        """It wrote so many keys; what was written several times within the batch counts once."""
+        self._puts.inc(keys)
+        self._bytes_written.inc(size_bytes)
