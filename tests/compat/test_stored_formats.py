@@ -1,0 +1,130 @@
+"""What the first version of a format wrote stays readable, and is still written byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import PenstockError
+from penstock.metadata.identity import JobIdentity
+from penstock.metadata.lease import LeaseHolder, LeaseState
+from penstock.state.backends.blob.index import SnapshotIndex
+from penstock.state.backends.blob.marker import BlobMarker
+from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
+from penstock.state.copies import LocalCopies
+from penstock.system.base import OffsetRange, WriterIdentity
+from penstock.system.local import LocalSystem
+
+GOLDEN = Path(__file__).parent / "golden"
+ID = CheckpointId(1614147487244, 33577)
+A, B, C = "a" * 64, "b" * 64, "c" * 64
+LEASE = LeaseState(
+    LeaseHolder(
+        "flights-1.example",
+        4711,
+        "123456",
+        "7a1c9e52-0b5d-4a9f-8f57-3c1de0a4b6c2",
+        "pid:[4026531836]",
+        "flights-1-7",
+        "2026-01-02T03:04:05+00:00",
+    ),
+    10_000,
+    "00112233445566778899aabbccddeeff",
+    42,
+)
+FILES = {
+    "000008.sst": FileIndex(
+        "000008.sst", 70, A, (FileBlob(f"6-1614147480000-1-{B}", 0), FileBlob(f"7-1614147487244-33577-{C}", 35))
+    ),
+    "empty": FileIndex("empty", 0, C, ()),
+    "sub/x": FileIndex("x", 1, B, (FileBlob(f"7-1-0-{B}", 0),)),
+}
+INDEX = SnapshotIndex(ID, 1614147487244, "flights", "1", 3, "totals", 7, "6-1614147480000-1.index", DirIndex.of(FILES))
+SSP = SystemStreamPartition("local", "changes", 0)
+RETENTION = StreamRetention(max_bytes=1 << 40)
+WRITER = WriterIdentity("job", 3)
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
+def test_the_lease() -> None:
+    assert LeaseState.decode(golden("lease-format1.json"), "k") == LEASE
+    assert LEASE.encode() == golden("lease-format1.json")
+
+
+def test_the_identity() -> None:
+    identity = JobIdentity("0123456789ab", "file:///jobs/flights-1")
+    assert JobIdentity.decode(golden("identity-format1.json"), "k") == identity
+    assert identity.encode() == golden("identity-format1.json")
+
+
+def test_the_index_and_the_marker_of_blobs() -> None:
+    written = golden("blob-index-format1.json")
+    assert SnapshotIndex.deserialize(written, "k") == INDEX
+    assert INDEX.serialize() == written
+    marker = BlobMarker(f"7-{ID}.index", hashlib.sha256(written).hexdigest())
+    assert BlobMarker.deserialize(golden("blob-marker-format1.json").decode()) == marker
+    assert marker.serialize().encode() == golden("blob-marker-format1.json")
+
+
+def test_a_local_copy(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    (made / "sub").mkdir(parents=True)
+    (made / "CURRENT").write_bytes(b"MANIFEST-000005\n")
+    (made / "sub" / "000008.sst").write_bytes(b"table")
+    LocalCopies(tmp_path).publish(ID, made)
+    assert (tmp_path / f"copy-{ID}.json").read_bytes() == golden("local-copy-format1.json")
+    (tmp_path / f"copy-{ID}.json").write_bytes(golden("local-copy-format1.json"))
+    assert LocalCopies(tmp_path).take(ID, tmp_path / "taken")
+    assert (tmp_path / "taken" / "sub" / "000008.sst").read_bytes() == b"table"
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> LocalSystem:
+    """The system of a stream that was written, compacted and fenced long ago."""
+    shutil.copytree(GOLDEN / "local-stream-format1", tmp_path / "changes")
+    return LocalSystem("local", str(tmp_path))
+
+
+def test_a_local_stream_is_read(stream: LocalSystem) -> None:
+    offsets = stream.admin().offsets("changes")[0]
+    assert (offsets.oldest, offsets.upcoming) == (1, 5)
+    assert stream.admin().retention("changes") == RETENTION
+    pages = stream.reader().read_compacted(OffsetRange(SSP, 0, 5), 10)
+    found = [message for page in pages for message in page]
+    assert found == [(1, 1001, b"b", b"1"), (3, 1003, None, b"no key"), (4, 1004, b"c", b"\x00\xff")]
+
+
+def test_a_local_stream_is_continued_and_still_fenced(stream: LocalSystem) -> None:
+    with pytest.raises(PenstockError):
+        stream.writer(WriterIdentity("job", 2)).append(SSP, [(1005, b"d", b"2")])
+    stream.writer(WRITER).append(SSP, [(1005, b"d", b"2")])
+    assert stream.admin().offsets("changes")[0].upcoming == 6
+
+
+def test_a_new_local_stream_has_the_same_tables(stream: LocalSystem, tmp_path: Path) -> None:
+    """An older Penstock reads what this one writes."""
+    admin = stream.admin()
+    admin.create_stream("new", 1, RETENTION)
+    ssp = SystemStreamPartition("local", "new", 0)
+    admin.fence("new", WRITER)
+    stream.writer(WRITER).append(ssp, [(n, b"k", b"v") for n in range(4)])
+    admin.compact(OffsetRange(ssp, 0, 3), WRITER)
+    assert tables(tmp_path / "new" / "0.db") == tables(tmp_path / "changes" / "0.db")
+
+
+def tables(path: Path) -> dict[str, str]:
+    connection = sqlite3.connect(path)
+    try:
+        return dict(connection.execute("SELECT name, sql FROM sqlite_master"))
+    finally:
+        connection.close()
