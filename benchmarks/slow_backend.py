@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock.metadata.object_store import ObjectStore
@@ -18,6 +18,7 @@ from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+from penstock.testing.forwarding_store import ForwardingStore
 
 NAME = "benchmarks.slow_backend:SlowChangelogFiles"
 _LATENCY = "PENSTOCK_BENCH_LATENCY_MS"
@@ -53,11 +54,11 @@ class Line:
         return cls(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
 
 
-class SlowStore(ObjectStore):
+class SlowStore(ForwardingStore):
     """Passes calls to `inner`, each over the line."""
 
     def __init__(self, inner: ObjectStore, line: Line) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._line = line
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -73,6 +74,9 @@ class SlowStore(ObjectStore):
         self._line.call(len(data))
         return data
 
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        yield self.get(key)
+
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
         found = self._inner.get_with_tag(key)
         self._line.call(len(found[0]))
@@ -86,8 +90,9 @@ class SlowStore(ObjectStore):
         self._line.call(0)
         self._inner.delete(key)
 
-    def close(self) -> None:
-        self._inner.close()
+    def delete_durably(self, key: str) -> None:
+        self._line.call(0)
+        self._inner.delete_durably(key)
 
 
 _line = Line.of_environment()

@@ -47,6 +47,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.system.base import RawRecord, System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
+from penstock.testing.forwarding_store import ForwardingStore
 from tests.support.faults import Faults
 
 Hook = Callable[[str], None]
@@ -225,11 +226,11 @@ class FaultyRestore(TaskRestoreManager):
         self._inner.close()
 
 
-class HookedStore(ObjectStore):
+class HookedStore(ForwardingStore):
     """Calls hooks before and after each write, and before each deletion."""
 
     def __init__(self, inner: ObjectStore, before: Hook, after: Hook, deleting: Hook | None = None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._before = before
         self._after = after
         self._deleting = deleting or _nothing
@@ -246,21 +247,13 @@ class HookedStore(ObjectStore):
         self._after(key)
         return made
 
-    def get(self, key: str) -> bytes:
-        return self._inner.get(key)
-
-    def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        return self._inner.get_with_tag(key)
-
-    def list(self, prefix: str, after: str | None = None) -> list[str]:
-        return self._inner.list(prefix, after)
-
     def delete(self, key: str) -> None:
         self._deleting(key)
         self._inner.delete(key)
 
-    def close(self) -> None:
-        self._inner.close()
+    def delete_durably(self, key: str) -> None:
+        self._deleting(key)
+        self._inner.delete_durably(key)
 
 
 class HookedSystem(System):

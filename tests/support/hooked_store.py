@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 from penstock.metadata.object_store import ObjectStore
+from penstock.testing.forwarding_store import ForwardingStore
 
 Call: TypeAlias = Literal["put", "get", "delete", "list"]
 Hook: TypeAlias = Callable[[Call, str], None]
@@ -16,17 +17,17 @@ def nothing(call: Call, key: str) -> None:
     """The hook that does nothing."""
 
 
-class HookedStore(ObjectStore):
+class HookedStore(ForwardingStore):
     """Passes calls to `inner`, and calls `before` before each one and `after` behind it: what they raise is raised."""
 
     def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
         self.before: Hook = nothing
         self.after: Hook = nothing
         self.put_sizes: dict[str, int] = {}
         """Of what was created."""
         self.read: list[str] = []
         """The keys that were read, in order."""
-        self._inner = inner
         self._lock = threading.Lock()
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -38,25 +39,34 @@ class HookedStore(ObjectStore):
         self.after("put", key)
         return done
 
-    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        return self._inner.put_if_match(key, data, tag)
-
     def get(self, key: str) -> bytes:
         self.before("get", key)
         with self._lock:
             self.read.append(key)
         return self._inner.get(key)
 
-    def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        return self._inner.get_with_tag(key)
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        self.before("get", key)
+        with self._lock:
+            self.read.append(key)
+        yield from self._inner.pieces(key)
 
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         self.before("list", prefix)
         return self._inner.list(prefix, after)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self.before("list", prefix)
+        return self._inner.sizes(prefix)
+
     def delete(self, key: str) -> None:
         self.before("delete", key)
         self._inner.delete(key)
+        self.after("delete", key)
+
+    def delete_durably(self, key: str) -> None:
+        self.before("delete", key)
+        self._inner.delete_durably(key)
         self.after("delete", key)
 
     def replace(self, key: str, data: bytes) -> None:
@@ -69,6 +79,3 @@ class HookedStore(ObjectStore):
         self.before = self.after = nothing
         self.put_sizes.clear()
         self.read.clear()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from penstock.metadata.remote_store import RemoteObjectStore
 from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
 from penstock.testing.faulty_store import FaultyStore
+from penstock.testing.forwarding_store import ForwardingStore
 from tests.support.storage_job import DEADLINE_S, PATHS, StorageJob
 
 T = TypeVar("T")
@@ -35,13 +36,13 @@ class DeadError(PenstockError):
     """The process that makes this call has died."""
 
 
-class Lifeline(ObjectStore):
+class Lifeline(ForwardingStore):
     """What one process sees of the object store. It dies at a call, before or after that has happened, and with it
     all its threads: nothing that they do afterwards happens."""
 
     def __init__(self, inner: ObjectStore, dies_after: int | None, *, done: bool) -> None:
         """`dies_after`: so many calls; None: it does not. `done`: whether the last call still happens."""
-        self._inner = inner
+        super().__init__(inner)
         self._left = dies_after
         self._done = done
         self._lock = threading.Lock()
@@ -76,8 +77,25 @@ class Lifeline(ObjectStore):
     def get(self, key: str) -> bytes:
         return self._call(lambda: self._inner.get(key))
 
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        for piece in self._call(lambda: self._inner.pieces(key)):
+            yield piece
+            self._call(lambda: None)
+
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
         return self._call(lambda: self._inner.get_with_tag(key))
+
+    def folders(self) -> list[str]:
+        return self._call(self._inner.folders)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._call(lambda: self._inner.sizes(prefix))
+
+    def delete_durably(self, key: str) -> None:
+        self._call(lambda: self._inner.delete_durably(key))
+
+    def remove_empty_folders(self, prefix: str) -> None:
+        self._call(lambda: self._inner.remove_empty_folders(prefix))
 
     def list(self, prefix: str, after: str | None = None) -> list[str]:
         return self._call(lambda: self._inner.list(prefix, after))

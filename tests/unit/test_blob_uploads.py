@@ -48,6 +48,11 @@ class WatchingStore(FaultyStore):
         with self._holding(len(data)):
             return data
 
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        for piece in super().pieces(key):
+            with self._holding(len(piece)):
+                yield piece
+
     def delete(self, key: str) -> None:
         if self.delete_at_most == 0:
             raise RetryableError("interrupted")
