@@ -108,6 +108,16 @@ class StateSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """`metrics.*`."""
+
+    prometheus_port: int | None
+    prometheus_host: str
+    reporter_stream: SystemStream | None
+    reporter_interval_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """`stores.<name>.*`, with the job-wide values where the store has none."""
 
@@ -153,6 +163,16 @@ class JobConfig:
     def spark(self) -> dict[str, str]:
         """Every `spark.*` key that was given, untouched; a copy."""
         return {key: str(value) for key, value in self.resolved.values.items() if key.startswith("spark.")}
+
+    @property
+    def metrics(self) -> MetricsSettings:
+        """What exports the job's metrics."""
+        return MetricsSettings(
+            self.resolved.find(table.METRICS_PROMETHEUS_PORT),
+            self.resolved.get(table.METRICS_PROMETHEUS_HOST),
+            self.resolved.find(table.METRICS_REPORTER_STREAM),
+            self.resolved.get(table.METRICS_REPORTER_INTERVAL),
+        )
 
     @property
     def store_names(self) -> tuple[str, ...]:

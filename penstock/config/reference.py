@@ -12,6 +12,7 @@ _SECTIONS = (
     ("Task", ("task.",)),
     ("Streams and systems", ("samza.", "systems.", "streams.")),
     ("Stores", ("stores.", "state.")),
+    ("Metrics", ("metrics.",)),
     ("Application", ("app.",)),
     ("Spark", ("spark.",)),
 )

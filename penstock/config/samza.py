@@ -80,7 +80,10 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         "streams between stages are Spark's shuffles, and inputs are never deleted. Remove the key",
     ),
     (r"(yarn|cluster-manager)\..+|job\.container\.count", "Spark gives the containers: use `spark.*`"),
-    (r"metrics\..+", "`penstock status` shows what a job does. Remove the key"),
+    (
+        r"metrics\.(?!prometheus\.|reporter\.snapshot\.(stream|interval)).+",
+        "`metrics.reporter.snapshot.stream` and `metrics.prometheus.port` are all that exports metrics. Remove the key",
+    ),
 )
 
 

@@ -240,6 +240,17 @@ APPLICATION = Key("app.<key>", Verbatim(), None,
     "The application's own: its tasks read it as `context.config[\"app.<key>\"]`, and nothing else does.",
     unset="not there")
 
+METRICS_PROMETHEUS_PORT = Key("metrics.prometheus.port", Number(0, 65535), None,
+    "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free one.",
+    unset="no endpoint")
+METRICS_PROMETHEUS_HOST = Key("metrics.prometheus.host", Verbatim(), "127.0.0.1",
+    "The address that the endpoint for Prometheus listens on. It asks for no password.")
+METRICS_REPORTER_STREAM = Key("metrics.reporter.snapshot.stream", StreamName(), None,
+    "A stream that all metrics are appended to at an interval, in Samza's format of metrics snapshots.", "Samza",
+    unset="none")
+METRICS_REPORTER_INTERVAL = Key("metrics.reporter.snapshot.interval", Number(1), "60",
+    "How many seconds are between two snapshots in that stream.", "Samza")
+
 SPARK_MASTER = Key("spark.master", Verbatim(), None,
     "The Spark cluster to run on.", "Spark",
     unset="what `spark-submit` or `spark-defaults.conf` says, else `local[*]`")

@@ -39,6 +39,8 @@ class Job:
         self.run_id = run_id
         self.log_directory = log_directory
         """Where containers log, on each host: what the tasks print and log is in `container-*.log`."""
+        self.prometheus_port: int | None = None
+        """Where Prometheus scrapes the metrics; None without `metrics.prometheus.port`."""
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None

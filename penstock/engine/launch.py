@@ -21,6 +21,7 @@ from penstock.container.logs import log_directory
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
 from penstock.driver.assembly import assemble
+from penstock.driver.metrics_exports import MetricsExports
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
@@ -142,9 +143,16 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
     requests = StopRequests(job.objects, job.paths)
+    try:
+        exports = MetricsExports(job, job.claim.run_id, board.metrics.snapshot)
+    except BaseException:
+        undo.close()
+        raise
+    handle.prometheus_port = exports.prometheus_port
 
     def body() -> None:
         with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.graceful.set)):
+            undo.callback(exports.close)  # before the lease is left, after the last metrics have come
             try:
                 directory.start(runner.cancel)
                 loop.run()

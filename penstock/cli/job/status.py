@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from penstock.admin.job.metrics import metrics_of
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, statuses
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
@@ -15,6 +16,7 @@ from penstock.admin.startpoint.facts import TakenFacts
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.errors import ConfigError
 from penstock.wording import utc_text
 
 AnyJob = Annotated[
@@ -33,12 +35,22 @@ def status(
             help="Watch the lease until it is certain whether the job runs, at most for the lease's own time.",
         ),
     ] = True,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Show the metrics of a job instead: as of the last ten seconds, or of the end of its last run.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show whether a job runs and how far it has read; without a name, all jobs.
 
     Nothing is changed. For one job it shows the last checkpoint, state, inputs and startpoints as well.
     """
+    if metrics:
+        _show_metrics(job, config, assignments, as_json=as_json)
+        return
     if job is None:
         _show_all(config, assignments, wait=wait, as_json=as_json)
         return
@@ -50,6 +62,30 @@ def status(
         print_json(facts)
     else:
         _show(facts)
+
+
+def _show_metrics(job: str | None, config: Path | None, assignments: list[str] | None, *, as_json: bool) -> None:
+    if job is None:
+        raise ConfigError("--metrics shows the metrics of one job: name it, as `penstock status JOB --metrics`")
+    with open_job(job, config, assignments) as found:
+        shown = metrics_of(found).to_dict()
+    if as_json:
+        print_json(shown)
+        return
+    rows = [
+        (s, g, n, _metric(value))
+        for s, groups in shown.items()
+        for g, own in groups.items()
+        for n, value in own.items()
+    ]
+    print_table(f"Metrics of {job}", ("source", "group", "metric", "value"), rows, right="value", first_to_go="group")
+
+
+def _metric(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    average = value["total_ns"] / max(1, value["count"]) / 1e6
+    return f"{value['count']:,} of {average:,.1f} ms, at most {value['max_ns'] / 1e6:,.1f} ms"
 
 
 def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool, as_json: bool) -> None:

@@ -1,0 +1,25 @@
+"""A job's metrics, from outside its process."""
+
+from __future__ import annotations
+
+from penstock.admin.jobs import FoundJob
+from penstock.errors import NotFoundError
+from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.metrics.snapshot import Snapshot
+
+
+def metrics_of(job: FoundJob) -> Snapshot:
+    """The metrics of a running job some seconds ago, or those at the end of its last run.
+
+    Raises:
+        NotFoundError: no run has put any yet.
+        CorruptError: they cannot be read.
+        RetryableError: the object store failed.
+    """
+    found = ShownMetrics(job.objects, job.paths).get()
+    if found is None:
+        raise NotFoundError(
+            f"job {job.paths.root} has no metrics yet: a run puts them into the job's folder every ten seconds, "
+            "and when it ends"
+        )
+    return found

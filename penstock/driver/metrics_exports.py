@@ -1,0 +1,149 @@
+"""What shows a running job's metrics outside its process: an HTTP endpoint, a stream, and an object in its folder."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import orjson
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.config.model import JobConfig
+from penstock.driver.prepare import PreparedJob
+from penstock.errors import PenstockError
+from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, Value
+from penstock.system.base import System
+from penstock.system.partitioner import partition_of
+from penstock.system.registry import open_system
+
+logger = logging.getLogger(__name__)
+_SHOW_SECONDS = 10.0
+
+
+class MetricsExports:
+    """Everything that exports the metrics of a run, from its start to its end. A failure to export is logged, and
+    never ends the run."""
+
+    def __init__(self, job: PreparedJob, run_id: str, snapshot: Callable[[], Snapshot]) -> None:
+        """Begin.
+
+        Raises:
+            ConfigError: the endpoint's address cannot be listened on.
+            NotFoundError: the reporter's stream does not exist.
+        """
+        self.prometheus_port: int | None = None
+        settings = job.config.metrics
+        with ExitStack() as undo:
+            if settings.prometheus_port is not None:
+                from penstock.metrics.prometheus import PrometheusEndpoint  # only a job that has one pays for it
+
+                endpoint = PrometheusEndpoint(
+                    job.paths.root, settings.prometheus_host, settings.prometheus_port, snapshot
+                )
+                self.prometheus_port = endpoint.port
+                undo.callback(endpoint.close)
+            shown = ShownMetrics(job.objects, job.paths)
+            undo.callback(Every(_SHOW_SECONDS, lambda: shown.put(run_id, snapshot()), "in the job's folder").close)
+            if settings.reporter_stream is not None:
+                stream = settings.reporter_stream
+                system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
+                reporter = SnapshotReporter(job.config, system, stream, snapshot)
+                every = Every(settings.reporter_interval_s, reporter.report, f"in stream `{stream}`")
+                undo.callback(every.close)
+            self._undo = undo.pop_all()
+
+    def close(self) -> None:
+        """Export once more, and end."""
+        self._undo.close()
+
+
+class Every:
+    """Calls something at an interval, on a separate thread, and once more when it is closed."""
+
+    def __init__(self, seconds: float, export: Callable[[], None], where: str) -> None:
+        self._seconds = seconds
+        self._export = export
+        self._where = where
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Export once more, and end the thread."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._closing.wait(self._seconds)
+            try:
+                self._export()
+            except PenstockError as error:
+                logger.warning("the metrics could not be put %s, the next time they may: %s", self._where, error)
+
+
+class SnapshotReporter:
+    """Appends all metrics to a stream, as Samza's MetricsSnapshotReporter does: a message for each source."""
+
+    def __init__(
+        self, config: JobConfig, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
+    ) -> None:
+        """Raises NotFoundError if there is no such stream."""
+        self._job = config.job
+        self._system = system
+        self._stream = stream
+        self._snapshot = snapshot
+        self._began_ms = _now_ms()
+        with closing(system.admin()) as admin:
+            self._partitions = admin.partition_count(stream.stream)
+
+    def report(self) -> None:
+        """Append the metrics of this moment. Raises PenstockError if the system does not take them."""
+        now_ms = _now_ms()
+        with closing(self._system.writer(None)) as writer:
+            for source, groups in _by_source(self._snapshot()).items():
+                key = source.encode()
+                ssp = SystemStreamPartition(
+                    self._stream.system, self._stream.stream, partition_of(key, self._partitions)
+                )
+                message = {"header": self._header(source, now_ms), "metrics": groups}
+                writer.append(ssp, [(now_ms, key, orjson.dumps(message))])
+
+    def _header(self, source: str, now_ms: int) -> dict[str, object]:
+        """Samza's header."""
+        return {
+            "job-name": self._job.name,
+            "job-id": self._job.id,
+            "container-name": source,
+            "source": source,
+            "host": socket.gethostname(),
+            "time": now_ms,
+            "reset-time": self._began_ms,
+        }
+
+
+def _by_source(snapshot: Snapshot) -> dict[str, dict[str, dict[str, Any]]]:
+    """Source -> group -> name -> number; of a timer the average in nanoseconds, as in Samza."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for key, value in snapshot.items():
+        found.setdefault(key.source, {}).setdefault(key.group, {})[key.name] = _number(value)
+    return found
+
+
+def _number(value: Value) -> float:
+    if isinstance(value, CounterValue):
+        return value.count
+    if isinstance(value, GaugeValue):
+        return value.value
+    return value.total_ns / max(1, value.count)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,70 @@
+"""docs/metrics.md lists exactly what a job exports, whichever way."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from penstock.engine.session import create_session
+from penstock.metrics.prometheus import prometheus_name
+from penstock.metrics.snapshot import MetricId
+from tests.support import job_app
+from tests.support.cli import call_json
+from tests.support.jobs import DEADLINE_S, Home, wait_until
+
+pytestmark = pytest.mark.spark
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    cloudpickle.register_pickle_by_value(job_app)
+    session = create_session("metrics", {"spark.master": "local[2]"})
+    yield session
+    session.stop()
+
+
+def documented() -> set[tuple[str, str]]:
+    """(kind of group, name) of each row of the reference."""
+    found = set()
+    for section in PAGE.read_text("utf-8").partition("## Reference")[2].split("\n### ")[1:]:
+        kind = re.match(r"`([a-z]+)", section)
+        assert kind is not None
+        found |= {(kind[1], name) for name in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
+    return found
+
+
+def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create("metrics", 1)
+    exports = {"metrics.prometheus.port": 0, "metrics.reporter.snapshot.stream": "local.metrics"}
+    home.publish(200, seed=1)
+    assert job_app.totals_app().run(home.config, spark=spark, until="latest").await_termination(DEADLINE_S)
+    home.publish(300, seed=2)
+    job = job_app.totals_app().run({**home.config, **exports, "task.commit.ms": 200}, spark=spark)
+    wait_until(lambda: job.progress and job.progress.total_input_rows == 300, "the messages")
+    assert job.metrics().total("messages-actually-processed", "stage.0") == 300
+    wait_until(lambda: job.metrics().total("gets", "store.totals") == 300, "the next beats")
+    with urllib.request.urlopen(f"http://127.0.0.1:{job.prometheus_port}/metrics", timeout=20) as answer:
+        scraped = answer.read().decode()
+    job.stop()
+    found = job.metrics()
+    exported = {(key.group.partition(".")[0], key.name) for key in found}
+    assert exported == documented()
+    assert found.total("bytes-restored", "backend.changelog-files") > 0
+    assert found.total("keys", "store.totals") >= len(home.stored("totals")), "RocksDB's estimate"
+    assert found.total("commit-ns") == found.total("commit-calls") >= 2
+    for key in (MetricId("Partition 0", "store.totals", "gets"), MetricId("job", "job", "batches")):
+        assert f"\n{prometheus_name(key)[0]}_total{{" in scraped
+    last = home.last_values("metrics")
+    stages = [message["metrics"]["stage.0"] for message in last.values() if "stage.0" in message["metrics"]]
+    assert sum(stage["messages-actually-processed"] for stage in stages) == 300
+    shown = call_json("status", "totals", "--metrics", "-c", f"job.root={home.config['job.root']}")
+    assert shown == json.loads(json.dumps(found.to_dict()))
