@@ -102,8 +102,15 @@ class Request:
         """What of it concerns a container that has these tasks."""
         return self
 
-    def __str__(self) -> str:
-        return type(self).__name__
+    @property
+    def waiting(self) -> str:
+        """What is logged when it is tried again."""
+        return f"{type(self).__name__} is tried again"
+
+    @property
+    def too_late(self) -> str:
+        """What is said when it did not succeed in time."""
+        return f"{type(self).__name__} did not succeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +158,13 @@ class EndBatch(Request):
     def for_tasks(self, tasks: Sequence[int]) -> Self:
         return replace(self, tokens={task: self.tokens.get(task, {}) for task in tasks})
 
-    def __str__(self) -> str:
-        return f"the end of batch {self.batch.number}"
+    @property
+    def waiting(self) -> str:
+        return f"batch {self.batch.number} waits for its end"
+
+    @property
+    def too_late(self) -> str:
+        return f"batch {self.batch.number} could not end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +182,13 @@ class UploadSnapshot(Request):
 
     checkpoint_id: str
 
-    def __str__(self) -> str:
-        return f"the upload of checkpoint {self.checkpoint_id}"
+    @property
+    def waiting(self) -> str:
+        return f"the upload of checkpoint {self.checkpoint_id} is tried again"
+
+    @property
+    def too_late(self) -> str:
+        return f"checkpoint {self.checkpoint_id} was not uploaded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,15 +249,15 @@ class ContainerDirectory:
                 once,
                 replace(call.again, within_s=timeout_ms / 1000),
                 interrupt=abandoned,
-                on_failure=lambda error: logger.warning("%s is tried again: %s", request, error),
+                on_failure=lambda error: logger.warning("%s: %s", request.waiting, error),
             )
         except ContainerLostError:
             raise
         except RetryableError as error:
             if abandoned.is_set():
-                raise ContainerLostError(self.loss(otherwise=f"{request} was abandoned")) from error
+                raise ContainerLostError(self.loss(otherwise=f"{request.too_late}: it was abandoned")) from error
             raise PenstockTimeoutError(
-                f"{request} did not succeed within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
+                f"{request.too_late} within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
             ) from error
 
     def close(self, epoch: int) -> None:

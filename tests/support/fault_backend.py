@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.container import container
+from penstock.container import epoch
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import (
@@ -122,7 +122,7 @@ class BriefHolds(FaultyBlob):
     asks the driver to try again."""
 
     def backup_manager(self, context: BackendContext) -> TaskBackupManager:
-        container.HOLD_SECONDS = 0.05
+        epoch.HOLD_SECONDS = 0.05
         return super().backup_manager(context)
 
 
