@@ -9,6 +9,7 @@ import pytest
 
 from penstock.driver.ports import RunBrokenError
 from penstock.metrics.snapshot import MetricId, Snapshot, TimerValue
+from tests.support.jobs import wait_until
 from tests.support.sums_job import TASKS, World
 
 
@@ -96,6 +97,26 @@ def test_what_stores_and_backends_count(world: World) -> None:
     assert after.total("keys", "store.sums") == 5
     assert after.total("bytes-restored", "backend.changelog-files") > 0
     assert after.total("restore-ns", "backend.changelog-files") == TASKS
+
+
+def test_a_changelog_stream_counts_what_it_appends(world: World) -> None:
+    driver = world.driver(stores_sums_backup_factories="changelog-stream")
+    driver.loop.start()
+    world.put(1, 2, 3)
+    steps(driver, 2)
+    driver.loop.commit()
+    found = driver.board.metrics.snapshot()
+    written = found.total("bytes-written", "store.sums")
+    assert found.total("bytes-uploaded", "backend.changelog-stream") == written > 0
+
+
+def test_snapshots_of_whole_stores(world: World) -> None:
+    driver = world.driver(state_snapshot_interval_commits=1)
+    driver.loop.start()
+    world.put(1, 2, 3)
+    steps(driver, 2)
+    driver.loop.commit()
+    wait_until(lambda: driver.board.metrics.snapshot().total("store-snapshot-ns") >= 1, "a snapshot")
 
 
 def test_commits_and_rewinds(world: World) -> None:

@@ -80,6 +80,7 @@ class SnapshotKeeper:
         self._last = DirIndex.of({})
         """The shared files of the newest snapshot that is whole."""
         self._maintenance = InTurn(context.pools.maintenance)
+        self._made_ns = context.metrics.new_timer("backend.changelog-files", "store-snapshot-ns")
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
@@ -160,6 +161,7 @@ class SnapshotKeeper:
         finally:
             copy.release()
         if made:
+            self._made_ns.update(round((time.monotonic() - began) * 1e9))
             logger.info(
                 "snapshot of version %d of store `%s` of task %d made in %.1f s",
                 *(version[0], self._store, self._context.task, time.monotonic() - began),

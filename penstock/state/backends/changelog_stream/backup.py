@@ -24,7 +24,7 @@ from penstock.state.backends.changelog_stream.partition import (
     changelog_system,
     changelog_writer,
 )
-from penstock.state.records import Changes
+from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         self._bases = Bases[ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
         self._timestamp_ms = 0
+        self._uploaded = context.metrics.new_counter("backend.changelog-stream", "bytes-uploaded")
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         self._timestamp_ms = 0 if checkpoint_id is None else checkpoint_id.millis
@@ -64,8 +65,9 @@ class ChangelogStreamBackup(TaskBackupManager):
         for store, marker, since in self._bases.advance(copies):
             self._markers[store], self._taken[store] = marker, since
         for store, marker in list(self._markers.items()):
-            changes = self._taken.get(store, {}).items()
-            written = self._logs[store].append(checkpoint_id.millis, changes, self._context.check_leaving)
+            changes = self._taken.get(store, {})
+            written = self._logs[store].append(checkpoint_id.millis, changes.items(), self._context.check_leaving)
+            self._uploaded.inc(changes_bytes(changes))
             if written is not None:
                 self._markers[store] = replace(marker, offset=written.end - 1)
             self._taken.pop(store, None)  # so that a second call appends no store again that is done
