@@ -110,20 +110,6 @@ def text(value: object) -> str:
     return value
 
 
-def flag(value: object) -> bool:
-    """A boolean. Raises TypeError."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is not true or false")
-    return value
-
-
-def array(value: object) -> list[Any]:
-    """A list. Raises TypeError."""
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return value
-
-
 def fields(value: object) -> dict[str, Any]:
     """A JSON object. Raises TypeError."""
     if not isinstance(value, dict):

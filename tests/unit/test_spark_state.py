@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from xxhash import xxh32_intdigest
 
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.metadata.open import open_store
@@ -20,7 +21,6 @@ from penstock.state.spark.checkpoint import SparkCheckpoint
 from penstock.state.spark.codec import plain_chunks
 from penstock.state.spark.engine import PartitionEngine
 from penstock.state.spark.lineage import PartitionFiles, Rebuild, Version, plan_rebuild
-from penstock.state.spark.lz4_block import xxhash32
 from penstock.state.spark.reader import SparkState, open_state
 from penstock.state.spark.schema import read_schema
 from penstock.state.spark.types import parse_type
@@ -71,7 +71,7 @@ def field(data: bytes) -> bytes:
     [(b"", 0, 0x02CC5D05), (b"abc", 0, 0x32D153FF), (b"Nobody inspects the spammish repetition", 0, 0xE2293B2F)],
 )
 def test_xxhash32(data: bytes, seed: int, digest: int) -> None:
-    assert xxhash32(data, seed) == digest
+    assert xxh32_intdigest(data, seed) == digest
 
 
 @pytest.mark.parametrize("case", ["agg-lz4", "join-lz4-ids", "tws-lz4", "tws-zstd-ids", "window-zstd"])

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
+from xxhash import xxh32_intdigest
 
 from penstock.errors import CorruptError
 
@@ -25,9 +26,6 @@ _MOST = 1 << 26
 """The largest block lz4-java writes is 32 MB."""
 _SEED = 0x9747B28C
 _CHECKSUM_BITS = 0x0FFFFFFF
-_STRIPE = struct.Struct("<4I")
-_WORD = 0xFFFFFFFF
-_P1, _P2, _P3, _P4, _P5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
 
 
 def blocks(data: bytes, name: str) -> Iterator[bytes]:
@@ -56,40 +54,8 @@ def blocks(data: bytes, name: str) -> Iterator[bytes]:
                 block = codec.decompress(block, decompressed_size=original, asbytes=True)
             except (OSError, pa.ArrowException) as error:
                 raise CorruptError(f"`{name}` is damaged: the block at byte {start}: {error}") from error
-        if len(block) != original or xxhash32(block, _SEED) & _CHECKSUM_BITS != checksum:
+        if len(block) != original or xxh32_intdigest(block, _SEED) & _CHECKSUM_BITS != checksum:
             raise CorruptError(f"`{name}` is damaged: the checksum of the block at byte {start} does not match")
         yield block
     if not ended:
         raise CorruptError(f"`{name}` breaks off at byte {len(data)}: its last block is missing")
-
-
-def xxhash32(data: bytes, seed: int) -> int:
-    """XXH32 of the data, unsigned."""
-    whole = len(data) & ~15
-    if whole:
-        a, b, c, d = (seed + _P1 + _P2) & _WORD, (seed + _P2) & _WORD, seed, (seed - _P1) & _WORD
-        for w, x, y, z in _STRIPE.iter_unpack(memoryview(data)[:whole]):
-            a = (a + w * _P2) & _WORD
-            a = ((a << 13 | a >> 19) & _WORD) * _P1 & _WORD
-            b = (b + x * _P2) & _WORD
-            b = ((b << 13 | b >> 19) & _WORD) * _P1 & _WORD
-            c = (c + y * _P2) & _WORD
-            c = ((c << 13 | c >> 19) & _WORD) * _P1 & _WORD
-            d = (d + z * _P2) & _WORD
-            d = ((d << 13 | d >> 19) & _WORD) * _P1 & _WORD
-        h = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
-    else:
-        h = seed + _P5
-    h = (h + len(data)) & _WORD
-    words = whole + (len(data) - whole & ~3)
-    for position in range(whole, words, 4):
-        h = _rotate((h + int.from_bytes(data[position : position + 4], "little") * _P3) & _WORD, 17) * _P4 & _WORD
-    for byte in data[words:]:
-        h = _rotate((h + byte * _P5) & _WORD, 11) * _P1 & _WORD
-    h = (h ^ h >> 15) * _P2 & _WORD
-    h = (h ^ h >> 13) * _P3 & _WORD
-    return h ^ h >> 16
-
-
-def _rotate(value: int, bits: int) -> int:
-    return (value << bits | value >> 32 - bits) & _WORD
