@@ -30,8 +30,11 @@ class MetricsExports:
     """Everything that exports the metrics of a run, from its start to its end. A failure to export is logged, and
     never ends the run."""
 
-    def __init__(self, job: PreparedJob, run_id: str, snapshot: Callable[[], Snapshot]) -> None:
-        """Begin.
+    def __init__(
+        self, job: PreparedJob, run_id: str, snapshot: Callable[[], Snapshot], owns_job: Callable[[], bool]
+    ) -> None:
+        """Begin. Only while `owns_job` holds is anything written to the job's folder: a driver that lost its job to
+        another one leaves that one's metrics alone.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
@@ -49,7 +52,12 @@ class MetricsExports:
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)
             shown = ShownMetrics(job.objects, job.paths)
-            undo.callback(Every(_SHOW_SECONDS, lambda: shown.put(run_id, snapshot()), "in the job's folder").close)
+
+            def show() -> None:
+                if owns_job():
+                    shown.put(run_id, snapshot())
+
+            undo.callback(Every(_SHOW_SECONDS, show, "in the job's folder").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
