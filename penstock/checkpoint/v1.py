@@ -100,7 +100,7 @@ class FormatV1(CheckpointFormat):
         return frozenset(_sayable(markers))
 
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
-        """A position has a form of its own, by which it is found where no configuration names its stream. Its store is
+        """A position has a separate form, by which it is found where no configuration names its stream. Its store is
         then called by the stream's name."""
         for ssp, offset in CheckpointV1.decode(text).offsets.items():
             if offset is not None and (ssp in changelogs or ChangelogOffset.is_one(offset)):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.metadata.forwarding_store import ForwardingStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metrics.values import Counter
 
 
-class MeteredObjectStore(ObjectStore):
+class MeteredObjectStore(ForwardingStore):
     """Another object store, with the bytes of whole objects that were written and read counted."""
 
     def __init__(self, inner: ObjectStore, written: Counter, read: Counter) -> None:
         """An object that was there already counts as written: its bytes were sent."""
-        self._inner = inner
+        super().__init__(inner)
         self._written = written
         self._read = read
 
@@ -41,24 +42,6 @@ class MeteredObjectStore(ObjectStore):
         put = self._inner.put_if_match(key, data, tag)
         self._written.inc(len(data))
         return put
-
-    def folders(self) -> list[str]:
-        return self._inner.folders()
-
-    def list(self, prefix: str, after: str | None = None) -> list[str]:
-        return self._inner.list(prefix, after)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        return self._inner.sizes(prefix)
-
-    def delete(self, key: str) -> None:
-        self._inner.delete(key)
-
-    def delete_durably(self, key: str) -> None:
-        self._inner.delete_durably(key)
-
-    def remove_empty_folders(self, prefix: str) -> None:
-        self._inner.remove_empty_folders(prefix)
 
     def close(self) -> None:
         """Nothing: the inner store is whose it was."""

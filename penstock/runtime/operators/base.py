@@ -95,7 +95,7 @@ class Watch(Protocol):
 class Operator(ABC, Generic[S]):
     """A kind of operator: what the plan of a job has to know of it, and how it is built.
 
-    A new kind is a subclass in a file of its own, and the line in `table.py` that names its spec.
+    A new kind is a subclass in a separate file, and the line in `table.py` that names its spec.
     """
 
     needs_task: ClassVar[bool] = False

@@ -1,0 +1,54 @@
+"""An object store that passes every call to another one: the base of stores that count, fail, wait or watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.metadata.object_store import ObjectStore
+
+
+class ForwardingStore(ObjectStore):
+    """Passes every call to `inner`. A subclass overrides the calls that it changes.
+
+    A read is one of `get`, `get_with_tag` and `pieces`; a listing one of `list`, `folders` and `sizes`. Overriding one
+    changes no other one.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        return self._inner.put_if_match(key, data, tag)
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        return self._inner.pieces(key)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        return self._inner.get_with_tag(key)
+
+    def folders(self) -> list[str]:
+        return self._inner.folders()
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        return self._inner.list(prefix, after)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._inner.sizes(prefix)
+
+    def delete(self, key: str) -> None:
+        self._inner.delete(key)
+
+    def delete_durably(self, key: str) -> None:
+        self._inner.delete_durably(key)
+
+    def remove_empty_folders(self, prefix: str) -> None:
+        self._inner.remove_empty_folders(prefix)
+
+    def close(self) -> None:
+        self._inner.close()
