@@ -41,7 +41,7 @@ class PacketRdd:
     def empty(cls, context: SparkContext, partitions: int) -> PacketRdd:
         """Partitions for a source stage to fill."""
         jvm = jvm_rdds(context)
-        return cls(jvm, context._jsc.parallelize(jvm.array_list(), partitions).rdd())  # noqa: SLF001
+        return cls(jvm, jvm.empty(partitions))
 
     def map_partitions(self, step: Step) -> PacketRdd:
         """With one more step. Steps without an exchange between them run in one worker."""
@@ -81,7 +81,7 @@ class JvmRdds:
         jvm: Any = context._jvm  # noqa: SLF001
         rdds = jvm.org.apache.spark.rdd
         self._context = context
-        self.array_list = jvm.java.util.ArrayList
+        self._array_list = jvm.java.util.ArrayList
         self.python_rdd_object = jvm.PythonRDD
         self._python_rdd = jvm.org.apache.spark.api.python.PythonRDD
         self._python_function = jvm.SimplePythonFunction
@@ -94,11 +94,19 @@ class JvmRdds:
         for name, value in context.environment.items():
             self._environment.put(name, value)
         self._no_broadcasts = jvm.java.util.ArrayList()
-        self._includes = jvm.java.util.ArrayList()
+        self._includes, self._included = jvm.java.util.ArrayList(), 0
+        self._empty: dict[int, Any] = {}
+        self._partitioners: dict[int, Any] = {}
         self._frame_serializer = jvm.org.apache.spark.serializer.JavaSerializer(
             jvm.org.apache.spark.SparkConf(False).set("spark.serializer.objectStreamReset", "1")
         )
         self._values, self._flags = self._mapping_to_values()
+
+    def empty(self, partitions: int) -> Any:
+        """An RDD of nothing. Its tasks read no shuffle, so it serves one job after the other."""
+        if partitions not in self._empty:
+            self._empty[partitions] = self._context._jsc.parallelize(self._array_list(), partitions).rdd()  # noqa: SLF001
+        return self._empty[partitions]
 
     def in_python(self, parent: Any, steps: tuple[Step, ...], serializer: Frames | FramesByLane) -> Any:
         """The RDD of what the steps, in a Python worker, make of the parent's frames."""
@@ -125,16 +133,17 @@ class JvmRdds:
         Spark would choose Kryo for arrays of bytes, and make and configure a new Kryo for each file and each reader of
         a shuffle: nearly half of what its task threads did for a small batch.
         """
-        shuffled = self._shuffled_rdd(
-            self._pairwise_rdd(pairs), self._partitioner(lanes, 0), self._any, self._any, self._any
-        )
+        if lanes not in self._partitioners:
+            self._partitioners[lanes] = self._partitioner(lanes, 0)
+        partitioner = self._partitioners[lanes]
+        shuffled = self._shuffled_rdd(self._pairwise_rdd(pairs), partitioner, self._any, self._any, self._any)
         shuffled.setSerializer(self._frame_serializer)
         return self._mapped_rdd(shuffled, self._values, *self._flags, self._any, self._any)
 
     def _mapping_to_values(self) -> tuple[Any, list[bool]]:
         """The function that `JavaPairRDD.values` maps partitions with, and the flags of its RDD. Each call of that
         method has the JVM read the byte code of Spark's classes again, to find out what the function refers to."""
-        pairs = self._pairwise_rdd(self._context._jsc.parallelize(self.array_list(), 1).rdd())  # noqa: SLF001
+        pairs = self._pairwise_rdd(self.empty(1))
         values = pairs.asJavaPairRDD().values().rdd()
         parameters = values.getClass().getConstructors()[0].getParameterCount()
         field = values.getClass().getDeclaredField("f")
@@ -144,8 +153,8 @@ class JvmRdds:
     def _shipped(self) -> Any:
         """Files that `SparkContext.addPyFile` has added by now."""
         known = self._context._python_includes or []  # noqa: SLF001
-        if self._includes.size() != len(known):
-            self._includes = self.array_list()
+        if self._included != len(known):
+            self._includes, self._included = self._array_list(), len(known)
             for name in known:
                 self._includes.add(name)
         return self._includes

@@ -1,7 +1,7 @@
 """What travels between stages: packets of many messages each.
 
-A data packet carries up to a few thousand messages of one channel for one task, as an Arrow IPC stream in its
-payload, so that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
+A data packet carries up to a few thousand messages of one channel for one task, as an Arrow batch in its payload, so
+that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
 task of every stage it sends to, and one report packet for the driver.
 """
 
@@ -133,16 +133,12 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
 
 def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
     """A data packet's payload."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, messages.schema) as writer:
-        writer.write_batch(messages)
-    return sink.getvalue()
+    return messages.serialize()
 
 
 def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
     """The messages of a data packet, `MESSAGE_SCHEMA`."""
-    with pa.ipc.open_stream(payload) as reader:
-        return reader.read_next_batch()
+    return pa.ipc.read_record_batch(payload, MESSAGE_SCHEMA)
 
 
 def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iterator[list[Packet]]:

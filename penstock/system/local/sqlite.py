@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +26,9 @@ T = TypeVar("T")
 _LEAST_FREE_BYTES = 64 << 10
 """A disk with less than this is full: SQLite lengthens a shared file by 32 KB."""
 _AT_ONCE = 4
-"""Files that are written at once. More take longer than one after the other where a sync is quick."""
+"""Files that are written at once."""
+_QUICK_SECONDS = 0.002
+"""Steps that are quicker than this are taken one after the other: threads would only get in each other's way."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
 
 
@@ -62,17 +66,25 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def in_parallel(step: Callable[[T], object], items: Sequence[T]) -> None:
-    """Take the step for every item, some at a time, and wait for all of them. Of several errors, one is raised that is
-    no RetryableError if there is one."""
-    if len(items) < 2:
-        for item in items:
-            step(item)
-        return
-    with ThreadPoolExecutor(min(len(items), _AT_ONCE), thread_name_prefix="local-system") as threads:
-        futures = [threads.submit(step, item) for item in items]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda e: isinstance(e, RetryableError)):
-        raise error
+    """Take the step for every item, and wait for all of them. Once a step was slow, as it is where a sync takes long or
+    there is much to write, the rest are taken some at a time. Of several errors, one is raised that is no
+    RetryableError if there is one."""
+    errors: list[BaseException] = []
+    left = deque(items)
+    slow = False
+    while left and not slow:
+        began = time.perf_counter()
+        try:
+            step(left.popleft())
+        except Exception as error:
+            errors.append(error)
+        slow = time.perf_counter() - began > _QUICK_SECONDS
+    if left:
+        with ThreadPoolExecutor(min(len(left), _AT_ONCE), thread_name_prefix="local-system") as threads:
+            futures = [threads.submit(step, item) for item in left]
+            errors += filter(None, [future.exception() for future in futures])
+    if errors:
+        raise min(errors, key=lambda failure: isinstance(failure, RetryableError))
 
 
 def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> PenstockError:
