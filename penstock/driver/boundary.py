@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.plan.positions import Positions, to_positions
-from penstock.plan.ranges import BatchRanges, advance
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import Positions, TaskSsp, to_positions
+from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch, Control
 
 
@@ -34,6 +36,6 @@ class Boundary:
         """
         return Batch(self.batch + 1, runs + 1, max(self.batch_time_ms, now_ms), control)
 
-    def after(self, batch: Batch, planned: BatchRanges) -> Boundary:
-        """Where the job stands once the batch has ended."""
-        return Boundary(advance(self.positions, planned.ranges), batch.number, batch.time_ms)
+    def after(self, batch: Batch, planned: BatchRanges, read: Mapping[TaskSsp, PortionRead]) -> Boundary:
+        """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this."""
+        return Boundary(planned.advance(self.positions, read), batch.number, batch.time_ms)

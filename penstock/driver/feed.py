@@ -10,8 +10,9 @@ from typing import Protocol, TypeAlias
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.boundary import Boundary
 from penstock.plan.pace import BatchBounds, Pace
-from penstock.plan.positions import Ends
-from penstock.plan.ranges import BatchRanges, plan_ranges
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import Ends, TaskSsp
+from penstock.plan.ranges import BatchRanges, plan_ranges, read_by_input
 from penstock.runtime.batch import Control
 
 
@@ -51,22 +52,22 @@ class Feed(Protocol):
         """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
 
-    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """A planned batch has ended.
 
         Args:
             took_ms: how long its last run took, with its End.
-            counted: (task, number of the input) -> messages and bytes that were read.
+            read: what it read.
         """
         ...
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Messages left to read before the end, at most; None if the run has no end."""
+        """Messages left to read before the end; fewer where offsets have gaps. None if the run has no end."""
         ...
 
 
 class OffsetFeed:
-    """Batches of offset ranges: whatever is new in the inputs, as much as the pace allows."""
+    """Batches of what is new in the inputs, as much of it as the pace allows."""
 
     def __init__(
         self,
@@ -91,26 +92,26 @@ class OffsetFeed:
         self._pace = Pace.first(bounds)
 
     def next(self, boundary: Boundary) -> Next:
-        """Ranges from the boundary's positions on, if there is something new.
+        """Portions from the boundary's positions on, if there is something new.
 
         Raises:
             NotFoundError: a partition no longer has its next offset.
             IncompatibleError: an input has another number of partitions than when the run began.
         """
         ends = self._ends()
-        ranges = plan_ranges(boundary.positions, ends, self._pace, self._until)
-        if ranges:
+        portions = plan_ranges(boundary.positions, ends, self._pace, self._until)
+        if portions:
             latest = {ssp: end.upcoming for ssp, end in ends.items()}
-            return Planned(BatchRanges.group(ranges, self._inputs), latest)
+            return Planned(BatchRanges.group(portions, self._inputs), latest)
         return End() if self._until is not None else Idle(time.monotonic() + self._interval_s)
 
-    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
-        """The pace follows how long the batch took and how large its messages were."""
-        ranges = planned.ranges
-        self._pace = self._pace.after(self._bounds, took_ms, ranges.expected(self._pace), ranges.read(counted))
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
+        """The pace follows how long the batch took, and how many and how large its messages were."""
+        messages = sum(part.messages for part in read.values())
+        self._pace = self._pace.after(self._bounds, took_ms, messages, read_by_input(read))
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Messages before `until`; one of a broadcast partition counts once for each task."""
+        """Offsets before `until`; those of a broadcast partition count once for each task."""
         if self._until is None:
             return None
         return sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
+from penstock.runtime.packet import split_origin
 from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
 
@@ -85,7 +86,7 @@ class JobMetrics:
         task.new_counter(stage, "messages-actually-processed").inc(report.messages)
         task.new_counter(stage, "dead-letters").inc(report.dead_letters)
         task.new_timer(stage, "process-ns").update(report.process_ns)
-        for index, (messages, size_bytes) in report.inputs.items():
-            stream = topology.graph.inputs[index].stream
-            task.new_counter(f"stream.{stream}", "messages-read").inc(messages)
-            task.new_counter(f"stream.{stream}", "bytes-read").inc(size_bytes)
+        for origin, read in report.inputs.items():
+            stream = topology.graph.inputs[split_origin(origin)[0]].stream
+            task.new_counter(f"stream.{stream}", "messages-read").inc(read.messages)
+            task.new_counter(f"stream.{stream}", "bytes-read").inc(read.bytes)

@@ -30,7 +30,7 @@ class SourceProgress:
     @property
     def lag(self) -> int:
         """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that
-        the slowest one has not read."""
+        the slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
         return sum(max(0, self.latest_offset[partition] - end) for partition, end in self.end_offset.items())
 
 
@@ -63,8 +63,7 @@ class JobProgress:
 
     @property
     def lag(self) -> int:
-        """Messages that the inputs held and the batch did not read. Of a partition that several tasks read, those that
-        the slowest one has not read."""
+        """The `lag` of all sources."""
         return sum(source.lag for source in self.sources)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +93,7 @@ class ProgressBoard:
     last_checkpoint: str | None = None
     phase: str = "starting"
     remaining: int | None = None
-    """Messages left to read until the job ends by itself; None if it does not."""
+    """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None
     """The batch that runs, and its messages."""
     processed: Callable[[int], int] = lambda _: 0

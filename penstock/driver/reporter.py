@@ -28,8 +28,8 @@ class ProgressReporter:
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
         """A batch has ended, and a commit has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
-        for (_, stream), read in planned.ranges.read(good.outcome.inputs).items():
-            rows[stream] += read.messages
+        for at, read in good.outcome.inputs.items():
+            rows[at.ssp.system_stream] += read.messages
         messages, total_ms = rows.total(), watch.total_ms()
         self._total_rows += messages
         progress = JobProgress(

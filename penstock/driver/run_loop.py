@@ -141,11 +141,12 @@ class RunLoop:
         if good is None:
             return True
         watch.lap("addBatch")
+        after = before.after(good.batch, planned.ranges, good.outcome.inputs)
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
-        parts.feed.ended(planned, (time.monotonic() - good.began) * 1000, good.outcome.inputs)
-        self._reach(before.after(good.batch, planned.ranges))
+        parts.feed.ended((time.monotonic() - good.began) * 1000, good.outcome.inputs)
+        self._reach(after)
         if good.outcome.commit:
             parts.commits.request()
         parts.commits.if_due(self.boundary, watch)

@@ -160,7 +160,8 @@ class Job:
 
     @property
     def remaining_messages(self) -> int | None:
-        """Messages left until the job ends by itself; None if it runs until it is stopped."""
+        """Messages left until the job ends by itself, fewer where offsets have gaps; None if it runs until it is
+        stopped."""
         return self._board.remaining
 
     @property

@@ -15,6 +15,7 @@ from penstock.api.shipped import read_shipped
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.container.tls import TlsIdentity
+from penstock.plan.portions import Portion
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import mark_interrupts
@@ -25,7 +26,7 @@ from penstock.runtime.source import InputReaders, SourceProgress, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.streams import run_together
 from penstock.runtime.topology import Topology
-from penstock.system.base import OffsetRange, System, WriterIdentity
+from penstock.system.base import System, WriterIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """Stage 0: reads the ranges of its lane's tasks. Nothing comes in."""
+    """Stage 0: reads the portions of its lane's tasks. Nothing comes in."""
 
     package: PackedPackage
     lanes: tuple[Lane, ...]
     batch: Batch
-    ranges: Mapping[int, Sequence[tuple[int, OffsetRange]]]
+    portions: Mapping[int, Sequence[tuple[int, Portion]]]
     epoch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,8 +109,8 @@ class SourceStage:
         """What all these tasks send, one task after the other."""
         readers = _input_readers(self.package.digest, self.epoch, package)
         for task in tasks:
-            ranges = self.ranges.get(task, ())
-            yield from run_source(package.topology, package.settings, self.batch, task, ranges, readers, progress)
+            portions = self.portions.get(task, ())
+            yield from run_source(package.topology, package.settings, self.batch, task, portions, readers, progress)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,6 @@ FIRST_MESSAGES = 100
 """What the first batch of a run reads, while nobody knows how long a message takes and how large it is."""
 
 _GROW_AT_MOST = 10
-_WIDEST_GAP = 16.0
-"""Offsets for a message that are counted on: where a part without gaps follows one with many, a batch has so many times
-the messages it should have, and no more."""
 _TOO_SHORT, _TOO_LONG = 0.8, 1.25
 """Between these parts of the target a batch has the right size: small differences are noise."""
 
@@ -22,9 +19,8 @@ InputOfTask = tuple[int, SystemStream]
 
 
 class InputRead(NamedTuple):
-    """What a batch read of an input: the length of its ranges, and what was in them. Offsets may have gaps."""
+    """What a task read of an input in a batch."""
 
-    offsets: int
     messages: int
     bytes: int
 
@@ -48,9 +44,6 @@ class Pace:
     message_bytes: Mapping[InputOfTask, float] = field(default_factory=dict)
     """The size of a message, of every input that a task has read. A size that grew counts at once, one that shrank
     by and by."""
-    gaps: Mapping[InputOfTask, float] = field(default_factory=dict)
-    """Offsets for each message, of every input that a task has read; 1 where offsets have no gaps. One that shrank
-    counts at once, one that grew by and by."""
     shortest_ms: float | None = None
     """The shortest batch so far: about what a batch takes that reads nearly nothing."""
 
@@ -66,24 +59,17 @@ class Pace:
             (size for (_, other), size in known.items() if other == stream), default=max(known.values(), default=0.0)
         )
 
-    def gap_of(self, task: int, stream: SystemStream) -> float:
-        """Offsets for each message of this input; 1 if nothing is known, so that no batch is larger than it may be."""
-        return self.gaps.get((task, stream), 1.0)
-
     def after(self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]) -> Pace:
-        """The next pace, after a batch that was planned to have so many messages."""
-        known, gaps = dict(self.message_bytes), dict(self.gaps)
-        for key, (offsets, number, size) in read.items():
+        """The next pace, after a batch that had so many messages."""
+        known = dict(self.message_bytes)
+        for key, (number, size) in read.items():
             if number:
                 known[key] = max(size / number, (known.get(key, 0.0) + size / number) / 2)
-            gap = offsets / max(1, number)
-            gaps[key] = max(1.0, min(gap, (gaps.get(key, 1.0) + gap) / 2, _WIDEST_GAP))
         shortest = took_ms if self.shortest_ms is None else min(self.shortest_ms, took_ms)
         return replace(
             self,
             messages=next_messages(self.messages, bounds, took_ms, messages, shortest),
             message_bytes=known,
-            gaps=gaps,
             shortest_ms=shortest,
         )
 
@@ -91,13 +77,15 @@ class Pace:
 def next_messages(current: int, bounds: BatchBounds, took_ms: float, messages: int, shortest_ms: float) -> int:
     """How many messages the next batch may read, after one that might read `current` and did read `messages`.
 
-    A batch takes a time of its own, and one for each message. Its own time is at most the shortest one seen, and no
-    batch is made so small that more than half of its time is that: if the target is shorter than twice the shortest
-    batch, that is the target. Growing assumes that all of the time is the messages', and so never goes too far.
-    Shrinking assumes that the shortest batch had none, and so needs one step.
+    A batch takes a fixed time, and some for each message; one without messages says nothing. The fixed time is at most
+    the shortest one seen, and no batch is made so small that more than half of its time is that: if the target is
+    shorter than twice the shortest batch, that is the target. Growing assumes that all of the time is the messages',
+    and so never goes too far. Shrinking assumes that the shortest batch had none, and so needs one step.
     """
     if not bounds.target_ms:
         return bounds.messages
+    if not messages:
+        return current
     target_ms = max(bounds.target_ms, 2 * shortest_ms)
     if took_ms > _TOO_LONG * target_ms:
         wanted = int(messages * (target_ms - shortest_ms) / (took_ms - shortest_ms))

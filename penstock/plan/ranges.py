@@ -1,4 +1,4 @@
-"""Which offsets the next batch reads. Pure."""
+"""What the next batch reads. Pure."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.errors import NotFoundError
+from penstock.errors import NotFoundError, RetryableError
 from penstock.plan.pace import InputOfTask, InputRead, Pace, fair_shares
+from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, Positions, TaskSsp
 from penstock.system.base import OffsetRange
+from penstock.wording import counted
 
 
 def plan_ranges(
     positions: Positions, ends: Ends, pace: Pace, until: Mapping[SystemStreamPartition, int] | None
-) -> dict[TaskSsp, OffsetRange]:
+) -> dict[TaskSsp, Portion]:
     """The next batch: from the next offset of every task in every partition that has something new.
 
-    All ranges together have at most the messages and, by what is known of their sizes, the bytes of the pace; but each
-    has one message at least. They share them fairly: a partition with a backlog takes nothing from one without. Where
-    offsets have gaps, how many messages a range has is estimated by those read before.
+    All portions together have at most the messages and, by what is known of their sizes, the bytes of the pace; but
+    each may have one message. They share them fairly: a partition with a backlog takes nothing from one without. The
+    range of each goes to the end of what can be read, because offsets may have gaps: messages are counted as they are
+    read.
 
     Raises:
         NotFoundError: a partition no longer has its next offset; nothing is ever skipped.
     """
     new = {at: stop - start for at, start, stop in _new_messages(positions, ends, until)}
-    gaps = [pace.gap_of(at.task, at.ssp.system_stream) for at in new]
-    by_messages = fair_shares(pace.messages, [math.ceil(n / gap) for n, gap in zip(new.values(), gaps, strict=True)])
+    by_messages = fair_shares(pace.messages, list(new.values()))
     sizes = [pace.size_of(at.task, at.ssp.system_stream) for at in new]
     wanted_bytes = [math.ceil(max(1, n) * size) for n, size in zip(by_messages, sizes, strict=True)]
     by_bytes = fair_shares(pace.bytes, wanted_bytes)
-    ranges: dict[TaskSsp, OffsetRange] = {}
-    for at, gap, n, size, wanted, share in zip(new, gaps, by_messages, sizes, wanted_bytes, by_bytes, strict=True):
+    portions: dict[TaskSsp, Portion] = {}
+    for at, n, size, wanted, share in zip(new, by_messages, sizes, wanted_bytes, by_bytes, strict=True):
         messages = n if share == wanted else int(share / size)
-        length = min(new[at], math.ceil(max(1, messages) * gap))
-        ranges[at] = OffsetRange(at.ssp, positions[at], positions[at] + length)
-    return ranges
+        offsets = OffsetRange(at.ssp, positions[at], positions[at] + new[at])
+        portions[at] = Portion(offsets, max(1, messages))
+    return portions
 
 
 def _new_messages(
@@ -60,43 +62,46 @@ def _new_messages(
             yield at, start, stop
 
 
-def advance(positions: Positions, ranges: Mapping[TaskSsp, OffsetRange]) -> dict[TaskSsp, int]:
-    """The positions after the batch has ended."""
-    return {at: ranges[at].end if at in ranges else start for at, start in positions.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class BatchRanges:
-    """A planned batch: its ranges, and the same by task with the number of each input."""
+    """A planned batch: its portions, and the same by task with the number of each input."""
 
-    ranges: Mapping[TaskSsp, OffsetRange]
-    by_task: Mapping[int, tuple[tuple[int, OffsetRange], ...]]
+    portions: Mapping[TaskSsp, Portion]
+    by_task: Mapping[int, tuple[tuple[int, Portion], ...]]
 
     @property
     def messages(self) -> int:
         """How many messages it reads at most; one of a broadcast partition counts once for each task. It is fewer
         where offsets have gaps."""
-        return sum(len(offsets) for offsets in self.ranges.values())
+        return sum(portion.messages for portion in self.portions.values())
 
-    def expected(self, pace: Pace) -> int:
-        """How many messages it was planned to have, at this pace."""
-        found = (len(offsets) / pace.gap_of(at.task, at.ssp.system_stream) for at, offsets in self.ranges.items())
-        return sum(math.ceil(messages) for messages in found)
+    def advance(self, positions: Positions, read: Mapping[TaskSsp, PortionRead]) -> dict[TaskSsp, int]:
+        """The positions after the batch, of which `read` was read.
 
-    def read(self, counted: Mapping[tuple[int, int], tuple[int, int]]) -> dict[InputOfTask, InputRead]:
-        """What was read of every task and input, from the (messages, bytes) by (task, number of the input)."""
-        found: dict[InputOfTask, InputRead] = {}
-        for task, own in self.by_task.items():
-            for index, offsets in own:
-                key = (task, offsets.ssp.system_stream)
-                before = found[key].offsets if key in found else 0
-                found[key] = InputRead(before + len(offsets), *counted.get((task, index), (0, 0)))
-        return found
+        Raises:
+            RetryableError: this cannot be what was read of it.
+        """
+        if read.keys() != self.portions.keys():
+            raise RetryableError(
+                f"{counted(len(self.portions), 'partition')} were to be read, but {len(read)} were reported"
+            )
+        for at, portion in self.portions.items():
+            portion.check(read[at])
+        return {at: read[at].next_offset if at in read else start for at, start in positions.items()}
 
     @classmethod
-    def group(cls, ranges: Mapping[TaskSsp, OffsetRange], inputs: tuple[SystemStream, ...]) -> BatchRanges:
+    def group(cls, portions: Mapping[TaskSsp, Portion], inputs: tuple[SystemStream, ...]) -> BatchRanges:
         """`inputs` are the input streams in the order of their numbers."""
-        by_task: dict[int, list[tuple[int, OffsetRange]]] = {}
-        for at in sorted(ranges):
-            by_task.setdefault(at.task, []).append((inputs.index(at.ssp.system_stream), ranges[at]))
-        return cls(dict(ranges), {task: tuple(items) for task, items in by_task.items()})
+        by_task: dict[int, list[tuple[int, Portion]]] = {}
+        for at in sorted(portions):
+            by_task.setdefault(at.task, []).append((inputs.index(at.ssp.system_stream), portions[at]))
+        return cls(dict(portions), {task: tuple(items) for task, items in by_task.items()})
+
+
+def read_by_input(read: Mapping[TaskSsp, PortionRead]) -> dict[InputOfTask, InputRead]:
+    """What every task read of each input, of all its partitions."""
+    found: dict[InputOfTask, InputRead] = {}
+    for at, part in read.items():
+        before = found.get((at.task, at.ssp.system_stream), InputRead(0, 0))
+        found[at.task, at.ssp.system_stream] = InputRead(before.messages + part.messages, before.bytes + part.bytes)
+    return found

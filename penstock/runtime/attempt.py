@@ -9,10 +9,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import orjson
 
 from penstock.errors import FIRED_OFFSET, FailedMessage
+from penstock.plan.portions import Portion, PortionRead
 from penstock.runtime.batch import Batch
 from penstock.runtime.columns import Entry, Raw
 from penstock.runtime.context import Fired, OperatorFailedError, Page, blaming
@@ -47,7 +49,7 @@ class Attempt:
         self._error: tuple[str, str] | None = None
         self._messages = 0
         self._fired = 0
-        self._inputs: dict[int, tuple[int, int]] = {}
+        self._inputs: dict[int, PortionRead] = {}
         self._at_once = _AT_ONCE
         self._dead_letters = 0
         self._process_ns = 0
@@ -83,11 +85,19 @@ class Attempt:
         if not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
-            before = self._inputs.get(input_index, (0, 0))
-            self._inputs[input_index] = (before[0] + len(messages), before[1] + size)
-            origins = [origin_code(input_index, partition)] * len(messages)
+            origin = origin_code(input_index, partition)
+            before = self._inputs.get(origin, PortionRead(0))
+            self._inputs[origin] = PortionRead(offsets[-1] + 1, before.messages + len(messages), before.bytes + size)
+            origins = [origin] * len(messages)
             page = Page(self.instance.ssps, timestamps, origins, offsets)
             yield from self._run(self.instance.input_entries[input_index], keys, values, page)
+
+    def end_input(self, input_index: int, portion: Portion) -> None:
+        """Everything of the portion has come: if it is less than it may be, then there is no more in its range."""
+        origin = origin_code(input_index, portion.offsets.ssp.partition)
+        read = self._inputs.get(origin, PortionRead(portion.offsets.start))
+        if read.messages < portion.messages:
+            self._inputs[origin] = replace(read, next_offset=portion.offsets.end)
 
     def finish(self) -> Iterator[Packet]:
         """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""

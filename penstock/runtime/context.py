@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
+from penstock.api.graph import ApplicationGraph
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, FailedMessage, Interrupted, SerdeError
@@ -171,6 +172,11 @@ class SspTable(dict[int, SystemStreamPartition]):
         """`inputs` are the (system, stream) names of the application's inputs, in order."""
         super().__init__()
         self._inputs = inputs
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph) -> SspTable:
+        """The table of an application."""
+        return cls(tuple((op.stream.system, op.stream.stream) for op in graph.inputs))
 
     def __missing__(self, origin: int) -> SystemStreamPartition:
         index, partition = split_origin(origin)

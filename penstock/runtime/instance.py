@@ -57,7 +57,7 @@ class StageInstance:
         self.task = task
         self.settings = settings
         self.topology = topology
-        self.ssps = SspTable(tuple((op.stream.system, op.stream.stream) for op in topology.graph.inputs))
+        self.ssps = SspTable.of(topology.graph)
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")

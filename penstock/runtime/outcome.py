@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ContainerLostError, FailedMessage
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import TaskSsp
+from penstock.runtime.context import SspTable
 from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
 
@@ -23,8 +26,8 @@ class Succeeded:
     dead_letters: int
     commit: bool
     shutdown: bool
-    inputs: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """(task, number of an input) -> messages, and bytes of their keys and values, that were read."""
+    inputs: dict[TaskSsp, PortionRead] = field(default_factory=dict)
+    """What was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
 
 
 def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Succeeded:
+    ssps = SspTable.of(topology.graph)
     tokens: dict[int, dict[int, str]] = {}
     written: dict[str, int] = {}
     for (stage, task), report in by_place.items():
@@ -137,10 +141,10 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
         tokens=tokens,
         messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
         inputs={
-            (task, index): read
+            TaskSsp(task, ssps[origin]): read
             for (stage, task), r in by_place.items()
             if stage == 0
-            for index, read in r.inputs.items()
+            for origin, read in r.inputs.items()
         },
         messages_out=sum(written.values()),
         written=written,

@@ -9,6 +9,7 @@ import orjson
 
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
+from penstock.plan.portions import PortionRead
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet
 from penstock.state.engines.engine import EngineFailedError
 
@@ -35,8 +36,8 @@ class Report:
     whose engine failed."""
     upstream_failed: bool = False
     """A source failed, so this attempt did nothing."""
-    inputs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Number of an input -> messages, and bytes of their keys and values, that were read of it (stage 0)."""
+    inputs: dict[int, PortionRead] = field(default_factory=dict)
+    """Origin code of an input's partition -> what was read of it (stage 0)."""
     process_ns: int = 0
     """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Report:
         """Read a report packet's payload."""
         fields: dict[str, Any] = orjson.loads(payload)
         fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
-        fields["inputs"] = {int(index): tuple(read) for index, read in fields["inputs"].items()}
+        fields["inputs"] = {int(origin): PortionRead(**read) for origin, read in fields["inputs"].items()}
         if fields["failed"] is not None:
             fields["failed"] = FailedMessage(**fields["failed"])
         if fields["error"] is not None:

@@ -1,15 +1,16 @@
-"""Stage 0: reads the ranges of one task and runs the operators before the first exchange."""
+"""Stage 0: reads the portions of one task and runs the operators before the first exchange."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import PenstockError, RetryableError
+from penstock.plan.portions import Portion
 from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.context import OperatorFailedError, Position
@@ -17,7 +18,7 @@ from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.packet import Packet
 from penstock.runtime.topology import Topology
-from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
+from penstock.system.base import RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
 """Messages read at once."""
@@ -31,7 +32,7 @@ _Place: TypeAlias = tuple[SystemStreamPartition, int | None]
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A reader between two batches, and the offset that its last range ended at."""
+    """A reader between two batches, and the offset behind what it read last."""
 
     reader: SystemReader
     position: int
@@ -41,9 +42,9 @@ class InputReaders:
     """The readers of one process for the inputs of a job, one for each partition, kept from batch to batch: opening a
     partition costs more than reading a few messages of it.
 
-    A reader that cannot seek (`System.readers_seek`) is kept for the range that begins where its last one ended; for
-    any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs to
-    that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
+    A reader that cannot seek (`System.readers_seek`) is kept for the portion that begins behind what it read last;
+    for any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs
+    to that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
     """
 
     def __init__(self, systems: Mapping[str, System]) -> None:
@@ -53,17 +54,18 @@ class InputReaders:
         """The one that was used last is at the end."""
         self._closed = False
 
-    def read(self, offsets: OffsetRange, task: int) -> Generator[list[RawMessage], None, None]:
-        """Every message of the range; see `SystemReader.read`. Close the iterator if you leave it before its end."""
-        system = self._systems[offsets.ssp.system]
-        place = (offsets.ssp, None if system.readers_seek else task)
-        reader = self._take(place, offsets.start) or system.reader()
+    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
+        """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
+        ssp = portion.offsets.ssp
+        system = self._systems[ssp.system]
+        place = (ssp, None if system.readers_seek else task)
+        reader = self._take(place, portion.offsets.start) or system.reader()
         try:
-            yield from reader.read(offsets, READ_MESSAGES)
+            position = yield from _read(reader, portion)
         except BaseException:
             reader.close()
             raise
-        self._keep(place, _Kept(reader, offsets.end))
+        self._keep(place, _Kept(reader, position))
 
     def close(self) -> None:
         """Close the readers. One that is in use is closed when that use ends."""
@@ -98,6 +100,26 @@ class InputReaders:
                 kept.reader.close()
 
 
+def _read(reader: SystemReader, portion: Portion) -> Generator[list[RawMessage], None, int]:
+    """The messages of the portion, and then the offset behind them. No list is asked for with more messages than are
+    left: a reader that cannot seek has to continue behind the last one."""
+    rest, left = portion.offsets, portion.messages
+    while left and rest.start < rest.end:
+        size = min(READ_MESSAGES, left)
+        chunks = reader.read(rest, size)
+        for messages in chunks:
+            yield messages
+            left -= len(messages)
+            rest = replace(rest, start=messages[-1][0] + 1)
+            if left < size:
+                break
+        else:
+            return rest.end
+        if isinstance(chunks, Generator):
+            chunks.close()
+    return rest.start
+
+
 class SourceProgress:
     """How far stage 0 is, for another thread to look at."""
 
@@ -123,11 +145,11 @@ def run_source(
     settings: RuntimeSettings,
     batch: Batch,
     task: int,
-    ranges: Sequence[tuple[int, OffsetRange]],
+    portions: Sequence[tuple[int, Portion]],
     readers: InputReaders,
     progress: SourceProgress | None = None,
 ) -> Iterator[Packet]:
-    """Everything the task's ranges (input index, range) come to: data packets, trailers, the report."""
+    """Everything the task's portions (input index, portion) come to: data packets, trailers, the report."""
     token = new_token()
     instance: StageInstance | None = None
     try:
@@ -135,10 +157,11 @@ def run_source(
         if progress is not None:
             progress.begin(instance.position)
         attempt = Attempt(instance, token, settings.tasks, batch)
-        for index, offsets in ranges:
-            with closing(readers.read(offsets, task)) as chunks:
+        for index, portion in portions:
+            with closing(readers.read(portion, task)) as chunks:
                 for messages in chunks:
-                    yield from attempt.accept_input(index, offsets.ssp.partition, messages)
+                    yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
+            attempt.end_input(index, portion)
         yield from attempt.finish()
     except RetryableError:
         raise

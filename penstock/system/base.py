@@ -266,6 +266,9 @@ class SystemReader(ABC):
     ) -> Iterator[list[RawMessage]]:
         """Every message of the range, in offset order, in bounded lists.
 
+        The range may be longer than what is wanted of it: the caller may leave the iterator after any list. Nothing
+        behind that list counts as read, and the next range begins there.
+
         Raises NotFoundError if a message of the range no longer exists or does not exist yet; never skips.
         """
 
@@ -442,8 +445,8 @@ class System(ABC):
         raise ConfigError(f"{cls.__module__}:{cls.__qualname__} cannot be configured: it has no method `configured`")
 
     dense_offsets: ClassVar[bool] = False
-    """Whether offsets have no gaps, so that a range holds as many messages as it is long. Where it is False, messages
-    are counted when they are read."""
+    """Whether offsets have no gaps, so that a range holds as many messages as it is long. Where it is False, how many
+    messages are left to read is not known; offsets are shown instead."""
     fences: ClassVar[bool] = False
     """Whether a larger epoch of a writer's name refuses the smaller ones (`SystemAdmin.fence`). Where it is False, a
     driver that lost its job to another may still append to outputs."""
@@ -456,7 +459,7 @@ class System(ABC):
     """Whether a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
-    fetches ahead, a reader is used again only for the range of its partition that begins where its last one ended."""
+    fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""
 
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
         """How many messages are between these ends; None where offsets have gaps, and only reading would tell."""

@@ -27,7 +27,8 @@ from penstock.driver.feed import End, Next, Planned
 from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
-from penstock.plan.positions import Ends
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.ranges import BatchRanges, plan_ranges
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
@@ -278,12 +279,12 @@ class _Feed:
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
         ends = self._ends()
-        ranges = plan_ranges(boundary.positions, ends, Pace(self.messages, sys.maxsize), None)
-        if not ranges:
+        portions = plan_ranges(boundary.positions, ends, Pace(self.messages, sys.maxsize), None)
+        if not portions:
             return End()
-        return Planned(BatchRanges.group(ranges, self._inputs), {ssp: end.upcoming for ssp, end in ends.items()})
+        return Planned(BatchRanges.group(portions, self._inputs), {ssp: end.upcoming for ssp, end in ends.items()})
 
-    def ended(self, planned: Planned, took_ms: float, counted: Mapping[tuple[int, int], tuple[int, int]]) -> None:
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """The size of batches is the test's."""
 
     def remaining(self, boundary: Boundary) -> int | None:

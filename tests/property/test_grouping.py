@@ -12,8 +12,9 @@ from penstock.driver.progress import source_progress
 from penstock.errors import ConfigError
 from penstock.plan.grouping import group_inputs
 from penstock.plan.pace import Pace
+from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
-from penstock.plan.ranges import BatchRanges, advance, plan_ranges
+from penstock.plan.ranges import BatchRanges, plan_ranges, read_by_input
 from penstock.system.base import OffsetRange, PartitionOffsets
 
 SSP = SystemStreamPartition
@@ -73,26 +74,23 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
     unread = {at: list(range(start, ends[at.ssp].upcoming)) for at, start in positions.items()}
     limit = data.draw(st.integers(1, 4))
     until = None if data.draw(st.booleans()) else {ssp: end.upcoming for ssp, end in ends.items()}
-    while ranges := plan_ranges(positions, ends, Pace(limit, 1000), until):
-        planned = BatchRanges.group(ranges, inputs)
-        took = 0
+    while portions := plan_ranges(positions, ends, Pace(limit, 1000), until):
+        planned = BatchRanges.group(portions, inputs)
+        read = {}
         for task, found in planned.by_task.items():
-            for index, offsets in found:
+            for index, portion in found:
+                offsets = portion.offsets
                 assert inputs[index] == offsets.ssp.system_stream
-                assert len(offsets) > 0
+                assert 0 < portion.messages <= len(offsets)
                 wanted = unread[TaskSsp(task, offsets.ssp)]
-                assert wanted[: len(offsets)] == list(range(offsets.start, offsets.end))
-                del wanted[: len(offsets)]
-                took += len(offsets)
-        assert planned.messages == took <= max(limit, len(ranges))
-        after = advance(positions, ranges)
-        counted = {
-            (task, index): (sum(len(each) for other, each in found if other == index), 0)
-            for task, found in planned.by_task.items()
-            for index, _ in found
-        }
-        read = planned.read(counted)
-        rows = {stream: sum(each.messages for (_, s), each in read.items() if s == stream) for stream in inputs}
+                assert wanted == list(range(offsets.start, offsets.end))
+                del wanted[: portion.messages]
+                read[TaskSsp(task, offsets.ssp)] = PortionRead(offsets.start + portion.messages, portion.messages)
+        took = sum(each.messages for each in read.values())
+        assert planned.messages == took <= max(limit, len(portions))
+        after = planned.advance(positions, read)
+        by_input = read_by_input(read)
+        rows = {stream: sum(each.messages for (_, s), each in by_input.items() if s == stream) for stream in inputs}
         progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()}, rows)
         assert sum(source.num_input_rows for source in progress) == took
         for source in progress:
@@ -129,4 +127,7 @@ def test_a_task_goes_on_where_it_stood_and_begins_anew_where_it_did_not_read(
 def test_ranges_of_a_partition_differ_by_task() -> None:
     ssp = SSP("local", "a", 0)
     found = plan_ranges({TaskSsp(0, ssp): 2, TaskSsp(1, ssp): 5}, {ssp: PartitionOffsets(0, 6)}, Pace(4, 9), None)
-    assert found == {TaskSsp(0, ssp): OffsetRange(ssp, 2, 5), TaskSsp(1, ssp): OffsetRange(ssp, 5, 6)}
+    assert found == {
+        TaskSsp(0, ssp): Portion(OffsetRange(ssp, 2, 6), 3),
+        TaskSsp(1, ssp): Portion(OffsetRange(ssp, 5, 6), 1),
+    }

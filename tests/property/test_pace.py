@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.plan.pace import FIRST_MESSAGES, BatchBounds, InputRead, Pace, fair_shares
+from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import BatchRanges, plan_ranges
-from penstock.system.base import PartitionOffsets
+from penstock.plan.ranges import plan_ranges, read_by_input
+from penstock.system.base import OffsetRange, PartitionOffsets
 
 STREAM = SystemStream("local", "a")
 BYTES = 1 << 40
 WANTED = st.lists(st.integers(0, 1000), max_size=20)
-
-
-def read(messages: int, size: int) -> InputRead:
-    """What was read of an input without gaps."""
-    return InputRead(messages, messages, size)
 
 
 def ssp(partition: int) -> SystemStreamPartition:
@@ -49,21 +45,23 @@ def test_a_batch_is_bounded_in_messages_and_bytes(
     sizes = {(task, STREAM): size for task, (_, size) in enumerate(inputs)}
     positions = {TaskSsp(task, ssp(task)): 7 for task in range(len(inputs))}
     ends = {ssp(task): PartitionOffsets(0, 7 + backlog) for task, (backlog, _) in enumerate(inputs)}
-    ranges = plan_ranges(positions, ends, Pace(messages, size_limit, sizes), None)
-    assert ranges.keys() == positions.keys()
-    assert all(r.start == 7 and r.start < r.end <= ends[r.ssp].upcoming for r in ranges.values())
-    assert sum(map(len, ranges.values())) <= max(messages, len(ranges))
+    portions = plan_ranges(positions, ends, Pace(messages, size_limit, sizes), None)
+    assert portions.keys() == positions.keys()
+    for at, portion in portions.items():
+        assert portion.offsets == OffsetRange(at.ssp, 7, ends[at.ssp].upcoming)
+        assert 1 <= portion.messages <= len(portion.offsets)
+    assert sum(portion.messages for portion in portions.values()) <= max(messages, len(portions))
     one_each = sum(size for _, size in inputs)
-    assert sum(len(r) * sizes[at.task, STREAM] for at, r in ranges.items()) <= size_limit + one_each
+    assert sum(each.messages * sizes[at.task, STREAM] for at, each in portions.items()) <= size_limit + one_each
     if messages >= sum(backlog for backlog, _ in inputs) and size_limit >= sum(b * (s + 1) for b, s in inputs):
-        assert all(r.end == ends[r.ssp].upcoming for r in ranges.values())
+        assert all(portion.messages == len(portion.offsets) for portion in portions.values())
 
 
 def test_a_backlog_takes_nothing_from_the_others() -> None:
     positions = {TaskSsp(task, ssp(task)): 0 for task in range(200)}
     ends = {ssp(n): PartitionOffsets(0, 10_000_000 if n == 5 else 10) for n in range(200)}
-    ranges = plan_ranges(positions, ends, Pace(5000, BYTES), None)
-    assert [len(ranges[at]) for at in positions] == [10 if n != 5 else 5000 - 199 * 10 for n in range(200)]
+    portions = plan_ranges(positions, ends, Pace(5000, BYTES), None)
+    assert [portions[at].messages for at in positions] == [10 if n != 5 else 5000 - 199 * 10 for n in range(200)]
 
 
 def test_sizes_are_known_by_input_or_guessed_by_the_largest_of_the_stream() -> None:
@@ -72,49 +70,31 @@ def test_sizes_are_known_by_input_or_guessed_by_the_largest_of_the_stream() -> N
     pace = Pace.first(bounds)
     assert (pace.messages, pace.size_of(0, STREAM)) == (1000, 0)
     pace = pace.after(
-        bounds, 10, 100, {(0, STREAM): read(10, 1000), (1, STREAM): read(10, 3000), (1, other): read(5, 0)}
+        bounds,
+        10,
+        100,
+        {(0, STREAM): InputRead(10, 1000), (1, STREAM): InputRead(10, 3000), (1, other): InputRead(5, 0)},
     )
     assert [pace.size_of(0, STREAM), pace.size_of(1, STREAM), pace.size_of(7, STREAM)] == [100, 300, 300]
-    grown = pace.after(bounds, 10, 100, {(0, STREAM): read(10, 20_000)})
+    grown = pace.after(bounds, 10, 100, {(0, STREAM): InputRead(10, 20_000)})
     assert grown.size_of(0, STREAM) == 2000
-    assert grown.after(bounds, 10, 100, {(0, STREAM): read(10, 1000)}).size_of(0, STREAM) == 1050
+    assert grown.after(bounds, 10, 100, {(0, STREAM): InputRead(10, 1000)}).size_of(0, STREAM) == 1050
 
 
 def test_the_sizes_of_a_batch_are_added_up_by_task_and_input() -> None:
-    at = {TaskSsp(0, ssp(0)): 0, TaskSsp(0, ssp(1)): 0, TaskSsp(1, ssp(1)): 0}
-    ranges = plan_ranges(at, {ssp(0): PartitionOffsets(0, 3), ssp(1): PartitionOffsets(0, 5)}, Pace(99, BYTES), None)
-    planned = BatchRanges.group(ranges, (STREAM,))
-    assert planned.read({(0, 0): (8, 800), (1, 0): (3, 50)}) == {(0, STREAM): (8, 8, 800), (1, STREAM): (5, 3, 50)}
+    read = {
+        TaskSsp(0, ssp(0)): PortionRead(9, 3, 500),
+        TaskSsp(0, ssp(1)): PortionRead(9, 5, 300),
+        TaskSsp(1, ssp(1)): PortionRead(4, 3, 50),
+    }
+    assert read_by_input(read) == {(0, STREAM): (8, 800), (1, STREAM): (3, 50)}
 
 
-@given(st.integers(1, 100), st.integers(50, 5000), st.integers(1000, 100_000))
-def test_batches_of_offsets_with_gaps_come_to_have_as_many_messages_as_they_may(
-    gap: int, most: int, backlog: int
-) -> None:
-    """One message for every `gap` offsets. No batch has more than the bound, and soon batches have nearly as many."""
-    bounds, at = BatchBounds(most, BYTES, 0), TaskSsp(0, ssp(0))
-    pace, position, ends = Pace.first(bounds), 0, {ssp(0): PartitionOffsets(0, gap * backlog)}
-    counts = []
-    while ranges := plan_ranges({at: position}, ends, pace, None):
-        planned = BatchRanges.group(ranges, (STREAM,))
-        messages = len(range(-(-ranges[at].start // gap), -(-ranges[at].end // gap)))
-        counts.append(messages)
-        pace = pace.after(bounds, 10, planned.expected(pace), planned.read({(0, 0): (messages, messages)}))
-        position = ranges[at].end
-        if len(counts) > 20:
-            break
-    assert max(counts) <= most + 1
-    assert len(counts) < 20 or counts[-1] >= most * min(1, 16 / gap) // 2
-
-
-def test_a_batch_that_was_full_grows_whatever_the_gaps_are() -> None:
-    bounds, at = BatchBounds(100_000, BYTES, 10_000), TaskSsp(0, ssp(0))
-    pace, ends = Pace.first(bounds), {ssp(0): PartitionOffsets(0, 1 << 40)}
-    for number in range(6):
-        planned = BatchRanges.group(plan_ranges({at: 0}, ends, pace, None), (STREAM,))
-        messages = planned.messages // 50
-        pace = pace.after(bounds, 1, planned.expected(pace), planned.read({(0, 0): (messages, messages)}))
-        assert pace.messages >= min(bounds.messages, FIRST_MESSAGES * 10 ** (number + 1))
+def test_a_batch_without_messages_changes_no_size() -> None:
+    """It read over a gap, however long that took."""
+    bounds = BatchBounds(200_000, BYTES, 10_000)
+    pace = Pace(1000, BYTES, shortest_ms=20)
+    assert [pace.after(bounds, took, 0, {}).messages for took in (1, 60_000)] == [1000, 1000]
 
 
 def settle(bounds: BatchBounds, floor_ms: float, message_ms: float, noise: random.Random | None = None) -> list[Pace]:

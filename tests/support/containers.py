@@ -41,6 +41,7 @@ from penstock.container.protocol import (
 from penstock.container.tls import TlsIdentity
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.plan.portions import Portion
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
@@ -172,14 +173,14 @@ class Job:
 
     def start(self, batch: int, messages: Sequence[Message], run: int = 1) -> Run:
         """Append the messages, tell the containers that a run begins, and run the sources over exactly them."""
-        ranges: dict[int, list[tuple[int, OffsetRange]]] = {}
+        ranges: dict[int, list[tuple[int, Portion]]] = {}
         for task in range(self.tasks):
             ssp = SystemStreamPartition("local", "events", task)
             value = self.topology.graph.inputs[0].value_serde.to_bytes
             mine = [(0, None, value(m)) for m in messages[task :: self.tasks]]
             if mine:
                 first = self.system.writer(None).append(ssp, mine)
-                ranges[task] = [(0, OffsetRange(ssp, first, first + len(mine)))]
+                ranges[task] = [(0, Portion(OffsetRange(ssp, first, first + len(mine)), len(mine)))]
         self.start_run(batch, run)
         with closing(InputReaders(self._systems)) as readers:
             sent = (

@@ -47,7 +47,7 @@ class Sum(ps.StreamTask):
 class World:
     """What outlives a driver: the object store, the streams. And what was put into them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, system: MemorySystem | None = None) -> None:
         self.app = ps.StreamApplication("sums")
         self.app.store("sums", key=ps.String(), value=ps.Integer())
         source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
@@ -56,7 +56,7 @@ class World:
         ).send_to(self.app.output("m.sums", key=ps.String(), value=ps.Integer()))
         self.root = f"memory://{uuid.uuid4().hex}"
         self.objects = open_store(self.root)
-        self.system = MemorySystem("m")
+        self.system = system or MemorySystem("m")
         for stream in ("events", "sums"):
             self.system.admin().create_stream(stream, TASKS)
         self.folder = folder

@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ContainerLostError
+from penstock.plan.portions import Portion
 from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
@@ -144,7 +145,7 @@ class Bench:
     def packets(self, *values: int) -> list[Packet]:
         ssp = SystemStreamPartition("m", "i", 0)
         first = self.system.writer(None).append(ssp, [(0, None, str(v).encode()) for v in values])
-        ranges = [(0, OffsetRange(ssp, first, first + len(values)))]
+        ranges = [(0, Portion(OffsetRange(ssp, first, first + len(values)), len(values)))]
         sent = run_source(self.topology, self.settings, BATCH, 0, ranges, InputReaders({"m": self.system}))
         return [p for p in sent if p.stage == 1]
 

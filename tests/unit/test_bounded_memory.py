@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
+from penstock.plan.portions import Portion
 from penstock.runtime import router, spool
 from penstock.runtime.attempt import _next_piece
 from penstock.runtime.batch import Batch
@@ -48,7 +49,7 @@ def append(system: MemorySystem, *values: bytes) -> None:
 
 
 def source(system: MemorySystem, app: ps.StreamApplication, messages: int) -> Iterator[Packet]:
-    ranges, readers = [(0, OffsetRange(IN, 0, messages))], InputReaders({"m": system})
+    ranges, readers = [(0, Portion(OffsetRange(IN, 0, messages), messages))], InputReaders({"m": system})
     return run_source(plan_topology(app.graph()), SETTINGS, Batch(1, 1, 0), 0, ranges, readers)
 
 

@@ -16,6 +16,7 @@ from penstock.container.protocol import ContainerAddress
 from penstock.engine import worker
 from penstock.engine.worker import Lane, PackedPackage, SourceStage, WorkerPackage
 from penstock.errors import NotFoundError
+from penstock.plan.portions import Portion
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Kind
@@ -98,8 +99,12 @@ def append(system: LocalSystem, first: int, count: int, partition: int = 0) -> N
         writer.append(ssp(partition), [record(n) for n in range(first, first + count)])
 
 
+def whole(start: int, end: int, partition: int = 0) -> Portion:
+    return Portion(OffsetRange(ssp(partition), start, end), end - start)
+
+
 def values(readers: InputReaders, start: int, end: int, partition: int = 0, task: int = 0) -> list[bytes | None]:
-    with closing(readers.read(OffsetRange(ssp(partition), start, end), task)) as chunks:
+    with closing(readers.read(whole(start, end, partition), task)) as chunks:
         return [message[3] for chunk in chunks for message in chunk]
 
 
@@ -144,9 +149,23 @@ def test_tasks_that_read_one_partition_keep_their_positions(system: CountedSyste
     assert system.opened == (2 if isinstance(system, PositionedSystem) else 1)
 
 
+def test_a_portion_ends_with_its_last_message_and_the_next_continues_behind_it(
+    system: CountedSystem, readers: InputReaders
+) -> None:
+    append(system, 0, 20_000)
+    start = 0
+    for messages in (1, 5000, 4096, 4097):
+        with closing(readers.read(Portion(OffsetRange(ssp(), start, 20_000), messages), 0)) as chunks:
+            found = [message[3] for chunk in chunks for message in chunk]
+        assert found == numbers(start, start + messages)
+        start += messages
+    assert values(readers, start, 20_000) == numbers(start, 20_000)
+    assert system.opened == 1
+
+
 def test_a_read_that_was_left_is_not_continued(system: CountedSystem, readers: InputReaders) -> None:
     append(system, 0, 20_000)
-    with closing(readers.read(OffsetRange(ssp(), 0, 20_000), 0)) as left:
+    with closing(readers.read(whole(0, 20_000), 0)) as left:
         next(left)
         assert values(readers, 0, 5) == numbers(0, 5), "the reader in use is left alone"
     assert (system.opened, system.open) == (2, 1)
@@ -154,7 +173,7 @@ def test_a_read_that_was_left_is_not_continued(system: CountedSystem, readers: I
 
 def test_readers_that_are_closed_during_a_read_leave_nothing_open(system: CountedSystem, readers: InputReaders) -> None:
     append(system, 0, 20_000)
-    chunks = readers.read(OffsetRange(ssp(), 0, 20_000), 0)
+    chunks = readers.read(whole(0, 20_000), 0)
     next(chunks)
     readers.close()
     assert system.open == 1
@@ -205,9 +224,9 @@ def package(system: LocalSystem, tasks: int) -> WorkerPackage:
 
 
 def stage(digest: str, epoch: int, ends: dict[int, tuple[int, int]]) -> SourceStage:
-    ranges = {task: [(0, OffsetRange(ssp(task), *end))] for task, end in ends.items()}
+    portions = {task: [(0, whole(*end, task))] for task, end in ends.items()}
     address = ContainerAddress("0", "", "", 0, 0, "", "", "", (), "driver")
-    return SourceStage(PackedPackage(digest, b""), (Lane(address, tuple(ends)),), Batch(1, 1, 0), ranges, epoch)
+    return SourceStage(PackedPackage(digest, b""), (Lane(address, tuple(ends)),), Batch(1, 1, 0), portions, epoch)
 
 
 def test_a_worker_closes_the_readers_of_another_job_or_epoch(system: CountedSystem) -> None:

@@ -17,6 +17,7 @@ from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.pace import Pace
+from penstock.plan.portions import Portion
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import plan_ranges
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
@@ -170,11 +171,11 @@ def test_a_job_that_was_passed_does_not_skip(stream: Stream) -> None:
     stream.append(3, size=300_000)
     positions = {TaskSsp(0, ssp(stream.system, 0)): 1}
 
-    def plan() -> list[OffsetRange]:
+    def plan() -> list[Portion]:
         ends = {ssp(stream.system, 0): stream.admin.offsets(STREAM)[0]}
         return list(plan_ranges(positions, ends, Pace(100, 100 * MB), None).values())
 
-    assert plan() == [OffsetRange(ssp(stream.system, 0), 1, 3)]
+    assert plan() == [Portion(OffsetRange(ssp(stream.system, 0), 1, 3), 2)]
     stream.append(2, size=300_000)
     message = (
         r"read from offset 1, but its oldest message is 2: .* Choose where to continue with `penstock startpoint set`"

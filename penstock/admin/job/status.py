@@ -53,6 +53,8 @@ class InputStatus:
     partitions: tuple[PartitionStatus, ...]
     lag: int | None
     problem: str | None
+    dense_offsets: bool = True
+    """Whether offsets have no gaps. Where they have, `lag` is in offsets, and there are at most so many messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,24 +203,31 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     found = []
     for stream, next_offsets in sorted(positions.items()):
         try:
-            ends: Mapping[int, PartitionOffsets] = _ends(stream, config)
+            ends, dense = _ends(stream, config)
         except PenstockError as error:
             found.append(input_status(stream, next_offsets, {}, f"its ends are unknown: {error}"))
         else:
-            found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends)))
+            found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense))
     return tuple(found)
 
 
-def _ends(stream: SystemStream, config: JobConfig) -> dict[int, PartitionOffsets]:
-    admin = open_system(config.system(stream.system)).admin()
+def _ends(stream: SystemStream, config: JobConfig) -> tuple[dict[int, PartitionOffsets], bool]:
+    """The ends of its partitions, and whether its offsets are dense."""
+    system = open_system(config.system(stream.system))
+    admin = system.admin()
     try:
-        return admin.offsets(stream.stream)
+        return admin.offsets(stream.stream), system.dense_offsets
     finally:
         admin.close()
 
 
 def input_status(
-    stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets], problem: str | None
+    stream: SystemStream,
+    next_offsets: Mapping[int, int],
+    ends: Mapping[int, PartitionOffsets],
+    problem: str | None,
+    *,
+    dense: bool = True,
 ) -> InputStatus:
     """Positions against the stream's ends."""
     partitions = []
@@ -229,7 +238,7 @@ def input_status(
         partitions.append(PartitionStatus(partition, offset, upcoming, lag))
     lags = [each.lag for each in partitions]
     total = None if None in lags else sum(lag for lag in lags if lag is not None)
-    return InputStatus(str(stream), tuple(partitions), total, problem)
+    return InputStatus(str(stream), tuple(partitions), total, problem, dense)
 
 
 def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> str | None:

@@ -192,3 +192,5 @@ def _show_inputs(facts: JobStatus) -> None:
     for each in facts.inputs:
         if each.problem is not None:
             say(f"warning: stream `{each.stream}`: {each.problem}")
+        if not each.dense_offsets:
+            say(f"note: the offsets of `{each.stream}` have gaps: its lag is in offsets, of at most so many messages")

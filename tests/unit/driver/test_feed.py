@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.boundary import Boundary
 from penstock.driver.feed import End, Idle, OffsetFeed, Planned
+from penstock.errors import RetryableError
 from penstock.plan.pace import BatchBounds
+from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp
 from penstock.runtime.batch import Batch
-from penstock.system.base import PartitionOffsets
+from penstock.system.base import OffsetRange, PartitionOffsets
 
 STREAM = SystemStream("m", "in")
 SSP = SystemStreamPartition("m", "in", 0)
@@ -26,7 +30,7 @@ def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
 def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
     planned = feed_to(25).next(Boundary({AT: 3}))
     assert isinstance(planned, Planned)
-    assert [(r.start, r.end) for r in planned.ranges.ranges.values()] == [(3, 13)]
+    assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 25), 10)}
     assert planned.latest == {SSP: 25}
 
 
@@ -42,7 +46,7 @@ def test_nothing_behind_the_end_is_read() -> None:
     feed = feed_to(25, until=5)
     planned = feed.next(Boundary({AT: 3}))
     assert isinstance(planned, Planned)
-    assert [(r.start, r.end) for r in planned.ranges.ranges.values()] == [(3, 5)]
+    assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 5), 2)}
     assert feed.remaining(Boundary({AT: 3})) == 2
     assert feed_to(25).remaining(Boundary({AT: 3})) is None
 
@@ -51,8 +55,8 @@ def test_an_older_boundary_is_read_again() -> None:
     feed = feed_to(25)
     first = feed.next(Boundary({AT: 3}))
     assert isinstance(first, Planned)
-    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges)
-    assert after == Boundary({AT: 13}, 5, 120)
+    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges, {AT: PortionRead(17, 10)})
+    assert after == Boundary({AT: 17}, 5, 120)
     assert feed.next(Boundary({AT: 3})) == first
 
 
@@ -60,3 +64,14 @@ def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
     boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
     assert boundary.next_batch(900, 0) == Batch(5, 1, 1000)
     assert boundary.next_batch(1100, 2) == Batch(5, 3, 1100)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [{}, {AT: PortionRead(3)}, {AT: PortionRead(26, 5)}, {AT: PortionRead(20, 11)}, {TaskSsp(1, SSP): PortionRead(9)}],
+)
+def test_what_cannot_have_been_read_moves_no_boundary(read: dict[TaskSsp, PortionRead]) -> None:
+    first = feed_to(25).next(Boundary({AT: 3}))
+    assert isinstance(first, Planned)
+    with pytest.raises(RetryableError, match="were reported"):
+        Boundary({AT: 3}).after(Batch(1, 1, 0), first.ranges, read)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.ports import RunBrokenError
 from penstock.errors import FencedError, PenstockError, RetryableError, UserCodeError
-from tests.support.sums_job import World, drain, once, raising, state
+from tests.support.gappy_system import GappySystem
+from tests.support.sums_job import TASKS, World, at_end, drain, once, raising, state
 
 
 @pytest.fixture
@@ -72,6 +74,27 @@ def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: World, step: 
     assert driver.loop.boundary.batch == 3
     assert driver.loop.epoch == driver.job.claim.epoch
     world.check(driver, exactly_once=step != "reports")
+
+
+def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: Path) -> None:
+    """Parts with many gaps and parts without: batches have as many messages as their bound."""
+    system = GappySystem("m")
+    world = World(tmp_path, system)
+    for number in range(120):
+        if number // 30 % 2:
+            system.skip(SystemStreamPartition("m", "events", number % TASKS), 50)
+        world.put(number % 90)
+    driver = world.driver()
+    driver.loop.start()
+    driver.runner.at = once("reports", raising(RunBrokenError("broken")))
+    read = []
+    while any(at_end(driver)):
+        driver.loop.step()
+        assert driver.board.last is not None
+        read.append(driver.board.last.num_input_rows)
+    world.check(driver, exactly_once=False)
+    assert read == [4] * 30
+    world.close()
 
 
 def test_too_many_failures_end_the_run(world: World) -> None:

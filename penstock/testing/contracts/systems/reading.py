@@ -85,6 +85,18 @@ class ReadingContract(SystemRoom):
             expected = next((message[0] for message in whole if message[1] >= wanted), upcoming)
             assert admin.offset_at_time(here, wanted) == expected, wanted
 
+    def test_a_read_that_is_left_is_continued_behind_its_last_list(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        here, reader = ssp(system, 0), system.reader()
+        append(system, here, records(0, 30))
+        ends, found = admin.offsets(STREAM)[0], []
+        start = ends.oldest
+        for most in (1, 4, 10, 3, 30):
+            found += next(iter(reader.read(OffsetRange(here, start, ends.upcoming), most)))
+            start = found[-1][0] + 1
+        assert [message[1:] for message in found] == records(0, 30)
+        reader.close()
+
     def test_a_reader_that_is_kept_sees_what_comes_later(self, system: System, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 1)
         here, reader, start = ssp(system, 0), system.reader(), 0

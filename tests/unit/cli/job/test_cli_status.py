@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from examples.folder_system import FolderSystem
 from penstock.admin.job.status import input_status
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
@@ -23,6 +24,7 @@ from penstock.container.logs import log_path
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
+from penstock.testing.system_contract import append
 from tests.support.cli import call, call_json, own_home, published
 from tests.support.jobs import wait_until
 
@@ -101,6 +103,18 @@ def test_status_of_a_job_that_does_not_run() -> None:
     assert "not running: no driver has the lease" in text
     assert "total" in text
     assert not warnings
+
+
+@pytest.mark.usefixtures("log")
+def test_the_lag_of_a_stream_whose_offsets_have_gaps(tmp_path: Path) -> None:
+    system = FolderSystem("local", tmp_path / "streams")
+    system.admin().create_stream("flights", 2)
+    for partition in range(2):
+        append(system, SystemStreamPartition("local", "flights", partition), [(0, b"key", b"value")])
+    where = ("-c", "systems.local.samza.factory=examples.folder_system:FolderSystem")
+    where = (*where, "-c", f"systems.local.folder={system.folder}")
+    assert not call_json("status", "flights", *where)["inputs"][0]["denseOffsets"]
+    assert "note: the offsets of `local.flights` have gaps" in call("status", "flights", *where)[1]
 
 
 @pytest.mark.usefixtures("log")

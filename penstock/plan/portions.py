@@ -1,0 +1,37 @@
+"""What a batch reads of a partition, and what it then has read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import RetryableError
+from penstock.system.base import OffsetRange
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The first messages of a range, at most `messages` of them. Offsets may have gaps, so only reading shows where the
+    last of them is."""
+
+    offsets: OffsetRange
+    messages: int
+
+    def check(self, read: PortionRead) -> None:
+        """Raise RetryableError unless this may have been read of it."""
+        first, last = self.offsets.start + 1, self.offsets.end
+        if not (first <= read.next_offset <= last and 0 <= read.messages <= self.messages):
+            raise RetryableError(
+                f"`{self.offsets.ssp}`: at most {self.messages} messages of the offsets [{self.offsets.start}, {last}) "
+                f"were to be read, but {read.messages} up to offset {read.next_offset} were reported"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class PortionRead:
+    """What was read of a portion."""
+
+    next_offset: int
+    """What the next portion begins with."""
+    messages: int = 0
+    bytes: int = 0
+    """Of their keys and values."""
