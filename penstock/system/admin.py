@@ -1,0 +1,190 @@
+"""What looks at streams and makes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import (
+    Startpoint,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+    StartpointVisitor,
+)
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.system.messages import OffsetRange, PartitionOffsets
+from penstock.system.writer import WriterIdentity
+from penstock.wording import counted
+
+
+class SystemAdmin(ABC):
+    """Looks at and makes streams. Thread-safe."""
+
+    @abstractmethod
+    def partition_count(self, stream: str) -> int:
+        """The number of partitions. Raises NotFoundError, naming the stream and the way to create it."""
+
+    @abstractmethod
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        """The ends of every partition, each read atomically."""
+
+    @abstractmethod
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        """Create the stream; True if it was made, False if it was there already with this many partitions.
+
+        Idempotent, atomic: no reader sees half a stream. `retention` says when messages are deleted: None accepts what
+        a stream that exists has, and lets a new one keep its messages forever.
+
+        Raises:
+            IncompatibleError: it exists with another partition count, or with another retention.
+            ConfigError: the system cannot delete old messages (`System.retains`).
+        """
+
+    def streams(self) -> list[str]:
+        """The names of all streams, ascending. Raises ConfigError if the system cannot list them."""
+        raise ConfigError("this system cannot list its streams")
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete the stream and all its messages, in one step as others see it.
+
+        Raises NotFoundError if there is none, ConfigError if the system cannot do that.
+        """
+        raise ConfigError("this system cannot delete streams")
+
+    def retention(self, stream: str) -> StreamRetention:
+        """When the stream deletes its oldest messages. Raises NotFoundError if there is no such stream."""
+        self.partition_count(stream)
+        return StreamRetention()
+
+    def set_retention(self, stream: str, retention: StreamRetention) -> int:
+        """Change when the stream deletes its oldest messages, and delete those that are to go now.
+
+        A reader that has not read a deleted message gets an error that names its offset and the oldest one. If it
+        raises half-way, some partitions have the new limits; calling it again completes it.
+
+        Returns:
+            how many messages were deleted.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            ConfigError: the stream has an owner (`own`), or the system cannot do it (`System.retains`).
+        """
+        raise ConfigError(f"the system of the stream `{stream}` cannot delete old messages")
+
+    @abstractmethod
+    def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
+        """The smallest offset whose message has a timestamp at or after `timestamp_ms`; upcoming if none has."""
+
+    def resolve_startpoint_to_offset(
+        self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
+    ) -> int:
+        """The offset of the first message to be read, as the partition is now: between oldest and upcoming.
+
+        With `clamp`, an offset outside of that is moved to the nearest end.
+
+        Raises:
+            IncompatibleError: the partition has no such offset; says which it has.
+            NotFoundError: there is no such stream or partition.
+        """
+        return startpoint.apply(ssp, _OffsetResolver(self, clamp=clamp))
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        """From now on refuse appends of the same writer name with a smaller epoch, in every partition.
+
+        Raises:
+            FencedError: a larger epoch of this name was seen.
+            IncompatibleError: the system cannot do it (`System.fences`).
+        """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not fence writers")
+
+    def own(self, stream: str, owner: str) -> str:
+        """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
+
+        Args:
+            stream: the stream's name in this system.
+            owner: a text that names one owner among all that may ever use the system.
+
+        Returns:
+            the owner on record, which is another one if the stream was taken.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            IncompatibleError: the system keeps no owners (`System.compacts_on_request`).
+            ConfigError: the stream deletes old messages (`set_retention`), which its owner would miss.
+        """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not record who owns a stream")
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record; None if the stream has none. Raises NotFoundError if there is no such stream."""
+        return None
+
+    def compact(
+        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+    ) -> int:
+        """Let the partition begin with the range, and in the range keep only the newest record of every key.
+
+        Three kinds of records go, in one atomic, durable step: all before the range; in the range those with a newer
+        one of their key in it; and the range's deletes (value None), which have nothing left in it to delete. Records
+        at or above its end stay as they are, and so do those without a key. An empty range drops what is before it.
+        Offsets do not change and are never used again.
+
+        It does nothing while the records that came since the last compaction are less than `min_dirty_ratio` of
+        those it would look at: what many compactions cost then grows with what was written, not with what is there.
+        A dry run only counts, and is not fenced.
+
+        Returns:
+            how many records went, or would go.
+
+        Raises:
+            NotFoundError: the range ends beyond upcoming, or begins before one that was compacted earlier.
+            FencedError: a larger epoch of this writer's name was seen, checked in the same transaction.
+            IncompatibleError: the system cannot do it (`System.compacts_on_request`).
+        """
+        raise IncompatibleError(f"the system of `{offsets.ssp}` cannot compact a partition on request")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open. No call follows."""
+
+
+class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
+    """Asks an admin where a startpoint is."""
+
+    def __init__(self, admin: SystemAdmin, *, clamp: bool) -> None:
+        self._admin = admin
+        self._clamp = clamp
+
+    def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
+        text, ends = startpoint.specific_offset, self._ends(given)
+        if not (text.isascii() and text.removeprefix("-").isdigit()):
+            raise IncompatibleError(f"`{text}` is not an offset of `{given}`, which are whole numbers")
+        offset = int(text)
+        if ends.oldest <= offset <= ends.upcoming:
+            return offset
+        if self._clamp:
+            return min(max(offset, ends.oldest), ends.upcoming)
+        raise IncompatibleError(
+            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Name an offset that is there, or give "
+            "--clamp to begin at the nearest one"
+        )
+
+    def visit_timestamp(self, given: SystemStreamPartition, startpoint: StartpointTimestamp) -> int:
+        self._ends(given)  # says so if there is no such partition
+        return self._admin.offset_at_time(given, startpoint.timestamp_offset)
+
+    def visit_oldest(self, given: SystemStreamPartition, startpoint: StartpointOldest) -> int:
+        return self._ends(given).oldest
+
+    def visit_upcoming(self, given: SystemStreamPartition, startpoint: StartpointUpcoming) -> int:
+        return self._ends(given).upcoming
+
+    def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
+        found = self._admin.offsets(ssp.stream)
+        if ssp.partition not in found:
+            raise NotFoundError(
+                f"stream `{ssp.system_stream}` has {counted(len(found), 'partition')}, there is no `{ssp}`"
+            )
+        return found[ssp.partition]

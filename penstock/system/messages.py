@@ -1,0 +1,47 @@
+"""Messages as systems read and write them, and their offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStreamPartition
+
+RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
+"""A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
+
+RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
+"""A message to be written: (timestamp in epoch milliseconds, key, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The messages of one partition with `start <= offset < end`. Its length is how many there are at most; it is
+    the number of messages where a system has `dense_offsets`."""
+
+    ssp: SystemStreamPartition
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """The ends of a partition: `oldest` is the first offset still there (equal to `upcoming` if there is none),
+    `upcoming` the one the next message will get."""
+
+    oldest: int
+    upcoming: int
+
+    @property
+    def newest(self) -> int | None:
+        """The offset before `upcoming`, or None if the partition holds no message. It is the last message's where a
+        system has `dense_offsets`."""
+        return self.upcoming - 1 if self.upcoming > self.oldest else None
+
+    def __str__(self) -> str:
+        if self.newest is None:
+            return f"no messages, the next one will be {self.upcoming}"
+        return f"messages from {self.oldest} (oldest) to {self.newest} (newest), the next one will be {self.upcoming}"

@@ -1,0 +1,44 @@
+"""Names of streams, and of the options of a system."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from penstock.errors import ConfigError
+
+_STREAM_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
+
+
+def is_stream_name(text: str) -> bool:
+    """Whether the text can be a stream's name."""
+    return _STREAM_NAME.fullmatch(text) is not None
+
+
+def check_stream_name(stream: str) -> None:
+    """Accept what can be a folder here and a topic in Kafka.
+
+    Raises:
+        ConfigError: naming the stream and the rule.
+    """
+    if not is_stream_name(stream):
+        raise ConfigError(
+            f"`{stream}` cannot be a stream's name: it is 1 to 249 of the characters a-z A-Z 0-9 . _ - "
+            "and does not start with a dot"
+        )
+
+
+def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -> None:
+    """For `System.configured`: refuse options that a system does not know.
+
+    Raises:
+        ConfigError: names every unknown option, and those there are.
+
+    Example:
+        >>> check_options("archive", {"folder": "/srv"}, ["folder"])
+    """
+    known = sorted(known)
+    unknown = [f"`systems.{name}.{option}`" for option in sorted(options) if option not in known]
+    if unknown:
+        there = ", ".join(f"`{option}`" for option in known) or "none"
+        raise ConfigError(f"unknown: {', '.join(unknown)}; the options of the system `{name}` are: {there}")

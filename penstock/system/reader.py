@@ -1,0 +1,55 @@
+"""What reads ranges of offsets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from penstock.errors import IncompatibleError
+from penstock.system.messages import OffsetRange, RawMessage
+
+CHUNK_BYTES = 8 << 20
+"""How many bytes of keys and values a reader brings at once, if no other number is given."""
+
+
+class SystemReader(ABC):
+    """Reads offset ranges. Used by one thread at a time.
+
+    It is kept for many ranges, over thousands of batches: each call sees the partition as it is then, also one that
+    was deleted and created again. After an error it is closed and not used again.
+
+    Lists are bounded twice: they hold at most `chunk_messages`, and end with the message with which their keys and
+    values reach `chunk_bytes`. No more than that may be in memory, however large messages are.
+    """
+
+    @abstractmethod
+    def read(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
+        """Every message of the range, in offset order, in bounded lists.
+
+        The range may be longer than what is wanted of it: the caller may leave the iterator after any list. Nothing
+        behind that list counts as read, and the next range begins there.
+
+        Raises NotFoundError if a message of the range no longer exists or does not exist yet; never skips.
+        """
+
+    def read_compacted(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
+        """What `SystemAdmin.compact` left of the range, in offset order, in bounded lists.
+
+        Whoever applies it to an empty map, record by record, has what the whole range would have made of it. Keys
+        that were deleted may not occur at all.
+
+        Raises:
+            NotFoundError: the range ends beyond upcoming, or records of it went that it needs: it begins before the
+                partition's compacted part, or ends inside that part.
+            RetryableError: the partition was compacted meanwhile; what was read so far is of no use.
+            IncompatibleError: the system drops records in its own time (`System.compacts_on_request`).
+        """
+        raise IncompatibleError(f"the system of `{offsets.ssp}` does not say which records of a range are gone")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open. No call follows."""

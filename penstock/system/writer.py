@@ -1,0 +1,119 @@
+"""What appends: writers, their transactions, and who they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.system.messages import RawRecord
+
+
+@dataclass(frozen=True, slots=True)
+class WriterIdentity:
+    """Who appends: a name that is the same for every run of one job, and the epoch that fences older ones."""
+
+    name: str
+    epoch: int
+
+
+class WriterTransaction(ABC):
+    """Records for several partitions. As a context manager it commits at the end, and aborts after an error."""
+
+    @abstractmethod
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
+        """Add records, behind those added to the partition before. They may be taken as late as in `commit`.
+
+        Raises FencedError if a larger epoch of this writer's name was seen; `commit` may be the one to find it out.
+        """
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Make all records durable and readable, each partition's in one atomic step, and where the system commits
+        atomically (`System.commits_atomically`) all partitions' in one.
+
+        It returns, or raises, only once nothing is under way. If there are several errors, it raises one that is no
+        RetryableError if there is one. After an error each partition has all of its records or none.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop what was added, before a commit or after one that failed. The writer can begin again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.abort()
+            return
+        try:
+            self.commit()
+        except BaseException:
+            self.abort()
+            raise
+
+
+class AppendedAtCommit(WriterTransaction):
+    """A transaction that sends nothing before its commit, which is one call."""
+
+    def __init__(self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], object]) -> None:
+        """`append` appends to every partition, and does what `commit` promises."""
+        self._append = append
+        self._parts: dict[SystemStreamPartition, list[Iterable[RawRecord]]] = {}
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
+        """Keep the records for the commit."""
+        self._parts.setdefault(ssp, []).append(records)
+
+    def commit(self) -> None:
+        """Append everything."""
+        parts, self._parts = self._parts, {}
+        self._append({ssp: chain.from_iterable(records) for ssp, records in parts.items()})
+
+    def abort(self) -> None:
+        """Forget everything."""
+        self._parts.clear()
+
+
+class SystemWriter(ABC):
+    """Appends. Used by one thread."""
+
+    @abstractmethod
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        """Append all records to the partition as one atomic, durable step; returns the first one's offset.
+
+        They are taken one by one: what they come from need not hold all of them. If it raises, nothing is appended.
+        With no records it takes over from older epochs as any append does, and returns the upcoming offset.
+
+        Where the system fences (`System.fences`), it raises FencedError if a larger epoch of this writer's name was
+        seen, checked in the same transaction.
+        """
+
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions, those of a task's outputs. One transaction of a writer at a time.
+
+        Example:
+            >>> from penstock.api.ssp import SystemStreamPartition
+            >>> from penstock.system.memory import MemorySystem
+            >>> system = MemorySystem("m")
+            >>> system.admin().create_stream("out", 2)
+            True
+            >>> with system.writer(None).begin() as transaction:
+            ...     for partition in range(2):
+            ...         transaction.append(SystemStreamPartition("m", "out", partition), [(0, b"key", b"value")])
+            >>> [ends.upcoming for ends in system.admin().offsets("out").values()]
+            [1, 1]
+        """
+        return AppendedAtCommit(self._append_one_by_one)
+
+    def _append_one_by_one(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
+        for ssp in sorted(records):
+            self.append(ssp, records[ssp])
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open. No call follows."""
