@@ -21,7 +21,16 @@ from penstock.wording import counted
 
 
 class SystemAdmin(ABC):
-    """Looks at and makes streams. Thread-safe."""
+    """Looks at and makes streams. Thread-safe.
+
+    Example:
+        >>> from penstock.system.memory import MemorySystem
+        >>> admin = MemorySystem("m").admin()
+        >>> admin.create_stream("flights", partitions=2)
+        True
+        >>> [admin.partition_count("flights"), admin.streams(), admin.offsets("flights")[0].upcoming]
+        [2, ['flights'], 0]
+    """
 
     @abstractmethod
     def partition_count(self, stream: str) -> int:
@@ -35,8 +44,13 @@ class SystemAdmin(ABC):
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create the stream; True if it was made, False if it was there already with this many partitions.
 
-        Idempotent, atomic: no reader sees half a stream. `retention` says when messages are deleted: None accepts what
-        a stream that exists has, and lets a new one keep its messages forever.
+        Idempotent, atomic: no reader sees half a stream.
+
+        Args:
+            stream: its name in this system.
+            partitions: how many it has, at least 1.
+            retention: when messages are deleted. None accepts what a stream that exists has, and lets a new one keep
+                its messages forever.
 
         Raises:
             IncompatibleError: it exists with another partition count, or with another retention.
@@ -65,6 +79,10 @@ class SystemAdmin(ABC):
         A reader that has not read a deleted message gets an error that names its offset and the oldest one. If it
         raises half-way, some partitions have the new limits; calling it again completes it.
 
+        Args:
+            stream: its name in this system.
+            retention: the new limits.
+
         Returns:
             how many messages were deleted.
 
@@ -76,14 +94,22 @@ class SystemAdmin(ABC):
 
     @abstractmethod
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """The smallest offset whose message has a timestamp at or after `timestamp_ms`; upcoming if none has."""
+        """The smallest offset whose message has a timestamp at or after a time; upcoming if none has.
+
+        Args:
+            ssp: the partition.
+            timestamp_ms: the time, in epoch milliseconds.
+        """
 
     def resolve_startpoint_to_offset(
         self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
     ) -> int:
         """The offset of the first message to be read, as the partition is now: between oldest and upcoming.
 
-        With `clamp`, an offset outside of that is moved to the nearest end.
+        Args:
+            ssp: the partition.
+            startpoint: what was asked for.
+            clamp: whether an offset outside of the partition is moved to the nearest end.
 
         Raises:
             IncompatibleError: the partition has no such offset; says which it has.
@@ -93,6 +119,10 @@ class SystemAdmin(ABC):
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         """From now on refuse appends of the same writer name with a smaller epoch, in every partition.
+
+        Args:
+            stream: its name in this system.
+            writer: the name, and the epoch that may append.
 
         Raises:
             FencedError: a larger epoch of this name was seen.
@@ -134,6 +164,12 @@ class SystemAdmin(ABC):
         It does nothing while the records that came since the last compaction are less than `min_dirty_ratio` of
         those it would look at: what many compactions cost then grows with what was written, not with what is there.
         A dry run only counts, and is not fenced.
+
+        Args:
+            offsets: what the partition is to begin with, and to keep the newest records of.
+            writer: who asks for it.
+            min_dirty_ratio: how large a part of the records must have come since the last time, from 0 to 1.
+            dry_run: whether to count only.
 
         Returns:
             how many records went, or would go.

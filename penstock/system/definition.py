@@ -14,7 +14,16 @@ from penstock.system.writer import SystemWriter, WriterIdentity
 
 
 class System(ABC):
-    """A system by its configuration (plain data, picklable); makes admins, readers and writers."""
+    """A system by its configuration (plain data, picklable); makes admins, readers and writers.
+
+    docs/systems.md shows a whole one in a single file. What it can do beyond the methods, its flags say.
+
+    Example:
+        >>> from penstock.system.memory import MemorySystem
+        >>> system = MemorySystem("m")
+        >>> [system.name, system.dense_offsets, system.fences]
+        ['m', True, True]
+    """
 
     name: str
 
@@ -49,15 +58,25 @@ class System(ABC):
     fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""
 
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
-        """How many messages are between these ends; None where offsets have gaps, and only reading would tell."""
+        """How many messages are between these ends; None where offsets have gaps, and only reading would tell.
+
+        Args:
+            ends: those of some partitions.
+        """
         return sum(end.upcoming - end.oldest for end in ends) if self.dense_offsets else None
 
     @abstractmethod
-    def admin(self) -> SystemAdmin: ...
+    def admin(self) -> SystemAdmin:
+        """Looks at streams and makes them. It is used by several threads, and closed by its user."""
 
     @abstractmethod
-    def reader(self) -> SystemReader: ...
+    def reader(self) -> SystemReader:
+        """Reads ranges. It is used by one thread at a time, kept for many ranges, and closed by its user."""
 
     @abstractmethod
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        """A writer; without an identity it appends unfenced (a person publishing by hand)."""
+        """Appends. It is used by one thread, and closed by its user.
+
+        Args:
+            identity: who appends; None appends unfenced, as a person does who publishes by hand.
+        """

@@ -17,7 +17,13 @@ RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """The messages of one partition with `start <= offset < end`. Its length is how many there are at most; it is
-    the number of messages where a system has `dense_offsets`."""
+    the number of messages where a system has `dense_offsets`.
+
+    Example:
+        >>> from penstock.api.ssp import SystemStreamPartition
+        >>> len(OffsetRange(SystemStreamPartition("local", "flights", 0), 10, 25))
+        15
+    """
 
     ssp: SystemStreamPartition
     start: int
@@ -30,7 +36,12 @@ class OffsetRange:
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """The ends of a partition: `oldest` is the first offset still there (equal to `upcoming` if there is none),
-    `upcoming` the one the next message will get."""
+    `upcoming` the one the next message will get.
+
+    Example:
+        >>> print(PartitionOffsets(oldest=3, upcoming=8))
+        messages from 3 (oldest) to 7 (newest), the next one will be 8
+    """
 
     oldest: int
     upcoming: int

@@ -11,7 +11,12 @@ _STREAM_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 
 
 def is_stream_name(text: str) -> bool:
-    """Whether the text can be a stream's name."""
+    """Whether the text can be a stream's name.
+
+    Example:
+        >>> is_stream_name("flights.by-origin"), is_stream_name("flights/by/origin")
+        (True, False)
+    """
     return _STREAM_NAME.fullmatch(text) is not None
 
 
@@ -20,6 +25,9 @@ def check_stream_name(stream: str) -> None:
 
     Raises:
         ConfigError: naming the stream and the rule.
+
+    Example:
+        >>> check_stream_name("flights.by-origin")
     """
     if not is_stream_name(stream):
         raise ConfigError(
@@ -30,6 +38,11 @@ def check_stream_name(stream: str) -> None:
 
 def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -> None:
     """For `System.configured`: refuse options that a system does not know.
+
+    Args:
+        name: the system's name in the configuration.
+        options: those that were configured, as `System.configured` gets them.
+        known: those that there are.
 
     Raises:
         ConfigError: names every unknown option, and those there are.

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage
+from penstock.system.messages import OffsetRange, PartitionOffsets, RawMessage
+
+__all__ = ["Compacted", "check_call", "check_inside", "missing", "take_chunk"]
 
 
 def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int = 1) -> None:

@@ -15,6 +15,19 @@ CHUNK_BYTES = 8 << 20
 class SystemReader(ABC):
     """Reads offset ranges. Used by one thread at a time.
 
+    Example:
+        >>> from penstock.api.ssp import SystemStreamPartition
+        >>> from penstock.system.base import OffsetRange
+        >>> from penstock.system.memory import MemorySystem
+        >>> system, ssp = MemorySystem("m"), SystemStreamPartition("m", "in", 0)
+        >>> system.admin().create_stream("in", 1)
+        True
+        >>> system.writer(None).append(ssp, [(1000, b"key", b"one"), (2000, None, b"two")])
+        0
+        >>> for messages in system.reader().read(OffsetRange(ssp, 0, 2), chunk_messages=100):
+        ...     print(messages)
+        [(0, 1000, b'key', b'one'), (1, 2000, None, b'two')]
+
     It is kept for many ranges, over thousands of batches: each call sees the partition as it is then, also one that
     was deleted and created again. After an error it is closed and not used again.
 
@@ -31,7 +44,14 @@ class SystemReader(ABC):
         The range may be longer than what is wanted of it: the caller may leave the iterator after any list. Nothing
         behind that list counts as read, and the next range begins there.
 
-        Raises NotFoundError if a message of the range no longer exists or does not exist yet; never skips.
+        Args:
+            offsets: what to read. Only messages with these offsets are in the lists.
+            chunk_messages: how many messages a list has at most.
+            chunk_bytes: a list ends with the message with which its keys and values reach so many bytes.
+
+        Raises:
+            NotFoundError: a message of the range no longer exists or does not exist yet; none is ever skipped.
+            ConfigError: the range ends before it starts, or a bound is not positive.
         """
 
     def read_compacted(
@@ -39,8 +59,13 @@ class SystemReader(ABC):
     ) -> Iterator[list[RawMessage]]:
         """What `SystemAdmin.compact` left of the range, in offset order, in bounded lists.
 
-        Whoever applies it to an empty map, record by record, has what the whole range would have made of it. Keys
-        that were deleted may not occur at all.
+        Applied to an empty map, record by record, it makes the same of it as the whole range would. Keys that were
+        deleted may not occur at all.
+
+        Args:
+            offsets: what to read.
+            chunk_messages: how many messages a list has at most.
+            chunk_bytes: a list ends with the message with which its keys and values reach so many bytes.
 
         Raises:
             NotFoundError: the range ends beyond upcoming, or records of it went that it needs: it begins before the

@@ -14,20 +14,34 @@ from penstock.system.messages import RawRecord
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """Who appends: a name that is the same for every run of one job, and the epoch that fences older ones."""
+    """Who appends, for systems that fence (`System.fences`).
+
+    Example:
+        >>> older, newer = WriterIdentity("sums-1", epoch=4), WriterIdentity("sums-1", epoch=5)
+    """
 
     name: str
+    """The same for every run of one job."""
     epoch: int
+    """Once a larger one of this name was seen, the smaller ones are refused."""
 
 
 class WriterTransaction(ABC):
-    """Records for several partitions. As a context manager it commits at the end, and aborts after an error."""
+    """Records for several partitions. As a context manager it commits at the end, and aborts after an error.
+
+    `SystemWriter.begin` makes one, and has an example.
+    """
 
     @abstractmethod
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
         """Add records, behind those added to the partition before. They may be taken as late as in `commit`.
 
-        Raises FencedError if a larger epoch of this writer's name was seen; `commit` may be the one to find it out.
+        Args:
+            ssp: the partition.
+            records: (timestamp in epoch milliseconds, key, value), taken one by one.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen; `commit` may be the one to find it out.
         """
 
     @abstractmethod
@@ -58,10 +72,20 @@ class WriterTransaction(ABC):
 
 
 class AppendedAtCommit(WriterTransaction):
-    """A transaction that sends nothing before its commit, which is one call."""
+    """A transaction that sends nothing before its commit, which is one call.
+
+    Example:
+        >>> from penstock.api.ssp import SystemStreamPartition
+        >>> with AppendedAtCommit(lambda parts: print([str(ssp) for ssp in parts])) as transaction:
+        ...     transaction.append(SystemStreamPartition("m", "out", 1), [(0, b"key", b"value")])
+        ['m.out.1']
+    """
 
     def __init__(self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], object]) -> None:
-        """`append` appends to every partition, and does what `commit` promises."""
+        """
+        Args:
+            append: appends these records to each of these partitions, and does what `commit` promises.
+        """
         self._append = append
         self._parts: dict[SystemStreamPartition, list[Iterable[RawRecord]]] = {}
 
@@ -80,7 +104,18 @@ class AppendedAtCommit(WriterTransaction):
 
 
 class SystemWriter(ABC):
-    """Appends. Used by one thread."""
+    """Appends. Used by one thread.
+
+    Example:
+        >>> from penstock.api.ssp import SystemStreamPartition
+        >>> from penstock.system.memory import MemorySystem
+        >>> system, ssp = MemorySystem("m"), SystemStreamPartition("m", "in", 0)
+        >>> system.admin().create_stream("in", 1)
+        True
+        >>> writer = system.writer(None)
+        >>> [writer.append(ssp, [(0, None, b"one"), (0, None, b"two")]), writer.append(ssp, [(0, None, b"three")])]
+        [0, 2]
+    """
 
     @abstractmethod
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
@@ -89,8 +124,15 @@ class SystemWriter(ABC):
         They are taken one by one: what they come from need not hold all of them. If it raises, nothing is appended.
         With no records it takes over from older epochs as any append does, and returns the upcoming offset.
 
-        Where the system fences (`System.fences`), it raises FencedError if a larger epoch of this writer's name was
-        seen, checked in the same transaction.
+        Args:
+            ssp: the partition.
+            records: (timestamp in epoch milliseconds, key, value).
+
+        Raises:
+            FencedError: the system fences (`System.fences`), and a larger epoch of this writer's name was seen; checked
+                in the same transaction.
+            ConfigError: a record has another form.
+            NotFoundError: there is no such stream or partition.
         """
 
     def begin(self) -> WriterTransaction:
