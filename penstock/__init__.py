@@ -1,4 +1,11 @@
-"""Penstock: stateful stream processing in Python on Apache Spark."""
+"""Penstock: stateful stream processing in Python on Apache Spark.
+
+The examples in docstrings of the package begin with these imports:
+
+    import penstock as ps
+    from penstock import admin
+    from penstock.testing import TestRunner
+"""
 
 from typing import TYPE_CHECKING
 

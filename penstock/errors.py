@@ -1,4 +1,4 @@
-"""Every error Penstock raises, by what the caller should do about it.
+"""The errors of Penstock, by what the caller should do about them.
 
 PenstockError
 ├── ConfigError          correct the configuration or the call, then try again
@@ -11,6 +11,22 @@ PenstockError
 │   └── ContainerLostError   a container is gone: its tasks are restored in a new epoch
 ├── PenstockTimeoutError a deadline passed; the message names it and the key that sets it
 └── UserCodeError        the application raised, or a message did not decode
+
+Example:
+    >>> app = ps.StreamApplication("ratios")
+    >>> ratios = app.input("local.trips").map(lambda trip: trip["miles"] / trip["hours"])
+    >>> _ = ratios.send_to(app.output("local.ratios"))
+    >>> runner = TestRunner(app).input("local.trips", [{"miles": 500, "hours": 0}])
+    >>> try:
+    ...     runner.run()
+    ... except ps.UserCodeError as error:
+    ...     print(error.failed)
+    ZeroDivisionError: division by zero
+      in operator `map-1`, at stream `local.trips` partition 0 offset 0 key None
+    >>> app.store("trips", key=str)
+    Traceback (most recent call last):
+    ...
+    penstock.errors.ConfigError: store `trips`: the serde of the keys is <class 'str'>, which is not a serde: ...
 """
 
 from __future__ import annotations
@@ -20,7 +36,7 @@ from dataclasses import dataclass
 
 
 class PenstockError(Exception):
-    """The root of all errors of Penstock. Its text says what happened, where, and what to do next."""
+    """The base of all errors of Penstock. The message says what happened, where, and what to do next."""
 
     exit_status = 1
 
@@ -32,41 +48,43 @@ class ConfigError(PenstockError):
 
 
 class NotFoundError(PenstockError):
-    """Something that was named does not exist."""
+    """A stream, job, checkpoint or object that was named does not exist."""
 
 
 class IncompatibleError(PenstockError):
-    """What is stored does not fit what was asked for."""
+    """What is stored does not fit what was asked for. Migrate it, or change the request."""
 
 
 class CorruptError(PenstockError):
-    """Stored bytes are damaged: a checksum, length or format marker does not match."""
+    """Stored bytes are damaged: a checksum, length or format marker does not match. Go back to an older checkpoint, or
+    restore from another backend."""
 
 
 class SerdeError(PenstockError):
-    """A key or value does not fit the serde that its store or stream was declared with. The message names both, and
-    what to declare."""
+    """A key or value does not fit the serde that its store or stream is declared with. The message names both, and
+    says what to declare."""
 
 
 class FencedError(PenstockError):
-    """Another writer owns this job or stream now. Never retried; the holder writes and deletes nothing more."""
+    """Another writer owns this job or stream now. It is never retried: stop, and write and delete nothing more."""
 
 
 class RetryableError(PenstockError):
-    """A failure that may pass."""
+    """A failure that may pass: the same call may succeed when it is repeated."""
 
 
 class ContainerLostError(RetryableError):
-    """A container no longer answers, answers as another incarnation, or stopped beating."""
+    """A container no longer answers, answers as another incarnation, or has stopped beating. Its tasks are restored in
+    a new epoch."""
 
 
 class PenstockTimeoutError(PenstockError):
-    """A deadline passed."""
+    """A deadline passed. The message names it, and the key that sets it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it: never a failure of the application's code,
-    whose own KeyboardInterrupt is one."""
+    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it. Never a failure of the application, whose own
+    KeyboardInterrupt is one."""
 
 
 FIRED_OFFSET = -2
@@ -75,13 +93,12 @@ FIRED_OFFSET = -2
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """Where a message that could not be processed came from, and why it failed.
+    """The origin of a message that could not be processed, and why it failed.
 
-    `stream`, `partition` and `offset` name the input message the failing one was made from.
-    `key` is the printable form of the failing message's key, `operator` the operator it failed in.
-    Offset -1: the operator failed before any message, in its constructor or `init`; the partition is its task.
-    Offset -2: it failed at something that was fired at the end of input, and no message led to; the partition is the
-    task that fired it.
+    `stream`, `partition` and `offset` name the input message that the failing message was made from. `key` is the
+    printable form of the failing message's key, `operator` the operator that failed.
+    Offset -1: the operator failed in its constructor or `init`, before any message; the partition is its task.
+    Offset -2: the operator failed at the end of input, without a message; the partition is its task.
     """
 
     stream: str
@@ -94,7 +111,7 @@ class FailedMessage:
 
     @property
     def place(self) -> str:
-        """Where it failed, in words."""
+        """Where the message failed, in words."""
         if self.offset == FIRED_OFFSET:
             return f"operator `{self.operator}`, at the end of input of task {self.partition}, key {self.key}"
         if self.offset < 0:
@@ -109,7 +126,7 @@ class FailedMessage:
 
 
 class UserCodeError(PenstockError):
-    """The application's own code raised, or a message did not decode. `failed` says at which message."""
+    """The application's code raised, or a message did not decode. `failed` (a FailedMessage) says at which message."""
 
     def __init__(self, failed: FailedMessage) -> None:
         self.failed = failed
@@ -131,4 +148,4 @@ KINDS: Mapping[str, type[PenstockError]] = {
         SerdeError,
     )
 }
-"""By name, the kinds that are made of a text alone: how an error keeps its kind on its way between processes."""
+"""The errors that can be made from their message alone, by name: an error keeps its type between processes."""

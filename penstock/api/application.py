@@ -1,4 +1,4 @@
-"""Applications: what a job consists of. The high-level StreamApplication and the low-level TaskApplication."""
+"""Applications describe jobs: StreamApplication is the high-level API, TaskApplication the low-level one."""
 
 from __future__ import annotations
 
@@ -55,10 +55,21 @@ def _check_name(kind: str, name: str) -> str:
 
 
 class Application:
-    """What both kinds of application share: inputs, outputs, stores, and running."""
+    """The base of both kinds of application: stores, outputs, and running.
+
+    An application is a description and holds no resources. It can be run several times, and tested with
+    `penstock.testing.TestRunner`.
+    """
 
     def __init__(self, name: str) -> None:
-        """`name` is the job's name unless `job.name` is configured."""
+        """Make an application without inputs, outputs or stores.
+
+        Args:
+            name: the job's name, unless `job.name` is configured. Letters, digits, `_`, `-` and `.`.
+
+        Raises:
+            ConfigError: the name has other characters.
+        """
         self.name = _check_name("application", name)
         self._operators: dict[str, OperatorSpec] = {}
         self._counters: Counter[str] = Counter()
@@ -72,10 +83,25 @@ class Application:
         return f"<{type(self).__name__} {self.name}: {told or 'empty'}>"
 
     def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Declare a store. Default serdes: String keys, Json values. Every task gets a separate instance.
+        """Declare a store. Every task has a separate instance of it.
 
-        Choose the key's serde by what `range` is to sort by: text (`String`), numbers (`Integer`, `Long`, `Double`), or
+        The key's serde decides how `range` sorts: as text (`String`), as numbers (`Integer`, `Long`, `Double`), or by
         several fields (`Tuple`). JSON keys have no ranges.
+
+        Args:
+            name: what `process(stores=[...])` and `context.store(...)` call the store.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+
+        Raises:
+            ConfigError: the store is declared already, its name is not allowed, or a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> app.store("aircraft")
+            >>> app.store("flights", key=ps.Tuple(ps.String(), ps.Long()))
+            >>> app
+            <StreamApplication utilisation: stores aircraft, flights>
         """
         _check_name("store", name)
         if name in self._stores:
@@ -85,7 +111,21 @@ class Application:
         self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
-        """Declare an output stream, `system.stream`. Default serdes: String keys, Json values."""
+        """Declare an output stream. The result is what `send_to` takes.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+
+        Raises:
+            ConfigError: the output is declared already, its name is malformed, or a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> str(app.output("local.utilisation", value=ps.Long()))
+            'local.utilisation'
+        """
         name = SystemStream.parse(stream)
         if name in self._outputs:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
@@ -95,7 +135,17 @@ class Application:
         return name
 
     def graph(self) -> ApplicationGraph:
-        """The application as plain values. Raises ConfigError if it reads nothing."""
+        """The application as plain values: its operators, stores and outputs.
+
+        Raises:
+            ConfigError: the application has no input.
+
+        Example:
+            >>> app = ps.StreamApplication("long-trips")
+            >>> _ = app.input("local.trips").filter(lambda trip: trip["miles"] > 100)
+            >>> [operator.id for operator in app.graph().operators]
+            ['input-1', 'filter-1']
+        """
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
@@ -111,27 +161,31 @@ class Application:
         until: Literal["latest"] | None = None,
         from_checkpoint: str | None = None,
     ) -> Job:
-        """Start the job on Spark and return its handle once it owns the job; restoring continues in the background.
+        """Start the job on Spark. Returns once this process owns the job; its stores are restored in the background.
 
-        ```python
-        job = app.run({"spark.master": "local[2]"}, until="latest")
-        job.await_termination()
-        ```
+        If this raises, nothing was started.
 
         Args:
-            config: a dict of configuration keys, a path to a YAML or properties file, or a loaded JobConfig.
-            spark: a SparkSession to run on; by default one is made from the `spark.*` keys and stopped at the end. It
-                should have been made with `spark.python.worker.killOnIdleTimeout` and a time for it, so that a worker
-                that hangs is ended.
+            config: a mapping of configuration keys, the path of a YAML or properties file, or a loaded JobConfig.
+            spark: a SparkSession to run on. By default one is made from the `spark.*` keys and stopped at the end.
+                Configure a session of your own with `spark.python.worker.killOnIdleTimeout` and its time, which end
+                workers that hang.
             until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
+
+        Returns:
+            The handle of the job.
 
         Raises:
             ConfigError: the configuration, the application or an argument is wrong.
             IncompatibleError: the application does not fit the checkpoint.
-            NotFoundError: a stream or checkpoint that was named does not exist.
-            LeaseHeldError: another copy of the job runs; the message names it.
-            After any of these nothing was started.
+            NotFoundError: the named stream or checkpoint does not exist.
+            LeaseHeldError: another driver runs this job; the message names it.
+
+        Example:
+            >>> job = app.run({"spark.master": "local[2]"}, until="latest")  # doctest: +SKIP
+            >>> job.await_termination()  # doctest: +SKIP
+            True
         """
         # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
         # call, so that importing the API needs neither Spark nor Flight.
@@ -201,7 +255,23 @@ class Application:
 
 
 class StreamApplication(Application):
-    """An application as a graph of operators (Samza's high-level API)."""
+    """An application as a graph of operators, as Samza's high-level API.
+
+    Example:
+        >>> class Count(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.flights = context.store("flights")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.flights[envelope.key] = self.flights.get(envelope.key, 0) + 1
+        >>> app = ps.StreamApplication("count")
+        >>> app.store("flights", value=ps.Long())
+        >>> by_tail = app.input("local.trips").partition_by(lambda trip: trip["tail"])
+        >>> _ = by_tail.process(Count, stores=["flights"])
+        >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1"}, {"tail": "N2"}, {"tail": "N1"}]).run()
+        >>> runner.store("flights")
+        {'N1': 2, 'N2': 1}
+    """
 
     @overload
     def input(
@@ -229,29 +299,74 @@ class StreamApplication(Application):
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key that a
-        `partition_by` right after it replaces is not decoded."""
+        """Read a stream. Its partition i goes to task i. A stream is declared once and can have several readers.
+
+        A key is not decoded if a `partition_by` right after the input replaces it.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            id: the operator's stable name, see `MessageStream`.
+
+        Raises:
+            ConfigError: the input is declared already, its name is malformed, or a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> app.input("local.trips", key=ps.Long())
+            <MessageStream from `input-1` of application utilisation>
+        """
         return MessageStream(self, self._add_input(stream, key, value, id))
 
 
 class TaskApplication(Application):
-    """An application of one StreamTask that gets every message of every input (Samza's low-level API).
+    """An application of one StreamTask, which gets every message of every input, as Samza's low-level API.
 
-    Messages come to the task of their own partition, those of `task.broadcast.inputs` to every task; nothing is
-    repartitioned.
+    Nothing is repartitioned. Task i gets the messages of partition i of each input, and those of
+    `task.broadcast.inputs`. It can use every store of the application.
+
+    Example:
+        >>> class Forward(ps.StreamTask):
+        ...     def process(self, envelope, collector, coordinator):
+        ...         collector.send("local.out", key=envelope.key, value=[envelope.ssp.stream, envelope.value])
+        >>> app = ps.TaskApplication("forward", Forward)
+        >>> app.input("local.trips")
+        >>> _ = app.output("local.out")
+        >>> runner = TestRunner(app).input("local.trips", [("N1", 517)]).run()
+        >>> [(message.key, message.value) for message in runner.output("local.out")]
+        [('N1', ['trips', 517])]
     """
 
     def __init__(self, name: str, task: Callable[[], StreamTask]) -> None:
+        """Make an application without inputs, outputs or stores.
+
+        Args:
+            name: the job's name, unless `job.name` is configured.
+            task: the StreamTask's class, or a function without arguments that makes the task.
+        """
         super().__init__(name)
         self._task = task
 
     def input(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
-        """Read a stream, `system.stream`. Default serdes: String keys, Json values. A key that a
-        `partition_by` right after it replaces is not decoded."""
+        """Read a stream. The task gets its messages.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+
+        Raises:
+            ConfigError: the input is declared already, its name is malformed, or a serde is not one.
+        """
         self._add_input(stream, key, value, None)
 
     def graph(self) -> ApplicationGraph:
-        """The inputs and the task."""
+        """The application as plain values: its inputs, its task, stores and outputs.
+
+        Raises:
+            ConfigError: the application has no input.
+        """
         graph = super().graph()
         inputs = graph.inputs
         task = ProcessSpec(
@@ -266,16 +381,24 @@ class TaskApplication(Application):
 
 
 class MessageStream(Generic[T]):
-    """The messages an operator emits. Functions get a message's value; its key and timestamp travel along.
+    """The messages that an operator emits, as Samza's MessageStream.
 
-    With `envelope=True` a function gets the IncomingMessageEnvelope, which has key, value, timestamp, offset and ssp:
+    Functions get a message's value; its key, timestamp and origin are passed on unchanged. With `envelope=True` a
+    function gets the whole IncomingMessageEnvelope. A function must not change the value that it gets, because all
+    operators that read the stream get the same object.
 
-    ```python
-    trips.filter(lambda trip: trip["distance"] > 0)
-    trips.filter(lambda message: message.timestamp >= opening, envelope=True)
-    ```
-    Every operator takes `id`: a stable name of your own. Without one it is numbered by kind (`filter-1`), which
-    changes when another of its kind is put before it.
+    Every operator takes an `id`, a stable name. An operator without one is numbered by its kind (`filter-1`); the
+    number changes when another operator of the kind is added before it.
+
+    Example:
+        >>> app = ps.StreamApplication("lengths")
+        >>> trips = app.input("local.trips")
+        >>> late = trips.filter(lambda message: message.timestamp >= 1000, envelope=True, id="late")
+        >>> _ = late.map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
+        >>> runner = TestRunner(app).input("local.trips", [{"miles": 5}], timestamp=999)
+        >>> runner = runner.input("local.trips", [{"miles": 7}], timestamp=1000).run()
+        >>> [message.value for message in runner.output("local.miles")]
+        [7]
     """
 
     def __init__(self, app: Application, operator: OperatorSpec) -> None:
@@ -289,7 +412,7 @@ class MessageStream(Generic[T]):
         return MessageStream(self._app, self._app._add(make, kind, op_id))
 
     def _same(self) -> dict[str, Any]:
-        """What an operator that leaves messages as they are passes on."""
+        """The fields of an operator that leaves messages as they are."""
         op = self._operator
         return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
 
@@ -319,8 +442,21 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Replace each value by the function of it, which must not change the value it is given but return another:
-        all operators that read this stream get the same object."""
+        """Replace each value by what the function returns for it.
+
+        Args:
+            function: gets the value, and returns another one. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("miles")
+            >>> miles = app.input("local.trips").map(lambda trip: trip["miles"])
+            >>> _ = miles.send_to(app.output("local.miles"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}]).run()
+            >>> [message.value for message in runner.output("local.miles")]
+            [1400]
+        """
         return self._next("map", id, lambda i: MapSpec(id=i, function=function, envelope=envelope, **self._changed()))
 
     @overload
@@ -346,8 +482,21 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Replace each value by the values the function returns, none or many. It must not change the value it is
-        given."""
+        """Replace each value by all values that the function returns for it: none, one or several.
+
+        Args:
+            function: gets the value, and returns an iterable of values. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("words")
+            >>> words = app.input("local.lines").flat_map(lambda line: line.split())
+            >>> _ = words.send_to(app.output("local.words"))
+            >>> runner = TestRunner(app).input("local.lines", ["to be or", "", "not"]).run()
+            >>> sorted(message.value for message in runner.output("local.words"))
+            ['be', 'not', 'or', 'to']
+        """
         return self._next(
             "flat_map", id, lambda i: FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
         )
@@ -375,13 +524,43 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[T]:
-        """Keep the messages for which the function of the value is true. It must not change the value."""
+        """Keep the messages for which the function returns something true.
+
+        Args:
+            function: gets the value. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("long-trips")
+            >>> long_trips = app.input("local.trips").filter(lambda trip: trip["miles"] >= 1000)
+            >>> _ = long_trips.send_to(app.output("local.long-trips"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}, {"miles": 90}]).run()
+            >>> [message.value for message in runner.output("local.long-trips")]
+            [{'miles': 1400}]
+        """
         return self._next(
             "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
         )
 
     def merge(self, *others: MessageStream[Any], id: str | None = None) -> MessageStream[Any]:  # noqa: A002
-        """All messages of this stream and the others, each stream in its order."""
+        """Combine this stream and others into one. The messages of each stream keep their order.
+
+        Args:
+            others: streams of the same application, all different.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a stream is of another application, or is given twice.
+
+        Example:
+            >>> app = ps.StreamApplication("arrivals")
+            >>> flights, trains = app.input("local.flights"), app.input("local.trains")
+            >>> _ = flights.merge(trains).send_to(app.output("local.arrivals"))
+            >>> runner = TestRunner(app).input("local.flights", ["UA1"]).input("local.trains", ["ICE 5"]).run()
+            >>> sorted(message.value for message in runner.output("local.arrivals"))
+            ['ICE 5', 'UA1']
+        """
         if any(other._app is not self._app for other in others):
             raise ConfigError("merge() takes streams of one application")
         upstream = (self._operator.id, *(other._operator.id for other in others))
@@ -418,11 +597,29 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[T]:
-        """Give each message a new key, the function of its value, and send it to the task that owns the key.
+        """Give each message a new key, and send it to the task that owns the key.
 
-        The function must not change the value. The task is Kafka's murmur2 over the key's bytes; messages with the
-        key None go to task 0. Default serdes: String keys, and the values' serde as it was (Json after map and
-        process).
+        The owner follows from the key's bytes by Kafka's murmur2, so equal keys meet in one task. Messages with the key
+        None go to task 0. The messages of one input partition keep their order.
+
+        Args:
+            function: gets the value, and returns the key. It must not change the value in place.
+            key: the serde of the new keys; by default `String`.
+            value: the serde of the values on their way; by default as before, and `Json` after `map`, `flat_map` and
+                `process`.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("by-tail")
+            >>> by_tail = app.input("local.trips").partition_by(lambda trip: trip["tail"])
+            >>> _ = by_tail.send_to(app.output("local.by-tail"))
+            >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1"}] * 3).run()
+            >>> {(message.key, message.partition) for message in runner.output("local.by-tail")}
+            {('N1', 0)}
         """
         same = self._same()
 
@@ -443,25 +640,81 @@ class MessageStream(Generic[T]):
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Run a StreamTask on every message. What it emits is the stream that follows.
+        """Run a StreamTask on every message. The result is the stream of the messages that it emits.
 
         Args:
-            task: the class, or a function without arguments that makes the task.
-            stores: names of declared stores it uses.
-            key, value: serdes of what it emits, used where the next operator is in another stage.
+            task: the StreamTask's class, or a function without arguments that makes the task.
+            stores: the names of the declared stores that the task uses.
+            key: the serde of the emitted keys, for the way to another stage; by default that of this stream.
+            value: the serde of the emitted values; by default `Json`.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a store is not declared, the task cannot be called, or a serde is not one.
+
+        Example:
+            >>> class Changes(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.gates = context.store("gates")
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         if self.gates.get(envelope.key) != envelope.value:
+            ...             self.gates[envelope.key] = envelope.value
+            ...             collector.emit(key=envelope.key, value=envelope.value)
+            >>> app = ps.StreamApplication("gates")
+            >>> app.store("gates")
+            >>> changes = app.input("local.gates").process(Changes, stores=["gates"])
+            >>> _ = changes.send_to(app.output("local.changes"))
+            >>> runner = TestRunner(app).input("local.gates", [("UA1", 7), ("UA1", 7), ("UA1", 8)]).run()
+            >>> [message.value for message in runner.output("local.changes")]
+            [7, 8]
         """
         spec = self._app._process([self._operator], task, stores, id, key, value)
         return MessageStream(self._app, spec)
 
     def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
-        """Call `function(envelope, collector, coordinator)` for each message; nothing follows.
+        """Call a function for each message. No operator follows.
 
-        It is called at least once per message: again when a batch is run again.
+        The function is called at least once for each message: a batch that is run again calls it again.
+
+        Args:
+            function: called as `function(envelope, collector, coordinator)`, as `StreamTask.process`.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("alerts")
+            >>> _ = app.output("local.alerts")
+            >>> def alert(envelope, collector, coordinator):
+            ...     if envelope.value > 100:
+            ...         collector.send("local.alerts", key=envelope.key, value=envelope.value)
+            >>> app.input("local.delays").sink(alert)
+            >>> runner = TestRunner(app).input("local.delays", [("UA1", 5), ("UA2", 180)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.alerts")]
+            [('UA2', 180)]
         """
         self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
 
     def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
-        """Write each message to an output declared with `app.output(...)`. Returns this stream."""
+        """Write each message to an output stream, at least once. Returns this stream, to which more can be added.
+
+        The partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the partition of
+        its task's number.
+
+        Args:
+            output: what `app.output(...)` returned.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: the application has not declared this output.
+
+        Example:
+            >>> app = ps.StreamApplication("copies")
+            >>> first, second = app.output("local.first"), app.output("local.second")
+            >>> _ = app.input("local.trips").send_to(first).send_to(second)
+            >>> runner = TestRunner(app).input("local.trips", [("N1", 5)]).run()
+            >>> [message.value for name in ("first", "second") for message in runner.output(f"local.{name}")]
+            [5, 5]
+        """
         if output not in self._app._outputs:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
         self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))

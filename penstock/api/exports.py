@@ -1,5 +1,5 @@
-"""Everything that `import penstock` offers. It is loaded when the first of these names is used: the command line, for
-one, needs few of them."""
+"""The public names of `penstock`, except `Job` and `LeaseHeldError`. This module is imported when the first of them is
+used, because the command line needs few."""
 
 from __future__ import annotations
 

@@ -9,7 +9,13 @@ from penstock.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, order=True)
 class SystemStream:
-    """A stream of a system. Written `system.stream`; the stream's name may contain dots, the system's not."""
+    """A stream of a system, as Samza's SystemStream. Written `system.stream`; only the stream's name may have dots.
+
+    Example:
+        >>> stream = ps.SystemStream.parse("local.dep.flights")
+        >>> stream.system, stream.stream, str(stream)
+        ('local', 'dep.flights', 'local.dep.flights')
+    """
 
     system: str
     stream: str
@@ -19,7 +25,10 @@ class SystemStream:
 
     @classmethod
     def parse(cls, text: str) -> SystemStream:
-        """Read `system.stream`; the first dot separates.
+        """Read `system.stream`. The first dot ends the system's name.
+
+        Args:
+            text: the written form.
 
         Raises:
             ConfigError: there is no dot, or one of the two names is empty.
@@ -32,7 +41,13 @@ class SystemStream:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SystemStreamPartition:
-    """One partition of a stream: Samza's SSP. Written `system.stream.partition`; dots in the stream round-trip."""
+    """A partition of a stream, as Samza's SystemStreamPartition (SSP). Written `system.stream.partition`.
+
+    Example:
+        >>> ssp = ps.SystemStreamPartition.parse("local.dep.flights.3")
+        >>> ssp.stream, ssp.partition, str(ssp.system_stream)
+        ('dep.flights', 3, 'local.dep.flights')
+    """
 
     system: str
     stream: str
@@ -40,7 +55,7 @@ class SystemStreamPartition:
 
     @property
     def system_stream(self) -> SystemStream:
-        """The stream this is a partition of."""
+        """The stream that has this partition."""
         return SystemStream(self.system, self.stream)
 
     def __str__(self) -> str:
@@ -48,7 +63,10 @@ class SystemStreamPartition:
 
     @classmethod
     def parse(cls, text: str) -> SystemStreamPartition:
-        """Read `system.stream.partition`: the first and the last dot separate.
+        """Read `system.stream.partition`. The first dot ends the system's name, the last one the stream's.
+
+        Args:
+            text: the written form.
 
         Raises:
             ConfigError: the text has another form.

@@ -1,6 +1,6 @@
-"""Where a job is to begin in a partition of an input (SEP-18).
+"""Startpoints: where a job begins in a partition of an input (SEP-18).
 
-A startpoint is inclusive: the message it names is the first one that is read.
+A startpoint is inclusive: the message that it names is the first one that is read.
 """
 
 from __future__ import annotations
@@ -22,19 +22,41 @@ def _now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Startpoint(ABC):
-    """A position in a partition. Of two for the same partition the one with the later `creation_timestamp` counts."""
+    """A position in a partition of an input (SEP-18). The kinds are its subclasses.
+
+    A startpoint is inclusive: the message that it names is the first one that is read. Of two startpoints for one
+    partition, the one with the later `creation_timestamp` counts. `penstock.admin.set_startpoint` writes one for a job.
+
+    Example:
+        >>> startpoint = ps.StartpointSpecific("1200", creation_timestamp=1_700_000_000_000)
+        >>> startpoint.specific_offset, startpoint.creation_timestamp
+        ('1200', 1700000000000)
+    """
 
     creation_timestamp: int = field(default_factory=_now_ms, kw_only=True)
-    """When it was made, in epoch milliseconds; now, if none is given. It expires `job.startpoint.ttl.ms` later."""
+    """When it was made, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
 
     @abstractmethod
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
-        """The visitor's method for this kind of startpoint, called with `given`."""
+        """Call the visitor's method for this kind of startpoint, and return its result.
+
+        Args:
+            given: passed to the method as its first argument.
+            visitor: has a method for each kind of startpoint.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class StartpointSpecific(Startpoint):
-    """The message with this offset. Raises ConfigError for an empty one."""
+    """The message with the offset `specific_offset`, a text.
+
+    Raises:
+        ConfigError: the offset is empty, or not a text.
+
+    Example:
+        >>> ps.StartpointSpecific("1200").specific_offset
+        '1200'
+    """
 
     specific_offset: str
 
@@ -48,8 +70,17 @@ class StartpointSpecific(Startpoint):
 
 @dataclass(frozen=True, slots=True)
 class StartpointTimestamp(Startpoint):
-    """The first message with a timestamp at or after this one, in epoch milliseconds; if there is none, the next that
-    will be written. Raises ConfigError if it is no whole number."""
+    """The first message with the timestamp `timestamp_offset` or a later one, in epoch milliseconds.
+
+    Without such a message it is the next message to be written.
+
+    Raises:
+        ConfigError: the timestamp is not an integer.
+
+    Example:
+        >>> ps.StartpointTimestamp(1_700_000_000_000).timestamp_offset
+        1700000000000
+    """
 
     timestamp_offset: int
 
@@ -63,7 +94,12 @@ class StartpointTimestamp(Startpoint):
 
 @dataclass(frozen=True, slots=True)
 class StartpointOldest(Startpoint):
-    """The oldest message that is there when the job starts."""
+    """The oldest message that the partition holds when the job starts.
+
+    Example:
+        >>> isinstance(ps.StartpointOldest(), ps.Startpoint)
+        True
+    """
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_oldest(given, self)
@@ -71,33 +107,69 @@ class StartpointOldest(Startpoint):
 
 @dataclass(frozen=True, slots=True)
 class StartpointUpcoming(Startpoint):
-    """The next message to be written after the job has started."""
+    """The next message to be written after the job has started: the job skips all that are there.
+
+    Example:
+        >>> isinstance(ps.StartpointUpcoming(), ps.Startpoint)
+        True
+    """
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_upcoming(given, self)
 
 
 class StartpointVisitor(Generic[IN, OUT]):
-    """What to do with each kind of startpoint; a kind whose method is not overridden is refused.
+    """A method for each kind of startpoint, for a system that resolves them itself (SEP-18's StartpointVisitor).
 
-    Raises:
-        IncompatibleError: the visitor has no answer for this kind.
+    Each method gets what was given to `Startpoint.apply`, and the startpoint. One that is not overridden raises
+    IncompatibleError.
+
+    Example:
+        >>> class Words(ps.StartpointVisitor[str, str]):
+        ...     def visit_specific(self, given, startpoint):
+        ...         return f"offset {startpoint.specific_offset} of {given}"
+        >>> ps.StartpointSpecific("1200").apply("local.flights", Words())
+        'offset 1200 of local.flights'
+        >>> ps.StartpointOldest().apply("local.flights", Words())
+        Traceback (most recent call last):
+        ...
+        penstock.errors.IncompatibleError: StartpointOldest is not supported by Words
     """
 
     def visit_specific(self, given: IN, startpoint: StartpointSpecific) -> OUT:
-        """For an offset."""
+        """Answer for an offset.
+
+        Args:
+            given: what was given to `apply`.
+            startpoint: the startpoint.
+        """
         self._refuse(startpoint)
 
     def visit_timestamp(self, given: IN, startpoint: StartpointTimestamp) -> OUT:
-        """For a time."""
+        """Answer for a timestamp.
+
+        Args:
+            given: what was given to `apply`.
+            startpoint: the startpoint.
+        """
         self._refuse(startpoint)
 
     def visit_oldest(self, given: IN, startpoint: StartpointOldest) -> OUT:
-        """For the oldest message."""
+        """Answer for the oldest message.
+
+        Args:
+            given: what was given to `apply`.
+            startpoint: the startpoint.
+        """
         self._refuse(startpoint)
 
     def visit_upcoming(self, given: IN, startpoint: StartpointUpcoming) -> OUT:
-        """For the next message to be written."""
+        """Answer for the next message to be written.
+
+        Args:
+            given: what was given to `apply`.
+            startpoint: the startpoint.
+        """
         self._refuse(startpoint)
 
     def _refuse(self, startpoint: Startpoint) -> NoReturn:

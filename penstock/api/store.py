@@ -1,4 +1,4 @@
-"""The key-value store as the application sees it."""
+"""The interface of key-value stores: what an application uses."""
 
 from __future__ import annotations
 
@@ -24,20 +24,30 @@ class StoreSpec:
 
 
 class KeyValueStore(ABC, Generic[K, V]):
-    """State of one task: a map ordered by the unsigned bytes of the keys (Samza's KeyValueStore).
+    """The state of one task: a map from keys to values, ordered by the unsigned bytes of the keys.
 
-    ```python
-    self.totals: ps.KeyValueStore[str, int] = context.store("totals")
-    self.totals["N14228"] = self.totals.get("N14228", 0) + 1
-    if "N14228" in self.totals:
-        for key, value in self.totals.items(prefix="N14"):
-            ...
-    ```
+    As Samza's KeyValueStore, with the operators of a dict. A task gets its stores from `TaskContext.store`.
 
-    Writes are seen by the reads that follow, belong to the running batch, and are undone when its attempt is
-    discarded. Each `get` makes a new object. It may be changed in place, but only `put` writes it: the value at the end
-    of the call of `put` is what is stored, and a value changed without a `put` afterwards is not a write.
-    A store is used by the one thread that calls the task.
+    Reads see the writes before them. Writes belong to the running batch, and are undone if its attempt is discarded.
+    Each `get` makes a new object. The object may be changed in place, but only `put` writes it: the store keeps the
+    value as it is when `put` is called. Only the thread that calls the task uses its stores.
+
+    Example:
+        >>> class Visits(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.visits: ps.KeyValueStore[str, int] = context.store("visits")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.visits[envelope.key] = self.visits.get(envelope.key, 0) + 1
+        ...         collector.emit(key=envelope.key, value=dict(self.visits.items(prefix="N1")))
+        >>> app = ps.StreamApplication("visits")
+        >>> app.store("visits")
+        >>> visits = app.input("local.visits").process(Visits, stores=["visits"])
+        >>> _ = visits.send_to(app.output("local.seen"))
+        >>> messages = [("N14", 0), ("N2", 0), ("N14", 0)]
+        >>> runner = TestRunner(app, partitions=1).input("local.visits", messages).run()
+        >>> [message.value for message in runner.output("local.seen")]
+        [{'N14': 1}, {'N14': 1}, {'N14': 2}]
     """
 
     @overload
@@ -46,21 +56,29 @@ class KeyValueStore(ABC, Generic[K, V]):
     def get(self, key: K, default: D) -> V | D: ...
     @abstractmethod
     def get(self, key: K, default: Any = None) -> Any:
-        """The value, or the default if the key is absent."""
+        """The value under the key, as a new object.
+
+        Args:
+            key: the key.
+            default: the result if the key is absent.
+
+        Raises:
+            SerdeError: the key does not fit the store's serde.
+        """
 
     def __getitem__(self, key: K) -> V:
-        """The value. Raises KeyError if the key is absent."""
+        """The value under the key. Raises KeyError if the key is absent."""
         value = self.get(key)
         if value is None:
             raise KeyError(key)
         return value
 
     def __setitem__(self, key: K, value: V | None) -> None:
-        """`put`."""
+        """Store the value under the key, as `put`."""
         self.put(key, value)
 
     def __delitem__(self, key: K) -> None:
-        """`delete`: unlike a dict's, it does nothing if the key is absent."""
+        """Remove the key, as `delete`. Unlike a dict's, it does nothing if the key is absent."""
         self.delete(key)
 
     def __contains__(self, key: K) -> bool:
@@ -72,34 +90,62 @@ class KeyValueStore(ABC, Generic[K, V]):
         return (key for key, _ in self.all())
 
     def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
-        """The values of several keys; absent ones map to None."""
+        """The values of several keys, by key. The value of an absent key is None.
+
+        Args:
+            keys: the keys.
+        """
         return {key: self.get(key) for key in keys}
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Store the value under the key; None deletes it."""
+        """Store the value under the key, in place of the one before.
+
+        Args:
+            key: the key.
+            value: the value as it is now; later changes of the object are not written. None deletes the key.
+
+        Raises:
+            SerdeError: the key or the value does not fit the store's serdes.
+        """
 
     def put_all(self, entries: Mapping[K, V | None]) -> None:
-        """`put` every entry."""
+        """Call `put` for every entry.
+
+        Args:
+            entries: values by key; None deletes a key.
+        """
         for key, value in entries.items():
             self.put(key, value)
 
     @abstractmethod
     def delete(self, key: K) -> None:
-        """Remove the key; nothing happens if it is absent."""
+        """Remove the key. Nothing happens if it is absent.
+
+        Args:
+            key: the key.
+        """
 
     def delete_all(self, keys: Iterable[K]) -> None:
-        """`delete` every key."""
+        """Call `delete` for every key.
+
+        Args:
+            keys: the keys.
+        """
         for key in keys:
             self.delete(key)
 
     @abstractmethod
     def range(self, from_key: K, to_key: K) -> Iterator[tuple[K, V]]:
-        """The entries with `from_key` <= key < `to_key`, in the order of the keys.
+        """The entries with `from_key` <= key < `to_key`, in the order of the keys, as Samza's `range`.
 
-        The iterator shows the entries as they are now, whatever is put or deleted while it is open, and costs what is
-        taken from it: `next(store.range(...), None)` is the first entry. Of `Tuple` keys, the bounds may
-        be the first fields only: ("N1",) comes before every key that begins with it.
+        The iterator shows the entries as they are now, whatever is put or deleted while it is open. It reads only what
+        is taken from it: `next(store.range(...), None)` is the first entry.
+
+        Args:
+            from_key: the first key. A bound of `Tuple` keys may have the first fields only: ("N1",) comes before
+                every key that begins with it.
+            to_key: the key behind the last one.
 
         Raises:
             ConfigError: the bytes of the keys do not sort as the keys do (`Json`, `SamzaLong`, ...), or `from_key`
@@ -114,16 +160,27 @@ class KeyValueStore(ABC, Generic[K, V]):
     def items(self, *, prefix: Any = None) -> Iterator[tuple[K, V]]:
         """Every entry, or those whose keys begin with the prefix, in the order of the keys' bytes.
 
-        The prefix of `String` and `Bytes` keys is text or bytes, that of `Tuple` keys a tuple of the first fields. Only
-        what is taken from the iterator is read.
+        Only what is taken from the iterator is read.
+
+        Args:
+            prefix: text for `String` keys, bytes for `Bytes` keys, a tuple of the first fields for `Tuple` keys. None
+                for every entry.
 
         Raises:
-            SerdeError: keys of the store's serde have no prefixes, or the prefix is none of theirs.
+            SerdeError: keys of the store's serde have no prefixes, or the prefix does not fit the serde.
         """
 
     @abstractmethod
     def snapshot(self, from_key: K, to_key: K) -> list[tuple[K, V]]:
-        """The entries of the range as they are now, unmoved by later writes."""
+        """The entries of a range as a list, as Samza's `snapshot`. Later writes do not change it.
+
+        Args:
+            from_key: the first key, as in `range`.
+            to_key: the key behind the last one.
+
+        Raises:
+            ConfigError: as `range`.
+        """
 
     def flush(self) -> None:
-        """Nothing to do: writes become durable with the batch's commit. Here for Samza's interface."""
+        """Do nothing. Writes become durable with the job's next commit; the method exists for Samza's interface."""

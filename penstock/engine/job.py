@@ -18,35 +18,39 @@ _CANCEL_SECONDS = 0.2
 
 
 class Job:
-    """A job that was started. Its run loop has a separate thread.
+    """The handle of a running job, from `app.run(...)`.
 
-    Get one from `app.run(...)`. All methods may be called from any thread. As a context manager it stops at the end
-    of the block, with a last commit, and waits for it:
+    The job's run loop has a separate thread. All methods may be called from any thread. A `with` block stops the job at
+    its end, with a last commit, and waits until the job has ended.
 
-        with app.run(config) as job:
-            job.await_termination(60)
+    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself. The first signal
+    ends the job after the current batch, with a last commit; a second one ends it at once. `await_termination` then
+    returns. A program that never asks whether its job has ended is ended together with the job.
 
-    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself:
-    the first one ends it after the current batch, with a last commit, a second one at once. `await_termination` then
-    returns; a program that never asks whether its job has ended is ended itself once the job has.
+    Example:
+        >>> with app.run({"spark.master": "local[2]"}) as job:  # doctest: +SKIP
+        ...     job.await_termination(60)
+        ...     print(job.phase, job.last_progress["numInputRows"])
+        False
+        running 1200
     """
 
     def __init__(
         self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest, log_directory: str = ""
     ) -> None:
         self.name = name
-        """`<job.name>-<job.id>`."""
+        """The job's name and id, `<job.name>-<job.id>`."""
         self.run_id = run_id
         self.log_directory = log_directory
-        """Where containers log, on each host: what the tasks print and log is in `container-*.log`."""
+        """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
         self.prometheus_port: int | None = None
-        """Where Prometheus scrapes the metrics; None without `metrics.prometheus.port`."""
+        """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self.ending = Ending()
-        """For the launcher: the job's end, and whether the program looks for it."""
+        """The job's end, and whether the program asks for it. For the launcher."""
 
     def __repr__(self) -> str:
         batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
@@ -65,7 +69,12 @@ class Job:
                 logger.error("job %s failed: %s", self.name, self._error)
 
     def start(self, body: Callable[[], None], cancel: Callable[[], None]) -> None:
-        """Run the body on a separate thread; `cancel` interrupts its Spark job. Called once, by the launcher."""
+        """Run the job on a separate thread. Called once, by the launcher.
+
+        Args:
+            body: the run loop; what it raises is the job's error.
+            cancel: interrupts the Spark job of the running batch.
+        """
         self._cancel = cancel
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
 
@@ -79,10 +88,20 @@ class Job:
             self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job has ended; False if it has not within the time.
+        """Wait until the job has ended.
+
+        Args:
+            timeout_s: how long to wait, in seconds; None for as long as it takes.
+
+        Returns:
+            Whether the job has ended.
 
         Raises:
-            PenstockError: what ended the job, if it did not end by itself or by `stop`.
+            PenstockError: the job failed; this is its error.
+
+        Example:
+            >>> app.run(config, until="latest").await_termination(600)  # doctest: +SKIP
+            True
         """
         if not self.ending.look().wait(timeout_s):
             return False
@@ -91,10 +110,16 @@ class Job:
         return True
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the job after its current batch, with a commit that is awaited. A second call ends it at once: the
-        running batch is dropped and will be read again, the last checkpoint stays.
+        """Stop the job after its current batch, with a last commit.
 
-        With `wait`, returns when it has ended, and raises what `await_termination` raises.
+        A second call ends the job at once: the running batch is dropped, and the next start reads it again from the
+        last checkpoint.
+
+        Args:
+            wait: return only when the job has ended.
+
+        Raises:
+            PenstockError: with `wait`, the job failed; this is its error.
         """
         self._stop.request()
         if self._stop.immediate.is_set():
@@ -103,47 +128,53 @@ class Job:
             self.await_termination()
 
     def _keep_cancelling(self) -> None:
-        """Until it has ended: a batch may be about to submit its Spark job when the first cancel comes."""
+        """Cancel until the job has ended: a batch may be about to submit its Spark job at the first cancel."""
         self._cancel()
         while not self.ending.done.wait(_CANCEL_SECONDS):
             self._cancel()
 
     @property
     def is_active(self) -> bool:
-        """Whether it still runs."""
+        """Whether the job still runs."""
         return not self.ending.look().is_set()
 
     @property
     def exception(self) -> BaseException | None:
-        """What ended the job, if it failed."""
+        """The error of a job that failed; None otherwise."""
         return self._error
 
     @property
     def phase(self) -> str:
-        """`starting`, `restoring`, `running`, `stopping`, `ended` or `failed`."""
+        """The phase of the job: `starting`, `restoring`, `running`, `stopping`, `ended` or `failed`."""
         self.ending.look()
         return self._board.phase
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
-        """The last batch that ended, fields named as in Spark's StreamingQueryProgress; None before the first."""
+        """The last batch that ended, with the fields of Spark's StreamingQueryProgress; None before the first.
+
+        Example:
+            >>> job.last_progress["numInputRows"], job.last_progress["durationMs"]["triggerExecution"]  # doctest: +SKIP
+            (1200, 85)
+        """
         last = self._board.last
         return None if last is None else last.to_dict()
 
     @property
     def progress(self) -> JobProgress | None:
-        """The last batch that ended, typed."""
+        """The last batch that ended, as a value; None before the first."""
         return self._board.last
 
     @property
     def running_batch(self) -> BatchProgress | None:
-        """The batch that runs, with how far it is; None between batches."""
+        """The batch that runs, and how much of it has been processed; None between batches."""
         running = self._board.running
         return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
 
     def metrics(self) -> Snapshot:
-        """All metrics of this run, by source, group and name; docs/metrics.md has the list. Those of containers are as
-        of their last beats, at most a few seconds ago.
+        """All metrics of this run, by source, group and name; docs/metrics.md lists them.
+
+        Metrics of containers are as of their last beats, a few seconds ago at most.
 
         Example:
             >>> job.metrics().total("messages-actually-processed", group="stage.0")  # doctest: +SKIP
@@ -155,16 +186,16 @@ class Job:
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The id of the last complete checkpoint."""
+        """The id of the last complete checkpoint; None before the first."""
         return self._board.last_checkpoint
 
     @property
     def remaining_messages(self) -> int | None:
-        """Messages left until the job ends by itself, fewer where offsets have gaps; None if it runs until it is
-        stopped."""
+        """How many messages are left until the job ends by itself; fewer where offsets have gaps. None if it runs until
+        it is stopped."""
         return self._board.remaining
 
     @property
     def restored_bytes(self) -> int:
-        """Bytes of state restored so far in the current epoch."""
+        """How many bytes of state have been restored so far in the current epoch."""
         return self._board.restored_bytes

@@ -40,7 +40,7 @@ Clock = Callable[[], float]
 
 
 class LeaseHeldError(PenstockError):
-    """Another living driver holds the lease. `holder` says which."""
+    """Another driver runs this job. `holder` (a LeaseHolder) names its run, process and host."""
 
     def __init__(self, key: str, holder: LeaseHolder) -> None:
         self.holder = holder

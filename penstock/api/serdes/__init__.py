@@ -1,7 +1,7 @@
 """Serdes: how keys and values become bytes and back.
 
-A serde never sees None: a message without a key or a value, and an absent state value, are kept as such.
-Instances are pickled into the job, so a user's own serde must be picklable.
+A serde never gets None: a message without a key or a value keeps None, and so does an absent key of a store. The job
+pickles its serdes, so your own serdes must be picklable.
 """
 
 from penstock.api.serdes.base import Bytes, Serde, String, not_bytes

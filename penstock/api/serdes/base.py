@@ -9,60 +9,86 @@ T = TypeVar("T")
 
 
 class Serde(ABC, Generic[T]):
-    """Turns an object into bytes and back. Subclass it for a format of your own.
+    """Turns objects into bytes and back, as Samza's Serde. Subclass it for a format of your own.
 
-    `from_bytes(to_bytes(x))` equals `x`, and equal keys have equal bytes: partitioning and state look at bytes only.
-    Both are called by one thread at a time, once per message or state access, so they should be quick.
+    `from_bytes(to_bytes(x))` equals `x`, and equal keys have equal bytes: partitioning and state compare bytes only.
+    Both methods are called by one thread at a time, once for each message or state access, so they must be fast. The
+    job pickles its serdes.
 
-    ```python
-    class Celsius(ps.Serde[float]):
-        def to_bytes(self, obj: float) -> bytes:
-            return f"{obj}C".encode()
-
-        def from_bytes(self, data: bytes) -> float:
-            return float(data[:-1])
-    ```
+    Example:
+        >>> class Celsius(ps.Serde[float]):
+        ...     def to_bytes(self, obj):
+        ...         return f"{obj}C".encode()
+        ...
+        ...     def from_bytes(self, data):
+        ...         return float(data[:-1])
+        >>> Celsius().to_bytes(21.5), Celsius().from_bytes(b"21.5C"), Celsius().name
+        (b'21.5C', 21.5, 'celsius')
     """
 
     ordered: ClassVar[bool] = False
-    """Whether a < b exactly where a's bytes are before b's. Only keys of such a serde have ranges."""
+    """Whether a < b exactly where a's bytes sort before b's. Ranges need keys of such a serde."""
 
     @property
     def name(self) -> str:
-        """What a checkpoint remembers of the serde. A store that was written with another name is refused."""
+        """The name that a checkpoint records. A job refuses a store that was written with a serde of another name."""
         return type(self).__qualname__.lower()
 
     def for_keys(self) -> Serde[T]:
-        """The serde for the keys of messages, where this one is declared: it gives equal objects equal bytes."""
+        """The serde that is used where this one is declared for the keys of messages. Equal keys have equal bytes."""
         return self
 
     def for_store_keys(self) -> Serde[T]:
-        """The serde for the keys of a store, where this one is declared. Its `for_keys` is that of the messages."""
+        """The serde that is used where this one is declared for the keys of a store."""
         return self.for_keys()
 
     @abstractmethod
     def to_bytes(self, obj: T) -> bytes:
-        """The bytes of the object, of exactly the type `bytes`. May raise anything; the message is then reported as
-        failed."""
+        """The bytes of the object.
+
+        Args:
+            obj: the object, never None.
+
+        Returns:
+            Exactly the type `bytes`.
+
+        Raises:
+            Exception: the object has no bytes. It is reported as a SerdeError.
+        """
 
     @abstractmethod
     def from_bytes(self, data: bytes) -> T:
-        """The object of the bytes. May raise anything; the message is then reported as not decodable."""
+        """The object that the bytes were made of.
+
+        Args:
+            data: what `to_bytes` returned, or what another program wrote to the stream.
+
+        Raises:
+            Exception: the bytes cannot be read. It is reported as a SerdeError.
+        """
 
     def bound_to_bytes(self, bound: Any) -> bytes:
-        """The bytes of an end of a range: those of the key, unless keys have parts."""
+        """The bytes of a bound of a range: those of the key, unless a bound may be a part of a key.
+
+        Args:
+            bound: `from_key` or `to_key` of `KeyValueStore.range`.
+        """
         return self.to_bytes(bound)
 
     def prefix_to_bytes(self, prefix: Any) -> bytes:
-        """What the bytes of all keys that begin with the prefix begin with. Raises TypeError if keys have no prefixes.
+        """The bytes that all keys with the prefix begin with. A serde whose keys have prefixes overrides this.
 
-        A serde whose keys have them overrides this.
+        Args:
+            prefix: that of `KeyValueStore.items`.
+
+        Raises:
+            TypeError: keys of this serde have no prefixes.
         """
         raise TypeError(f"keys of the serde `{self.name}` have no prefixes: ps.String(), ps.Bytes() and ps.Tuple() do")
 
 
 def not_bytes(serde: Serde[Any], data: object, where: str) -> TypeError:
-    """The error for what a serde's `to_bytes` returned instead of bytes. `where` names the store or stream, and the
+    """The error for a `to_bytes` that returned something else than bytes. `where` names the store or stream, and the
     key."""
     return TypeError(
         f"{where}: `{type(serde).__name__}.to_bytes` returned {type(data).__name__}, but a serde returns bytes; "
@@ -71,7 +97,12 @@ def not_bytes(serde: Serde[Any], data: object, where: str) -> TypeError:
 
 
 class Bytes(Serde[bytes]):
-    """Bytes as they are."""
+    """Bytes, unchanged. Keys sort as bytes.
+
+    Example:
+        >>> ps.Bytes().to_bytes(b"N14228")
+        b'N14228'
+    """
 
     ordered = True
 
@@ -87,12 +118,19 @@ class Bytes(Serde[bytes]):
         return self.to_bytes(prefix)
 
 
-# The serdes of this package are C functions where one does the whole work: they are called for every message, and a
+# Where a C function does the whole work of a serde, the serde is that function: it is called for every message, and a
 # Python frame around one would cost more than the function itself. mypy compares their optional parameters.
 
 
 class String(Serde[str]):
-    """UTF-8 text. Keys sort by code point, as Python's strings do."""
+    r"""Text, as UTF-8. Keys sort by code point, as Python's strings do.
+
+    Example:
+        >>> ps.String().to_bytes("Zürich")
+        b'Z\xc3\xbcrich'
+        >>> ps.String().from_bytes(b"N14228")
+        'N14228'
+    """
 
     ordered = True
     to_bytes = staticmethod(str.encode)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What is said where an object does not fit its serde: where, what was expected and found, and what to declare."""
+"""The errors for objects that do not fit their serde: where, what was expected and found, and what to declare."""
 
 from __future__ import annotations
 

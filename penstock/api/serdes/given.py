@@ -1,4 +1,4 @@
-"""Where an application names a serde, it is one: not its class, its name or a type of Python."""
+"""Checks that what an application gives as a serde is one: not its class, its name, or a type of Python."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ _MEANT = {
 
 
 def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serde[Any]:
-    """The serde that was given. Raises ConfigError if it is none.
+    """Return what was given, if it is a serde.
 
     Args:
         given: what the application gave.
         where: names what the serde is for, as "store `totals`: the serde of the keys".
         declaration: declares a serde there, as `app.store("totals", key={serde})`.
+
+    Raises:
+        ConfigError: it is not a serde; the message says what to write.
     """
     if isinstance(given, Serde):
         return given

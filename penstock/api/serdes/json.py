@@ -1,4 +1,4 @@
-"""JSON."""
+"""The serdes of JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ from penstock.api.serdes.base import Serde
 class Json(Serde[Any]):
     """JSON as compact UTF-8: dicts with string keys, lists, strings, numbers, booleans, None.
 
-    Integers of any size are read exactly; one beyond 64 bits (less than -2^63, or 2^64 and more) is not written, which
-    raises. Dates, UUIDs and dataclasses are written as text or objects and come back as such. In a value, NaN and the
-    infinities come back as None; in a key they are refused. Keys that are written as the same JSON are one key; 1 and
-    1.0 are two.
+    Integers of any size are read exactly. Those beyond 64 bits (less than -2^63, or 2^64 and more) are not written:
+    `to_bytes` raises. Dates, UUIDs and dataclasses are written as text or objects, and read as text or dicts. NaN and
+    the infinities are read as None in a value, and refused in a key. Keys with the same JSON are one key; 1 and 1.0 are
+    two keys. JSON keys have no ranges.
+
+    Example:
+        >>> ps.Json().to_bytes({"tail": "N14228", "miles": 1400})
+        b'{"tail":"N14228","miles":1400}'
+        >>> ps.Json().from_bytes(b'[1, null]')
+        [1, None]
     """
 
     def for_keys(self) -> Serde[Any]:
@@ -35,7 +41,7 @@ class Json(Serde[Any]):
 
 
 class JsonKey(Serde[Any]):
-    """JSON whose objects have their fields in one order, whatever order the dict has. A publisher writes it too."""
+    """JSON for keys: the fields of an object are sorted, so that equal dicts have equal bytes. Publishers use it."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Serdes of numbers.
 
-Messages and values have the big-endian forms that Samza and Kafka use. As bytes these do not sort as numbers (negative
-ones come last), so the keys of stores have forms of their own, which do.
+Messages and values have the big-endian forms of Samza and Kafka. The bytes of these do not sort as the numbers do:
+negative numbers come last. The keys of stores therefore have separate forms, whose bytes sort as the numbers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ class _Packed(Serde[T]):
 
 
 class Integer(_Packed[int]):
-    """A signed integer of 4 bytes, big-endian, as Samza's IntegerSerde.
+    r"""A signed integer of 4 bytes, big-endian, as Samza's IntegerSerde.
 
-    As the keys of a store they sort as numbers: there the sign bit is flipped. `SamzaInteger` does not flip it.
+    The keys of a store sort as numbers, because their sign bit is flipped. `SamzaInteger` does not flip it.
+
+    Example:
+        >>> ps.Integer().to_bytes(517)
+        b'\x00\x00\x02\x05'
     """
 
     _struct = struct.Struct(">i")
@@ -35,9 +39,15 @@ class Integer(_Packed[int]):
 
 
 class Long(_Packed[int]):
-    """A signed integer of 8 bytes, big-endian, as Samza's LongSerde and Kafka's LongSerializer.
+    r"""A signed integer of 8 bytes, big-endian, as Samza's LongSerde and Kafka's LongSerializer.
 
-    As the keys of a store they sort as numbers: there the sign bit is flipped. `SamzaLong` does not flip it.
+    The keys of a store sort as numbers, because their sign bit is flipped. `SamzaLong` does not flip it.
+
+    Example:
+        >>> ps.Long().to_bytes(-1)
+        b'\xff\xff\xff\xff\xff\xff\xff\xff'
+        >>> ps.Long().for_store_keys().to_bytes(-1)
+        b'\x7f\xff\xff\xff\xff\xff\xff\xff'
     """
 
     _struct = struct.Struct(">q")
@@ -50,8 +60,12 @@ class Long(_Packed[int]):
 class Double(_Packed[float]):
     """An IEEE 754 double of 8 bytes, big-endian, as Samza's DoubleSerde. An int that no double equals is refused.
 
-    Keys are equal where Python says so: -0.0 is written as 0.0. As the keys of a store they sort as numbers, from -inf
-    to inf, and NaN, which has no place among them, is refused. `SamzaDouble` keeps Samza's form there too.
+    A key -0.0 is written as 0.0, because Python says that they are equal. The keys of a store sort as numbers, from
+    -inf to inf; NaN is refused as such a key. `SamzaDouble` uses Samza's form for the keys of stores too.
+
+    Example:
+        >>> ps.Double().from_bytes(ps.Double().to_bytes(2))
+        2.0
     """
 
     _struct = struct.Struct(">d")
@@ -67,7 +81,12 @@ class Double(_Packed[float]):
 
 
 class SamzaInteger(Integer):
-    """`Integer` in Samza's form also as the keys of a store, for a changelog that Samza reads. They have no ranges."""
+    """`Integer` whose keys of stores have Samza's form too, for a changelog that Samza reads. They have no ranges.
+
+    Example:
+        >>> ps.SamzaInteger().for_store_keys().ordered
+        False
+    """
 
     @property
     def name(self) -> str:
@@ -78,7 +97,12 @@ class SamzaInteger(Integer):
 
 
 class SamzaLong(Long):
-    """`Long` in Samza's form also as the keys of a store, for a changelog that Samza reads. They have no ranges."""
+    """`Long` whose keys of stores have Samza's form too, for a changelog that Samza reads. They have no ranges.
+
+    Example:
+        >>> ps.SamzaLong().for_store_keys().ordered
+        False
+    """
 
     @property
     def name(self) -> str:
@@ -89,7 +113,12 @@ class SamzaLong(Long):
 
 
 class SamzaDouble(Double):
-    """`Double` in Samza's form also as the keys of a store, for a changelog that Samza reads. They have no ranges."""
+    """`Double` whose keys of stores have Samza's form too, for a changelog that Samza reads. They have no ranges.
+
+    Example:
+        >>> ps.SamzaDouble().for_store_keys().ordered
+        False
+    """
 
     @property
     def name(self) -> str:
@@ -100,7 +129,7 @@ class SamzaDouble(Double):
 
 
 class DoubleKey(Double):
-    """`Double` as the key of a message: equal numbers have equal bytes."""
+    """`Double` for the keys of messages: equal numbers have equal bytes."""
 
     @property
     def name(self) -> str:
@@ -122,7 +151,7 @@ _ALL_8 = (1 << 64) - 1
 
 
 class OrderedInteger(Serde[int]):
-    """`Integer` as the key of a store: shifted into 0 to 2^32 - 1, big-endian."""
+    """`Integer` for the keys of stores: shifted into 0 to 2^32 - 1, big-endian."""
 
     ordered = True
     width: ClassVar[int] = 4
@@ -147,7 +176,7 @@ class OrderedInteger(Serde[int]):
 
 
 class OrderedLong(Serde[int]):
-    """`Long` as the key of a store: shifted into 0 to 2^64 - 1, big-endian."""
+    """`Long` for the keys of stores: shifted into 0 to 2^64 - 1, big-endian."""
 
     ordered = True
     width: ClassVar[int] = 8
@@ -172,7 +201,7 @@ class OrderedLong(Serde[int]):
 
 
 class OrderedDouble(Serde[float]):
-    """`Double` as the key of a store: all bits of negative numbers are flipped, of others the sign bit."""
+    """`Double` for the keys of stores: all bits of negative numbers are flipped, and the sign bit of the others."""
 
     ordered = True
     width: ClassVar[int] = 8
@@ -203,7 +232,7 @@ class OrderedDouble(Serde[float]):
 
 
 def _as_double(obj: Any) -> float:
-    """The double that equals the number. Raises ValueError if there is none, TypeError if it is no number."""
+    """The double that equals the number. Raises ValueError if there is none, TypeError if `obj` is not a number."""
     if isinstance(obj, str | bytes | bytearray):
         raise TypeError(f"a double is a number, not {type(obj).__name__}")
     value = float(obj)

@@ -1,4 +1,4 @@
-"""Tuples as keys: what ranges and prefixes over several fields need."""
+"""Tuples as keys, for ranges and prefixes over several fields."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ _ESCAPED_ZERO = b"\x00\xff"
 
 
 class Tuple(Serde[tuple[Any, ...]]):
-    """Tuples of a fixed number of fields, whose bytes sort as the tuples do: by the first field, then by the next.
+    """Tuples with a fixed number of fields, whose bytes sort as the tuples do: by the first field, then by the next.
 
-    ```python
-    app.store("trips", key=ps.Tuple(ps.String(), ps.Long()))
-    store.put(("N14228", 517), trip)
-    store.range(("N14228", 9), ("N14228", 100))
-    store.items(prefix=("N14228",))
-    ```
-    A field has one of the serdes whose bytes sort as its objects: `String`, `Bytes`, `Integer`, `Long`, `Double`,
-    another `Tuple`, or one of your own with `ordered = True`. Numbers have a fixed width; every other field has its
-    zero bytes written as 00 FF and ends with 00 01. A field is never None.
+    Each field has a serde whose bytes sort as its objects: `String`, `Bytes`, `Integer`, `Long`, `Double`, another
+    `Tuple`, or one of your own with `ordered = True`. Numbers have a fixed width. In every other field a zero byte is
+    written as 00 FF, and the field ends with 00 01. A field is never None.
+
+    Example:
+        >>> serde = ps.Tuple(ps.String(), ps.Long())
+        >>> nine, hundred = serde.to_bytes(("N14228", 9)), serde.to_bytes(("N14228", 100))
+        >>> nine < hundred, nine.startswith(serde.prefix_to_bytes(("N14228",))), serde.from_bytes(nine)
+        (True, True, ('N14228', 9))
     """
 
     ordered = True
 
     def __init__(self, *fields: Serde[Any]) -> None:
-        """The serdes of the fields, in order. Raises ConfigError if the bytes of one do not sort as its objects."""
+        """Make a serde of tuples.
+
+        Args:
+            fields: the serdes of the fields, in order.
+
+        Raises:
+            ConfigError: there are no fields, one is not a serde, or its bytes do not sort as its objects.
+        """
         if not fields:
             raise ConfigError("ps.Tuple() takes the serdes of its fields, as in ps.Tuple(ps.String(), ps.Long())")
         given = [given_serde(field, f"ps.Tuple(): the serde of field {i}") for i, field in enumerate(fields)]
