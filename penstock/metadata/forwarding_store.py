@@ -8,13 +8,31 @@ from penstock.metadata.object_store import ObjectStore
 
 
 class ForwardingStore(ObjectStore):
-    """Passes every call to `inner`. A subclass overrides the calls that it changes.
+    """Passes every call to another store. A subclass overrides the calls that it changes.
 
-    A read is one of `get`, `get_with_tag` and `pieces`; a listing one of `list`, `folders` and `sizes`. Overriding one
-    changes no other one.
+    `get`, `get_with_tag` and `pieces` read; `list`, `folders` and `sizes` list. Overriding one of them does not change
+    the others.
+
+    Example:
+        >>> from penstock.metadata.open import open_store
+        >>> from penstock.testing.forwarding_store import ForwardingStore
+        >>> class Reads(ForwardingStore):
+        ...     count = 0
+        ...
+        ...     def get(self, key):
+        ...         self.count += 1
+        ...         return super().get(key)
+        >>> store = Reads(open_store("memory://reads"))
+        >>> store.put_if_absent("key", b"data"), store.get("key"), store.count
+        (True, b'data', 1)
     """
 
     def __init__(self, inner: ObjectStore) -> None:
+        """Wrap a store.
+
+        Args:
+            inner: the store that does the work. `close` closes it too.
+        """
         self._inner = inner
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

@@ -1,4 +1,9 @@
-"""For tests of applications and of components that users write: a runner without Spark, contract suites."""
+"""Tests of applications and of your own components: a runner without Spark, fault injection, and contract suites.
+
+`TestRunner` runs an application in the test's process. The contract suites are in `system_contract`,
+`state_backend_contract`, `engine_contract` and `object_store_contract`; `faulty_store` and `slow_store` have object
+stores that fail and wait; `in_process` has the parts below `TestRunner`.
+"""
 
 from penstock.testing.checked_operators import ChangedMessageError
 from penstock.testing.checked_store import StaleValueError, UnwrittenChangeError

@@ -1,4 +1,4 @@
-"""An application whose operators are watched: none may change a message's value in place, which others see as well."""
+"""Watches the operators of an application: none may change a message's value in place."""
 
 from __future__ import annotations
 
@@ -16,18 +16,28 @@ from penstock.testing.checked_store import CheckedStore
 
 
 class ChangedMessageError(AssertionError):
-    """An operator changed the value of a message in place."""
+    """An operator changed the value of a message in place. Other operators get the same object.
+
+    Example:
+        >>> app = ps.StreamApplication("changes")
+        >>> _ = app.input("local.trips").map(lambda trip: trip.pop("miles")).send_to(app.output("local.miles"))
+        >>> try:
+        ...     TestRunner(app).input("local.trips", [{"miles": 5}]).run()
+        ... except ps.UserCodeError as error:
+        ...     print(error.failed.reason)
+        ChangedMessageError: operator `map-1` changed the value of a message in place. ...
+    """
 
 
 def checked_graph(graph: ApplicationGraph, mistakes: list[AssertionError]) -> ApplicationGraph:
-    """The same application; its operators raise ChangedMessageError, UnwrittenChangeError and StaleValueError, and note
-    them in `mistakes`: a dead-letter stream, or the application itself, may swallow them."""
+    """The same application with watched operators. They raise ChangedMessageError, UnwrittenChangeError and
+    StaleValueError, and add them to `mistakes`, because a dead-letter stream or the application may catch them."""
     watch = _Checks(mistakes)
     return replace(graph, operators=tuple(operator_of(op).watched(watch) for op in graph.operators))
 
 
 class _Checks:
-    """A `Watch` that looks for these mistakes."""
+    """The `Watch` that finds these mistakes."""
 
     def __init__(self, mistakes: list[AssertionError]) -> None:
         self._mistakes = mistakes
@@ -70,7 +80,7 @@ def _checked(stores: Sequence[KeyValueStore[Any, Any]]) -> list[CheckedStore]:
 
 
 def _fingerprint(value: Any) -> bytes | None:
-    """Bytes that change with the value; None if it cannot be looked into."""
+    """Bytes that change with the value; None if it cannot be pickled."""
     try:
         return pickle.dumps(value)
     except Exception:

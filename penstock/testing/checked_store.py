@@ -1,4 +1,4 @@
-"""Stores that catch what a task may do wrong with the values that a store gave it."""
+"""Stores that find mistakes of a task with the values that a store gave it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,35 @@ _OURS = 2
 
 
 class UnwrittenChangeError(AssertionError):
-    """A value that a store had handed out was changed in place and not put back."""
+    """A value from a store was changed in place, and not put. The store does not have the change.
+
+    Example:
+        >>> class Forgets(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.seen = context.store("seen")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.seen.put("all", [])
+        ...         self.seen.get("all").append(envelope.value)
+        >>> app = ps.TaskApplication("forgets", Forgets)
+        >>> app.store("seen")
+        >>> app.input("local.trips")
+        >>> try:
+        ...     TestRunner(app).input("local.trips", ["a"]).run()
+        ... except ps.UserCodeError as error:
+        ...     print(error.failed.reason)
+        UnwrittenChangeError: store `seen`: the value of key 'all' was changed after get or put without a put; ...
+    """
 
 
 class StaleValueError(AssertionError):
-    """A value was put that no longer belongs to what the store holds: another one was put under its key meanwhile, or
-    the message that it comes from failed."""
+    """A value was changed and put although it is out of date: its key had another `put` since the `get`, or the message
+    that got it failed. The other change would be lost."""
 
 
 @dataclass(slots=True)
 class _Handed:
-    """A value that the application got from the store, or gave to it."""
+    """A value that the application got from the store, or put into it."""
 
     value: Any
     key: bytes
@@ -39,10 +57,10 @@ class _Handed:
 
 
 class CheckedStore(StoreLayer):
-    """Remembers every value it hands out or takes, and looks at it again when the call of `process` has ended.
+    """Records every value that it returns or takes, and compares it when the call of `process` has ended.
 
-    A value that was changed must be put afterwards, under whatever key, unless its own key has got another value or was
-    deleted. A value that was kept from an earlier call is watched for as long as somebody holds it.
+    A changed value must be put afterwards, under any key, unless its own key has another value by then or was deleted.
+    A value that the application kept from an earlier call is compared for as long as the application holds it.
     """
 
     def __init__(self, inner: TaskStore) -> None:
@@ -52,14 +70,14 @@ class CheckedStore(StoreLayer):
         """By the identity of the value."""
         self._depth = 0
         self.mistakes: list[AssertionError] = []
-        """What was found: the application, or a dead-letter stream, may swallow what is raised."""
+        """The mistakes found: the application, or a dead-letter stream, may catch those that are raised."""
 
     def enter(self) -> None:
-        """An operator that uses the store is called. Calls nest where one emits to another of its stage."""
+        """Note that an operator that uses the store is called. Calls nest if an operator emits to another one."""
         self._depth += 1
 
     def leave(self, *, failed: bool = False) -> None:
-        """The operator has returned. Raises UnwrittenChangeError after the outermost one, unless it failed."""
+        """Note that the operator has returned. The last one raises UnwrittenChangeError, unless its call failed."""
         self._depth -= 1
         if not self._depth and not failed:
             self.check()
@@ -112,7 +130,7 @@ class CheckedStore(StoreLayer):
             known.of_this_call = False
 
     def _check_fresh(self, key: Any, known: _Handed) -> None:
-        """A changed value may be put only if nothing else was put since it was got."""
+        """Raise StaleValueError for a changed value whose key had another `put` since the `get`."""
         if known.key != self.key_bytes(key) or not self._changed(known):
             return
         if known.undone:

@@ -1,4 +1,4 @@
-"""An object store that fails as networks do, reproducibly from a seed."""
+"""An object store that fails as networks do. A seed makes the failures reproducible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What happens to one call."""
+    """The outcome of one call."""
 
     NONE = "it works"
     BEFORE = "it fails and nothing happened"
@@ -25,13 +25,32 @@ class Fault(Enum):
 
 
 class FaultyStore(ForwardingStore):
-    """Passes calls to `inner`; a share `rate` of them meets a fault, and listings lag behind by up to `lag` keys.
+    """Passes calls to another store, and makes a share of them fail.
 
-    The faults of one thread's calls follow from the seed; with several threads they also follow from how these
-    interleave. `faults` counts those injected. Setting `rate` to 0 heals the store.
+    The seed determines the faults of one thread's calls; with several threads they also depend on how these interleave.
+    `faults` counts the faults. Setting `rate` to 0 heals the store.
+
+    Example:
+        >>> from penstock.metadata.open import open_store
+        >>> from penstock.testing.faulty_store import FaultyStore
+        >>> store = FaultyStore(open_store("memory://faulty"), seed=7, rate=1.0)
+        >>> store.get("missing")
+        Traceback (most recent call last):
+        ...
+        penstock.errors.RetryableError: injected: get missing failed
+        >>> store.rate, store.faults
+        (1.0, 1)
     """
 
     def __init__(self, inner: ObjectStore, seed: int, rate: float = 0.3, *, lag: int = 0) -> None:
+        """Wrap a store.
+
+        Args:
+            inner: the store that does the work.
+            seed: chooses the faults.
+            rate: the share of calls that meet a fault, 0 to 1.
+            lag: how many of the last keys a listing may leave out.
+        """
         super().__init__(inner)
         self.rate = rate
         self.faults = 0
@@ -49,7 +68,7 @@ class FaultyStore(ForwardingStore):
         return self._read(f"get {key}", lambda: self._inner.get(key))
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        """Fails before the first piece, or behind any other one."""
+        """The pieces of the object. Fails before the first piece, or after any other one."""
         for piece in self._read(f"pieces of {key}", lambda: self._inner.pieces(key)):
             yield piece
             self._read(f"the next piece of {key}", lambda: None)

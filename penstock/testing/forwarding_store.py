@@ -1,4 +1,4 @@
-"""The base of object stores that fail, wait or watch; see `ForwardingStore`."""
+"""The public name of `ForwardingStore`, the base of object stores that fail, wait or watch."""
 
 from penstock.metadata.forwarding_store import ForwardingStore
 

@@ -1,4 +1,4 @@
-"""Runs an application in one process, without Spark, on the same runtime code."""
+"""Runs an application in one process without Spark, with the runtime code of a real job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,14 @@ from penstock.testing.in_process import InProcessDriver
 
 @dataclass(frozen=True, slots=True)
 class OutputMessage:
-    """A message of an output stream, decoded."""
+    """A message of an output stream, with its decoded key and value. `timestamp` is in epoch milliseconds.
+
+    Example:
+        >>> app = ps.StreamApplication("copy")
+        >>> _ = app.input("local.in").send_to(app.output("local.out"))
+        >>> TestRunner(app).input("local.in", [("N1", 5)], timestamp=1000).run().output("local.out")
+        [OutputMessage(key='N1', value=5, partition=0, offset=0, timestamp=1000)]
+    """
 
     key: Any
     value: Any
@@ -53,20 +60,31 @@ class OutputMessage:
 
 
 class TestRunner:
-    """A job of one process with in-memory streams, for tests of applications.
+    """A whole job in the test's process, with streams in memory, for tests of applications.
 
-    ```python
-    runner = TestRunner(app).input("local.flights", [{"tailnum": "N1", "distance": 10}])
-    runner.run()
-    assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
-    runner.commit().crash().restore()
-    assert runner.store("aircraft") == {"N1": {"flights": 1, "miles": 10}}
-    ```
-    It runs the code of a real job, without Spark: the run loop, containers, checkpoints and backends.
+    It runs the code of a real job without Spark: run loop, containers, checkpoints and state backends. It also finds
+    mistakes that a run would not show: values of a store that were changed without a `put` (UnwrittenChangeError), or
+    put although their key had another `put` meanwhile (StaleValueError), and values of messages that an operator
+    changed in place (ChangedMessageError).
 
-    It looks for mistakes that a run would not show: UnwrittenChangeError is a value of a store that was changed without
-    a `put`; StaleValueError one that was kept from before another `put` of its key, changed, and put;
-    ChangedMessageError the value of a message that an operator changed in place.
+    Example:
+        >>> class Count(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.flights = context.store("flights")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.flights[envelope.key] = self.flights.get(envelope.key, 0) + 1
+        >>> app = ps.TaskApplication("count", Count)
+        >>> app.store("flights")
+        >>> app.input("local.trips")
+        >>> runner = TestRunner(app).input("local.trips", [("N1", None), ("N1", None)]).run().commit()
+        >>> runner.input("local.trips", [("N1", None)]).run().store("flights")
+        {'N1': 3}
+        >>> runner.crash().restore().store("flights")
+        {'N1': 2}
+        >>> runner.run().store("flights")
+        {'N1': 3}
+        >>> runner.close()
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of its name
@@ -80,14 +98,17 @@ class TestRunner:
         broadcast_inputs: str | Sequence[str] = (),
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """`partitions` is the partition count of every stream, and so the number of tasks.
+        """Make the job and its streams, which are empty.
 
-        `dead_letter` and `broadcast_inputs` are what `task.dead.letter.stream` and `task.broadcast.inputs` are in a
-        configuration: `broadcast_inputs="local.rates#[0-1]"`. `config` is what tasks find in `context.config`; the
-        runner itself heeds none of its keys but `job.name`.
+        Args:
+            app: the application.
+            partitions: how many partitions each stream has, and how many tasks the job has.
+            dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
+            broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
+            config: the keys that tasks find in `context.config`. The runner itself uses `job.name` only.
 
         Raises:
-            ConfigError: the application, the configuration, or what is broadcast, is wrong.
+            ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
         """
         self._mistakes: list[AssertionError] = []
         self._graph = graph = checked_graph(app.graph(), self._mistakes)
@@ -109,14 +130,23 @@ class TestRunner:
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self.dead_letters = 0
-        """Messages that went to the dead-letter stream."""
+        """How many messages went to the dead-letter stream."""
 
     def input(
         self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0
     ) -> TestRunner:
-        """Append messages to an input. An item is a value or a (key, value) pair.
+        """Append messages to an input. Returns the runner.
 
-        Without `partition`, keyed messages go where their key belongs, others round robin.
+        Args:
+            stream: the input, `system.stream`.
+            values: for each message its value, or a tuple (key, value).
+            partition: where the messages go. By default a message goes to the partition of its key; messages without
+                a key go to the partitions in turn.
+            timestamp: of each message, in epoch milliseconds.
+
+        Raises:
+            ConfigError: the application does not read the stream.
+            SerdeError: a key or a value does not fit the input's serdes.
         """
         name = SystemStream.parse(stream)
         spec = next((op for op in self._graph.inputs if op.stream == name), None)
@@ -135,13 +165,17 @@ class TestRunner:
         return self
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
-        """Process what is there, in batches of at most `batch_messages`, but at least one of each partition.
+        """Process all messages that the inputs hold. Returns the runner.
+
+        Args:
+            batch_messages: how many messages a batch has at most; each has at least one of every partition that has
+                messages. None for one batch. `batch_messages=1` finds state that a task keeps in its fields.
 
         Raises:
-            UserCodeError: the application raised or a message did not decode; the batch was not applied.
-            UnwrittenChangeError, StaleValueError, ChangedMessageError: the application would go wrong in a way that
-                only a restart or another operator shows (see the class). If the application does not catch them,
-                they come as the reason of a UserCodeError.
+            UserCodeError: the application raised, or a message did not decode. The batch was not applied.
+            UnwrittenChangeError, StaleValueError, ChangedMessageError: the application makes a mistake that only a
+                restart or another operator would show (see the class). It is the reason of a UserCodeError unless the
+                application catches it.
         """
         with marked_interrupts():
             self._run(batch_messages)
@@ -163,18 +197,18 @@ class TestRunner:
         driver.loop.await_commit()
 
     def commit(self) -> TestRunner:
-        """Make a checkpoint of everything that was processed, and wait until it is complete.
+        """Make a checkpoint of everything that was processed, and wait until it is complete. Returns the runner.
 
-        `crash` and `restore` go back to it. A commit that the application asks for (`coordinator.commit()`) is one
-        too, and is complete when `run` returns.
+        `crash` and `restore` go back to it. A commit that the application asks for (`coordinator.commit()`) makes a
+        checkpoint too, which is complete when `run` returns.
         """
         self._running().loop.commit()
         return self
 
     def crash(self) -> TestRunner:
-        """End the job as a kill does: nothing that was not committed remains but what is in the streams.
+        """End the job as a kill does. Only the last checkpoint and the streams remain. Returns the runner.
 
-        The user's tasks are closed, which a kill would not do. Next comes `restore`; input can be added before.
+        Unlike a kill, it closes the application's tasks. Call `restore` next; input can be added before.
         """
         driver, self._driver = self._running(), None
         driver.close()
@@ -182,10 +216,13 @@ class TestRunner:
         return self
 
     def restore(self) -> TestRunner:
-        """Start the job again after a `crash`: stores and positions are those of the last checkpoint.
+        """Start the job again after a `crash`, at the stores and positions of the last checkpoint. Returns the runner.
 
-        The next `run` reads again what came after it. Its outputs are written a second time, as at any restart of a job
-        (at least once). Raises ConfigError if the job has not crashed.
+        The next `run` reads the messages behind the checkpoint again, and writes their outputs a second time, as at
+        any restart of a job (at least once).
+
+        Raises:
+            ConfigError: the job has not crashed.
         """
         if self._driver is not None:
             raise ConfigError("restore() follows crash(): this job is running")
@@ -194,7 +231,11 @@ class TestRunner:
         return self
 
     def output(self, stream: str) -> list[OutputMessage]:
-        """Everything an output holds, by partition and offset."""
+        """All messages of an output, in the order of partitions and offsets.
+
+        Args:
+            stream: the output, `system.stream`, or the dead-letter stream, whose messages are bytes.
+        """
         name = SystemStream.parse(stream)
         spec = next((o for o in self._graph.outputs if o.stream == name), None)
         system = self._systems[name.system]
@@ -209,8 +250,16 @@ class TestRunner:
         return messages
 
     def store(self, name: str, *, task: int | None = None) -> dict[Any, Any]:
-        """Everything in a store, of all tasks together, or of one. Where tasks hold the same key, as they do of what
-        is broadcast, the value is that of the last of them."""
+        """The content of a store as a dict.
+
+        Args:
+            name: the store.
+            task: the number of one task; None for all tasks together. Of a key that several tasks hold, as with
+                broadcast inputs, the dict has the value of the last task.
+
+        Raises:
+            ConfigError: the application has no such store.
+        """
         spec = next((s for s in self._graph.stores if s.name == name), None)
         if spec is None:
             raise ConfigError(f"`{name}` is not a store of application `{self._graph.name}`")
@@ -223,7 +272,7 @@ class TestRunner:
         }
 
     def close(self) -> None:
-        """Close the user's tasks, and forget the streams' and the checkpoints' content."""
+        """Close the application's tasks, and delete the streams and checkpoints."""
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
@@ -244,7 +293,7 @@ class TestRunner:
         return driver
 
     def _running(self) -> InProcessDriver:
-        """The driver, with an epoch open."""
+        """The driver, with an open epoch."""
         if self._driver is None:
             raise ConfigError("the job has crashed or is closed: call restore() after crash()")
         if not self._started:
@@ -253,7 +302,7 @@ class TestRunner:
         return self._driver
 
     def _check(self, step: str) -> None:
-        """Before a batch is applied: what the application did wrong."""
+        """Raise the application's first mistake before a batch is applied."""
         if step == "end" and self._mistakes:
             raise self._mistakes.pop(0)
 
@@ -285,10 +334,10 @@ class _Feed:
         return Planned(BatchRanges.group(portions, self._inputs), {ssp: end.upcoming for ssp, end in ends.items()})
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """The size of batches is the test's."""
+        """Do nothing: the test chooses the size of batches."""
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Nobody asks."""
+        """Unknown, because nothing shows it."""
         return None
 
 
@@ -300,7 +349,7 @@ def _driver_config(
     dead_letter: SystemStream | None,
     broadcast_inputs: str | Sequence[str],
 ) -> JobConfig:
-    """A job in memory: no commit but those that are asked for, and no failure is tried again."""
+    """The configuration of a job in memory. It commits only when asked to, and retries nothing."""
     keys: dict[str, object] = {
         "job.name": name,
         "job.root": root,

@@ -1,4 +1,4 @@
-"""An object store whose writes take their time."""
+"""An object store whose writes are slow."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from penstock.testing.forwarding_store import ForwardingStore
 
 
 class SlowStore(ForwardingStore):
-    """Passes calls to `inner`; each put takes `seconds` more. Setting them to 0 makes it fast."""
+    """Passes calls to another store, and delays each put. Setting `seconds` to 0 ends the delay.
+
+    Example:
+        >>> from penstock.metadata.open import open_store
+        >>> from penstock.testing.slow_store import SlowStore
+        >>> SlowStore(open_store("memory://slow"), seconds=0.001).put_if_absent("key", b"data")
+        True
+    """
 
     def __init__(self, inner: ObjectStore, seconds: float) -> None:
+        """Wrap a store.
+
+        Args:
+            inner: the store that does the work.
+            seconds: how long each put waits before it is passed on.
+        """
         super().__init__(inner)
         self.seconds = seconds
 
