@@ -70,10 +70,9 @@ class EpochResources:
 
     def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
         """What a backend is given for stores of a task."""
-        metrics, group = self.metrics.of_task(task), f"backend.{backend}"
-        written, read = metrics.new_counter(group, "bytes-uploaded"), metrics.new_counter(group, "bytes-downloaded")
+        metrics = self.metrics.of_task(task)
         return BackendContext(
-            MeteredObjectStore(self._roots.of(backend), written, read),
+            MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}"),
             self._paths,
             task,
             stores,

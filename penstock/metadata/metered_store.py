@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from penstock.metadata.forwarding_store import ForwardingStore
 from penstock.metadata.object_store import ObjectStore
-from penstock.metrics.values import Counter
+from penstock.metrics.registry import MetricsRegistry
 
 
 class MeteredObjectStore(ForwardingStore):
     """Another object store, with the bytes of whole objects that were written and read counted."""
 
-    def __init__(self, inner: ObjectStore, written: Counter, read: Counter) -> None:
-        """An object that was there already counts as written: its bytes were sent."""
+    def __init__(self, inner: ObjectStore, metrics: MetricsRegistry, group: str) -> None:
+        """They are `bytes-uploaded` and `bytes-downloaded` of the group. An object that was there already counts as
+        written: its bytes were sent."""
         super().__init__(inner)
-        self._written = written
-        self._read = read
+        self._written = metrics.new_counter(group, "bytes-uploaded")
+        self._read = metrics.new_counter(group, "bytes-downloaded")
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         put = self._inner.put_if_absent(key, data)

@@ -319,6 +319,31 @@ class StateBackendContract(RetentionContract):
         markers = task.commit_changes({"first": {b"4": None}}, retry=True, complete=True)
         assert harness.restore(markers["first"]) == task.content()
 
+    # -- metrics --
+
+    def test_uploads_and_bases_and_restores_are_counted(self, harness: BackendHarness) -> None:
+        """In bytes, at least those of the keys and values."""
+        rng = random.Random(11)  # noqa: S311 - reproducible, not secret
+        content = {rng.randbytes(20): rng.randbytes(400) for _ in range(200)}
+        size_bytes = sum(len(key) + len(value) for key, value in content.items())
+
+        def counted(name: str) -> float:
+            return harness.metrics.snapshot().total(name, f"backend.{harness.factory.name}")
+
+        with closing(harness.backup(1)) as task:
+            markers = task.commit_changes({"first": content})
+        assert counted("bytes-uploaded") >= size_bytes
+        before = counted("bytes-downloaded")
+        assert harness.restore(markers["first"]) == content
+        assert counted("bytes-downloaded") >= before + size_bytes
+        before = counted("bytes-uploaded")
+        task = harness.backup(2, {}, content={"first": content})
+        task.commit_changes({}, complete=True)
+        assert counted("bytes-uploaded") >= before + size_bytes, "its base"
+        before = counted("bytes-uploaded")
+        task.commit_changes({"second": {b"k": b"v"}})
+        assert before < counted("bytes-uploaded") < before + size_bytes, "what changed, and not the whole"
+
     def _restores_or_says(self, harness: BackendHarness, marker: str, content: Content) -> str | None:
         try:
             assert harness.restore(marker) == content

@@ -13,8 +13,10 @@ from typing import Literal, TypeAlias
 from penstock.checkpoint.id import CheckpointId
 from penstock.config import load_config
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metrics.registry import MetricsRegistry
 from penstock.state.backends.base import (
     AdminContext,
     BackendContext,
@@ -65,6 +67,8 @@ class BackendHarness:
         self.paths = JobPaths("contract", "1")
         self.copies: set[Path] = set()
         """The copies somebody still uses."""
+        self.metrics = MetricsRegistry("Partition 0")
+        """What all contexts have counted."""
         self._directory = directory
         self._engine = engine
         self._folders = 0
@@ -74,7 +78,8 @@ class BackendHarness:
 
     def context(self, epoch: int, task: int = 0) -> BackendContext:
         """What a backend is given."""
-        return BackendContext(self.objects, self.paths, task, STORES, epoch, self.config, self.systems)
+        metered = MeteredObjectStore(self.objects, self.metrics, f"backend.{self.factory.name}")
+        return BackendContext(metered, self.paths, task, STORES, epoch, self.config, self.systems, metrics=self.metrics)
 
     def admin_context(self) -> AdminContext:
         """What a backend's admin is given."""

@@ -58,7 +58,9 @@ class BackendContext:
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set once the task is leaving the epoch: an upload should look at it now and then, and stop."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
-    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`."""
+    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: what passes
+    through `objects` counts in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts that
+    there itself."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task is leaving the epoch."""

@@ -19,12 +19,13 @@ from penstock.state.backends.base import (
 )
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_stream.partition import (
+    GROUP,
     Changelog,
     ChangelogMarker,
     changelog_system,
     changelog_writer,
 )
-from penstock.state.records import Changes, changes_bytes
+from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         self._bases = Bases[ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
         self._timestamp_ms = 0
-        self._uploaded = context.metrics.new_counter("backend.changelog-stream", "bytes-uploaded")
+        self._uploaded = context.metrics.new_counter(GROUP, "bytes-uploaded")
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         self._timestamp_ms = 0 if checkpoint_id is None else checkpoint_id.millis
@@ -67,7 +68,6 @@ class ChangelogStreamBackup(TaskBackupManager):
         for store, marker in list(self._markers.items()):
             changes = self._taken.get(store, {})
             written = self._logs[store].append(checkpoint_id.millis, changes.items(), self._context.check_leaving)
-            self._uploaded.inc(changes_bytes(changes))
             if written is not None:
                 self._markers[store] = replace(marker, offset=written.end - 1)
             self._taken.pop(store, None)  # so that a second call appends no store again that is done
@@ -82,7 +82,8 @@ class ChangelogStreamBackup(TaskBackupManager):
         stream = self._context.config.store(store).changelog
         ssp = SystemStreamPartition(stream.system, stream.stream, self._context.task)
         system = changelog_system(self._context.systems, stream)
-        return Changelog(system, ssp, changelog_writer(self._context.paths, self._context.epoch))
+        writer = changelog_writer(self._context.paths, self._context.epoch)
+        return Changelog(system, ssp, writer, self._uploaded)
 
     def _continue(
         self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None

@@ -23,10 +23,12 @@ from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.metadata.paths import JobPaths
-from penstock.state.records import Changes
+from penstock.metrics.values import Counter
 from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, SystemReader, WriterIdentity
 
 NAME = BACKEND
+GROUP = f"backend.{NAME}"
+"""The group of its metrics."""
 _APPEND_RECORDS = 50_000
 _APPEND_BYTES = 8 << 20
 """The most keys and values of one append: what is held in memory once more, and written in one transaction."""
@@ -97,8 +99,12 @@ def changelog_writer(paths: JobPaths, epoch: int) -> WriterIdentity:
 class Changelog:
     """One partition, as one epoch writes it. Used by one thread."""
 
-    def __init__(self, system: System, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+    def __init__(
+        self, system: System, ssp: SystemStreamPartition, writer: WriterIdentity, uploaded: Counter | None = None
+    ) -> None:
+        """`uploaded` counts the bytes of the keys and values that are appended."""
         self.ssp = ssp
+        self._uploaded = uploaded or Counter()
         self._reader = system.reader()
         self._writer = system.writer(writer)
 
@@ -118,10 +124,11 @@ class Changelog:
         calling it again appends everything behind that part.
         """
         start, end = None, 0
-        for part in _parts(timestamp_ms, changes):
+        for part, size_bytes in _parts(timestamp_ms, changes):
             if proceed is not None:
                 proceed()
             first = self._writer.append(self.ssp, part)
+            self._uploaded.inc(size_bytes)
             start, end = (first if start is None else start), first + len(part)
         return None if start is None else OffsetRange(self.ssp, start, end)
 
@@ -186,19 +193,15 @@ def _key(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
     return message[2]
 
 
-def _parts(timestamp_ms: int, changes: Iterable[tuple[bytes, bytes | None]]) -> Iterator[list[RawRecord]]:
+def _parts(timestamp_ms: int, changes: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[list[RawRecord], int]]:
+    """The records of each append, and the bytes of their keys and values."""
     part: list[RawRecord] = []
     size = 0
     for key, value in changes:
         part.append((timestamp_ms, key, value))
         size += len(key) + (0 if value is None else len(value))
         if size >= _APPEND_BYTES or len(part) >= _APPEND_RECORDS:
-            yield part
+            yield part, size
             part, size = [], 0
     if part:
-        yield part
-
-
-def size_of(changes: Changes) -> int:
-    """The bytes of all keys and values."""
-    return sum(len(key) + (0 if value is None else len(value)) for key, value in changes.items())
+        yield part, size

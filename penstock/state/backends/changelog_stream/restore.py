@@ -10,11 +10,12 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.backends.changelog_stream.partition import (
+    GROUP,
     ChangelogMarker,
     changelog_system,
     read_changes,
-    size_of,
 )
+from penstock.state.records import changes_bytes
 
 
 class ChangelogStreamRestore(TaskRestoreManager):
@@ -22,6 +23,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
 
     def __init__(self, context: BackendContext) -> None:
         self._context = context
+        self._downloaded = context.metrics.new_counter(GROUP, "bytes-downloaded")
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
         wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
@@ -31,7 +33,9 @@ class ChangelogStreamRestore(TaskRestoreManager):
                 if progress.cancelled.is_set():
                     raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
                 engine.apply(changes)
-                progress.report(size_of(changes))
+                size_bytes = changes_bytes(changes)
+                self._downloaded.inc(size_bytes)
+                progress.report(size_bytes)
         except NotFoundError as error:
             raise NotFoundError(
                 f"store `{store}` of task {self._context.task} cannot be rebuilt from its changelog: {error}"
