@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.driver.replay import ReadAgain
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.packet import split_origin
@@ -32,6 +33,7 @@ class JobMetrics:
         self.commit_ns = new.new_timer(JOB, "commit-ns")
         self.snapshot_ns = new.new_timer(JOB, "snapshot-ns")
         self.restore_ns = new.new_timer(JOB, "restore-ns")
+        self._replay_ns = new.new_timer(JOB, "replay-ns")
         self._parts = {
             part: new.new_timer(JOB, name)
             for part, name in (
@@ -74,10 +76,22 @@ class JobMetrics:
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
 
+    def replayed(self, again: ReadAgain) -> None:
+        """What a batch read again."""
+        with self._lock:
+            for at, messages in again.messages.items():
+                stream = f"stream.{at.ssp.system_stream}"
+                self._task(at.task).new_counter(stream, "messages-replayed").inc(messages)
+        if again.took_ns is not None:
+            self._replay_ns.update(again.took_ns)
+
+    def _task(self, task: int) -> MetricsRegistry:
+        if task not in self._tasks:
+            self._tasks[task] = MetricsRegistry(f"Partition {task}")
+        return self._tasks[task]
+
     def _count(self, report: Report, topology: Topology) -> None:
-        task = self._tasks.get(report.task)
-        if task is None:
-            task = self._tasks[report.task] = MetricsRegistry(f"Partition {report.task}")
+        task = self._task(report.task)
         if report.stage == topology.sink:
             for output, count in report.written.items():
                 task.new_counter(f"stream.{output}", "messages-sent").inc(count)
@@ -90,3 +104,4 @@ class JobMetrics:
             stream = topology.graph.inputs[split_origin(origin)[0]].stream
             task.new_counter(f"stream.{stream}", "messages-read").inc(read.messages)
             task.new_counter(f"stream.{stream}", "bytes-read").inc(read.bytes)
+            task.new_counter(f"stream.{stream}", "messages-replayed")  # there from the first batch on

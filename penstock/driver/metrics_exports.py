@@ -15,9 +15,11 @@ import orjson
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.driver.prepare import PreparedJob
+from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.metadata.shown_metrics import ShownMetrics
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, Value
+from penstock.plan.positions import Positions, TaskSsp
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
@@ -30,18 +32,18 @@ class MetricsExports:
     """Everything that exports the metrics of a run, from its start to its end. A failure to export is logged, and
     never ends the run."""
 
-    def __init__(
-        self, job: PreparedJob, run_id: str, snapshot: Callable[[], Snapshot], owns_job: Callable[[], bool]
-    ) -> None:
-        """Begin. Only while `owns_job` holds is anything written to the job's folder: a driver that lost its job to
-        another one leaves that one's metrics alone.
+    def __init__(self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]) -> None:
+        """Begin. The board's replay continues from how far the last run came.
+
+        Only while `owns_job` holds is anything written to the job's folder: a driver that lost its job to another one
+        leaves that one's metrics alone.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
             NotFoundError: the reporter's stream does not exist.
         """
         self.prometheus_port: int | None = None
-        settings = job.config.metrics
+        settings, snapshot = job.config.metrics, board.metrics.snapshot
         with ExitStack() as undo:
             if settings.prometheus_port is not None:
                 from penstock.metrics.prometheus import PrometheusEndpoint  # only a job that has one pays for it
@@ -52,10 +54,12 @@ class MetricsExports:
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)
             shown = ShownMetrics(job.objects, job.paths)
+            board.replay.continues(_reached(shown))
 
             def show() -> None:
                 if owns_job():
-                    shown.put(run_id, snapshot())
+                    reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
+                    shown.put(run_id, snapshot(), reached)
 
             undo.callback(Every(_SHOW_SECONDS, show, "in the job's folder").close)
             if settings.reporter_stream is not None:
@@ -69,6 +73,16 @@ class MetricsExports:
     def close(self) -> None:
         """Export once more, and end."""
         self._undo.close()
+
+
+def _reached(shown: ShownMetrics) -> Positions:
+    """How far the last run came, as far as it said so."""
+    try:
+        run = shown.get()
+    except PenstockError as error:
+        logger.warning("how far the last run came is not known, so no replay is counted: %s", error)
+        return {}
+    return {} if run is None else {TaskSsp(task, ssp): offset for (task, ssp), offset in run.reached.items()}
 
 
 class Every:

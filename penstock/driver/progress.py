@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.metrics import JobMetrics
+from penstock.driver.replay import Replay
 from penstock.plan.positions import Positions
 from penstock.wording import counted
 
@@ -99,6 +100,7 @@ class ProgressBoard:
     processed: Callable[[int], int] = lambda _: 0
     """How many messages of a batch containers have processed in stages with state, as of their last beats."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
+    replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def update(self, **values: Any) -> None:

@@ -50,5 +50,9 @@ class ProgressReporter:
             commit_ms=self._commits.last_ms,
         )
         self._board.metrics.took(watch.parts, total_ms)
+        again = self._board.replay.ended(
+            good.outcome.inputs, planned.latest, before.positions, after.positions, good.began
+        )
+        self._board.metrics.replayed(again)
         self._board.metrics.lag({source.description: source.lag for source in progress.sources})
         self._board.update(last=progress, remaining=self._feed.remaining(after))

@@ -144,7 +144,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
     requests = StopRequests(job.objects, job.paths)
     try:
-        exports = MetricsExports(job, job.claim.run_id, board.metrics.snapshot, keeper.lease.may_start_batch)
+        exports = MetricsExports(job, job.claim.run_id, board, keeper.lease.may_start_batch)
     except BaseException:
         undo.close()
         raise

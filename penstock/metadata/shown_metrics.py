@@ -1,42 +1,103 @@
-"""The metrics of a job's last run, in its folder, for commands to show."""
+"""How far a job's last run came, and its metrics: one object in the job's folder, for commands and the next start."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import orjson
+from msgspec import Struct
 
-from penstock.errors import CorruptError, NotFoundError
+from penstock.api.ssp import SystemStreamPartition
+from penstock.documents import Count, decode_format, decoding
+from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.metrics.snapshot import Snapshot
+from penstock.metrics.snapshot import Row, Snapshot
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """A run at one moment."""
+
+    run_id: str
+    time_ms: int
+    """When that was, in epoch milliseconds."""
+    metrics: Snapshot
+    reached: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
+    """The next offset of every task in every partition that it reads, the furthest that it came. Batches up to there
+    have ended; the last checkpoint may be older."""
+
+    def encode(self) -> bytes:
+        """The written form."""
+        reached = [[n, s.system, s.stream, s.partition, offset] for (n, s), offset in sorted(self.reached.items())]
+        return orjson.dumps(
+            {
+                "format": FORMAT,
+                "run_id": self.run_id,
+                "time_ms": self.time_ms,
+                "metrics": self.metrics.rows(),
+                "reached": reached,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> ShownRun:
+        """Read it.
+
+        Raises:
+            CorruptError: it is damaged; names the key.
+            IncompatibleError: a newer Penstock wrote it.
+        """
+        what = f"`{key}` does not hold metrics. Delete it: the next run writes it"
+        with decoding(what):
+            written = decode_format(_Written, data, what, f"`{key}`", FORMAT)
+            reached = {
+                (task, SystemStreamPartition(system, stream, partition)): offset
+                for task, system, stream, partition, offset in written.reached
+            }
+            return cls(written.run_id, written.time_ms, Snapshot.of_rows(written.metrics), reached)
+
+
+class _Written(Struct):
+    run_id: str
+    time_ms: Count
+    metrics: list[Row]
+    reached: list[tuple[Count, str, str, Count, Count]]
 
 
 class ShownMetrics:
-    """One object, which the driver replaces from time to time."""
+    """The object, which the driver replaces from time to time."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
         self._objects = objects
         self._key = paths.metadata("metrics", "last-run")
 
-    def put(self, run_id: str, snapshot: Snapshot) -> None:
+    def put(
+        self, run_id: str, metrics: Snapshot, reached: Mapping[tuple[int, SystemStreamPartition], int] | None = None
+    ) -> None:
         """Replace what is shown. If another driver does so at the same time, one of both is shown. Raises
         RetryableError."""
         try:
             _, tag = self._objects.get_with_tag(self._key)
         except NotFoundError:
             tag = None
-        shown = {"run_id": run_id, "time_ms": time.time_ns() // 1_000_000, "metrics": snapshot.rows()}
-        self._objects.put_if_match(self._key, orjson.dumps(shown), tag)
+        shown = ShownRun(run_id, time.time_ns() // 1_000_000, metrics, reached or {})
+        self._objects.put_if_match(self._key, shown.encode(), tag)
 
-    def get(self) -> Snapshot | None:
-        """The metrics as they were some seconds ago, or at the end of the last run; None if no run had any. Raises
-        CorruptError, RetryableError."""
+    def get(self) -> ShownRun | None:
+        """The run as it was some seconds ago, or at the end of the last one; None if no run has put anything yet.
+
+        Raises:
+            CorruptError: it cannot be read.
+            IncompatibleError: a newer Penstock wrote it.
+            RetryableError: the object store failed.
+        """
         try:
-            return Snapshot.of_rows(orjson.loads(self._objects.get(self._key))["metrics"])
+            data = self._objects.get(self._key)
         except NotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(
-                f"`{self._key}` does not hold metrics: {error}. Delete it: the next run writes it"
-            ) from error
+        return ShownRun.decode(data, self._key)

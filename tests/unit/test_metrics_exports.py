@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.driver.metrics_exports import SnapshotReporter
-from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.shown_metrics import ShownMetrics
@@ -81,13 +81,38 @@ def test_the_object_that_commands_read(tmp_path: Path, registry: MetricsRegistry
     shown = ShownMetrics(objects, paths)
     assert shown.get() is None
     shown.put("run", Snapshot())
-    shown.put("run", registry.snapshot())
-    assert dict(shown.get() or {}) == dict(registry.snapshot())
+    reached = {(1, SystemStreamPartition("local", "clicks", 0)): 7}
+    shown.put("run", registry.snapshot(), reached)
+    found = shown.get()
+    assert found is not None
+    assert dict(found.metrics) == dict(registry.snapshot())
+    assert (found.run_id, found.reached) == ("run", reached)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"{}",
+        b'{"format":1,"run_id":"r","time_ms":1,"metrics":[["a"]],"reached":[]}',
+        b'{"format":1,"run_id":"r","time_ms":1,"metrics":[["a","b","c","meter",[1]]],"reached":[]}',
+        b'{"format":1,"run_id":"r","time_ms":1,"metrics":[["a","b","c","timer",[1]]],"reached":[]}',
+        b'{"format":1,"run_id":"r","time_ms":1,"metrics":[],"reached":[[0,"local","clicks",0,"7"]]}',
+    ],
+)
+def test_an_object_that_holds_no_metrics_is_named(tmp_path: Path, damaged: bytes) -> None:
+    objects, paths = open_store(str(tmp_path)), JobPaths("totals", "1")
     key = paths.metadata("metrics", "last-run")
-    objects.delete(key)
-    objects.put_if_absent(key, b'{"metrics": [["a"]]}')
-    with pytest.raises(CorruptError, match="Delete it"):
-        shown.get()
+    objects.put_if_absent(key, damaged)
+    with pytest.raises(CorruptError, match=f"{key}.*Delete it"):
+        ShownMetrics(objects, paths).get()
+
+
+def test_an_object_of_a_newer_penstock_is_not_read(tmp_path: Path) -> None:
+    objects, paths = open_store(str(tmp_path)), JobPaths("totals", "1")
+    objects.put_if_absent(paths.metadata("metrics", "last-run"), b'{"format":2}')
+    with pytest.raises(IncompatibleError, match="reads up to 1"):
+        ShownMetrics(objects, paths).get()
 
 
 def test_one_name_is_one_metric(registry: MetricsRegistry) -> None:

@@ -14,6 +14,7 @@ def metrics_of(job: FoundJob) -> Snapshot:
     Raises:
         NotFoundError: no run has put any yet.
         CorruptError: they cannot be read.
+        IncompatibleError: a newer Penstock put them.
         RetryableError: the object store failed.
     """
     found = ShownMetrics(job.objects, job.paths).get()
@@ -22,4 +23,4 @@ def metrics_of(job: FoundJob) -> Snapshot:
             f"job {job.paths.root} has no metrics yet: a run puts them into the job's folder every ten seconds, "
             "and when it ends"
         )
-    return found
+    return found.metrics
