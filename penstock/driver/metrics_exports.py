@@ -8,17 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Any
 
-import orjson
-
+import penstock
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.model import JobConfig
+from penstock.config.model import JobSettings
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.metadata.shown_metrics import ShownMetrics
-from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, Value
+from penstock.metrics.samza import Origin, samza_messages
+from penstock.metrics.snapshot import Snapshot
 from penstock.plan.positions import Positions, TaskSsp
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
@@ -65,7 +64,7 @@ class MetricsExports:
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
-                reporter = SnapshotReporter(job.config, system, stream, snapshot)
+                reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
                 every = Every(settings.reporter_interval_s, reporter.report, f"in stream `{stream}`")
                 undo.callback(every.close)
             self._undo = undo.pop_all()
@@ -115,14 +114,13 @@ class SnapshotReporter:
     """Appends all metrics to a stream, as Samza's MetricsSnapshotReporter does: a message for each source."""
 
     def __init__(
-        self, config: JobConfig, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
+        self, job: JobSettings, run_id: str, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
     ) -> None:
         """Raises NotFoundError if there is no such stream."""
-        self._job = config.job
+        self._origin = Origin(job.name, job.id, run_id, penstock.__version__, socket.gethostname(), _now_ms())
         self._system = system
         self._stream = stream
         self._snapshot = snapshot
-        self._began_ms = _now_ms()
         with closing(system.admin()) as admin:
             self._partitions = admin.partition_count(stream.stream)
 
@@ -130,41 +128,11 @@ class SnapshotReporter:
         """Append the metrics of this moment. Raises PenstockError if the system does not take them."""
         now_ms = _now_ms()
         with closing(self._system.writer(None)) as writer:
-            for source, groups in _by_source(self._snapshot()).items():
+            for source, message in samza_messages(self._snapshot(), self._origin, now_ms):
                 key = source.encode()
-                ssp = SystemStreamPartition(
-                    self._stream.system, self._stream.stream, partition_of(key, self._partitions)
-                )
-                message = {"header": self._header(source, now_ms), "metrics": groups}
-                writer.append(ssp, [(now_ms, key, orjson.dumps(message))])
-
-    def _header(self, source: str, now_ms: int) -> dict[str, object]:
-        """Samza's header."""
-        return {
-            "job-name": self._job.name,
-            "job-id": self._job.id,
-            "container-name": source,
-            "source": source,
-            "host": socket.gethostname(),
-            "time": now_ms,
-            "reset-time": self._began_ms,
-        }
-
-
-def _by_source(snapshot: Snapshot) -> dict[str, dict[str, dict[str, Any]]]:
-    """Source -> group -> name -> number; of a timer the average in nanoseconds, as in Samza."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for key, value in snapshot.items():
-        found.setdefault(key.source, {}).setdefault(key.group, {})[key.name] = _number(value)
-    return found
-
-
-def _number(value: Value) -> float:
-    if isinstance(value, CounterValue):
-        return value.count
-    if isinstance(value, GaugeValue):
-        return value.value
-    return value.total_ns / max(1, value.count)
+                partition = partition_of(key, self._partitions)
+                ssp = SystemStreamPartition(self._stream.system, self._stream.stream, partition)
+                writer.append(ssp, [(now_ms, key, message)])
 
 
 def _now_ms() -> int:

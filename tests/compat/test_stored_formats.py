@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -15,6 +16,9 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.errors import PenstockError
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
+from penstock.metadata.shown_metrics import ShownRun
+from penstock.metrics.samza import Origin, samza_messages
+from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
@@ -50,6 +54,49 @@ INDEX = SnapshotIndex(ID, 1614147487244, "flights", "1", 3, "totals", 7, "6-1614
 SSP = SystemStreamPartition("local", "changes", 0)
 RETENTION = StreamRetention(max_bytes=1 << 40)
 WRITER = WriterIdentity("job", 3)
+TASK = "Partition 3"
+METRICS = Snapshot(
+    {
+        MetricId("job", "job", "commit-calls"): CounterValue(3),
+        MetricId("job", "job", "commit-ns"): TimerValue(3, 6_000_000, 4_000_000),
+        MetricId("job", "job", "batches"): CounterValue(40),
+        MetricId(TASK, "stage.0", "messages-actually-processed"): CounterValue(200),
+        MetricId(TASK, "stage.1", "messages-actually-processed"): CounterValue(70),
+        MetricId(TASK, "stage.1", "process-ns"): TimerValue(2, 5_000, 4_000),
+        MetricId(TASK, "stream.local.clicks", "messages-read"): CounterValue(200),
+        MetricId(TASK, "stream.local.totals", "messages-sent"): CounterValue(60),
+        MetricId(TASK, "stream.local.late", "messages-sent"): CounterValue(9),
+        MetricId(TASK, "store.totals", "gets"): CounterValue(70),
+        MetricId(TASK, "store.totals", "cache-hits"): CounterValue(50),
+        MetricId(TASK, "store.totals", "puts"): CounterValue(65),
+        MetricId(TASK, "store.totals", "bytes-written"): CounterValue(1_300),
+        MetricId(TASK, "store.totals", "keys"): GaugeValue(20),
+        MetricId(TASK, "store.totals", "rocksdb.block-cache-usage"): GaugeValue(4096),
+        MetricId(TASK, "backend.blob", "snapshot-ns"): TimerValue(1, 1_000, 1_000),
+        MetricId(TASK, "backend.blob", "upload-ns"): TimerValue(1, 9_000, 9_000),
+        MetricId(TASK, "backend.changelog-files", "upload-ns"): TimerValue(1, 1_000, 1_000),
+        MetricId(TASK, "backend.blob", "cleanup-ns"): TimerValue(0, 0, 0),
+        MetricId(TASK, "user.orders", "late"): CounterValue(4),
+        MetricId("container 0-1", "container", "physical-memory-bytes"): GaugeValue(3 << 20),
+        MetricId("container 0-1", "container", "pending-bytes"): GaugeValue(12.5),
+    }
+)
+RUN = ShownRun("7a1c9e520b5d", 1614147487244, METRICS, {(3, SystemStreamPartition("local", "clicks", 3)): 200})
+ORIGIN = Origin("flights", "1", "7a1c9e520b5d", "0.1.0", "flights-1.example", 1614147480000)
+HEADER = {
+    "job-name": "flights",
+    "job-id": "1",
+    "container-name": "job",
+    "exec-env-container-id": "",
+    "samza-epoch-id": "7a1c9e520b5d",
+    "source": "TaskName-Partition 3",
+    "version": "unknown",
+    "samza-version": "penstock-0.1.0",
+    "host": "flights-1.example",
+    "time": 1614147487244,
+    "reset-time": 1614147480000,
+}
+"""The fields of Samza's MetricsHeader."""
 
 
 def golden(name: str) -> bytes:
@@ -86,6 +133,43 @@ def test_a_local_copy(tmp_path: Path) -> None:
     (tmp_path / f"copy-{ID}.json").write_bytes(golden("local-copy-format1.json"))
     assert LocalCopies(tmp_path).take(ID, tmp_path / "taken")
     assert (tmp_path / "taken" / "sub" / "000008.sst").read_bytes() == b"table"
+
+
+def test_how_far_a_run_came_and_its_metrics() -> None:
+    written = golden("metrics-last-run-format1.json")
+    read = ShownRun.decode(written, "k")
+    assert (read.run_id, read.time_ms, dict(read.metrics), read.reached) == (
+        RUN.run_id,
+        RUN.time_ms,
+        dict(METRICS),
+        RUN.reached,
+    )
+    assert RUN.encode() == written
+
+
+def test_the_messages_of_samzas_snapshot_reporter() -> None:
+    messages = dict(samza_messages(METRICS, ORIGIN, 1614147487244))
+    assert messages.keys() == {"job", "TaskName-Partition 3", "samza-container-0-1"}
+    assert b"\n".join(messages.values()) == golden("metrics-samza-snapshots.jsonl").rstrip()
+    task = json.loads(messages["TaskName-Partition 3"])
+    assert task["header"] == HEADER
+    groups = task["metrics"]
+    assert groups["org.apache.samza.container.TaskInstanceMetrics"] == {
+        "messages-actually-processed": 270,
+        "send-calls": 69,
+        "snapshot-ns": 1_000,
+        "async-upload-ns": 5_000,
+        "async-cleanup-ns": 0,
+    }
+    assert groups["org.apache.samza.storage.kv.KeyValueStoreMetrics"] == {
+        "totals-puts": 65,
+        "totals-bytes-written": 1_300,
+        "totals-rocksdb.block-cache-usage": 4096,
+    }
+    assert groups["orders"] == groups["user.orders"] == {"late": 4}
+    container = json.loads(messages["samza-container-0-1"])
+    assert container["header"]["container-name"] == container["header"]["source"] == "samza-container-0-1"
+    assert container["metrics"]["org.apache.samza.container.SamzaContainerMetrics"] == {"physical-memory-mb": 3}
 
 
 @pytest.fixture

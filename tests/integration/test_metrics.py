@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,9 @@ from penstock.metrics.snapshot import MetricId
 from tests.support import job_app
 from tests.support.cli import call_json
 from tests.support.jobs import DEADLINE_S, Home, wait_until
+from tests.support.metrics_page import PAGE, differences, exported
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +28,6 @@ def spark() -> Iterator[SparkSession]:
     session = create_session("metrics", {"spark.master": "local[2]"})
     yield session
     session.stop()
-
-
-def documented() -> set[tuple[str, str]]:
-    """(kind of group, name) of each row of the reference."""
-    found = set()
-    for section in PAGE.read_text("utf-8").partition("## Reference")[2].split("\n### ")[1:]:
-        kind = re.match(r"`([a-z]+)", section)
-        assert kind is not None
-        found |= {(kind[1], name) for name in re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)}
-    return found
 
 
 def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) -> None:
@@ -56,8 +45,7 @@ def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) 
         scraped = answer.read().decode()
     job.stop()
     found = job.metrics()
-    exported = {(key.group.partition(".")[0], key.name) for key in found}
-    assert exported == documented()
+    assert differences(PAGE.read_text("utf-8"), exported(found)) == []
     assert found.total("bytes-restored", "backend.changelog-files") > 0
     assert found.total("keys", "store.totals") >= len(home.stored("totals")), "RocksDB's estimate"
     assert found.total("commit-ns") == found.total("commit-calls") >= 2

@@ -63,15 +63,17 @@ def test_prometheus_scrapes_what_there_is(registry: MetricsRegistry) -> None:
 
 
 def test_a_stream_of_snapshots_in_samzas_format(registry: MetricsRegistry) -> None:
-    config = load_config(overrides={"job.name": "totals"}, environ={})
+    job = load_config(overrides={"job.name": "totals"}, environ={}).job
     system = MemorySystem("m")
     with pytest.raises(NotFoundError):
-        SnapshotReporter(config, system, SystemStream("m", "metrics"), registry.snapshot)
+        SnapshotReporter(job, "run", system, SystemStream("m", "metrics"), registry.snapshot)
     system.admin().create_stream("metrics", 1)
-    SnapshotReporter(config, system, SystemStream("m", "metrics"), registry.snapshot).report()
+    SnapshotReporter(job, "run", system, SystemStream("m", "metrics"), registry.snapshot).report()
     (chunk,) = system.reader().read(OffsetRange(SystemStreamPartition("m", "metrics", 0), 0, 1), 10)
     message = json.loads(chunk[0][3] or b"")
-    assert message["header"].items() >= {"job-name": "totals", "job-id": "1", "source": "Partition 0"}.items()
+    said = {"job-name": "totals", "job-id": "1", "source": "TaskName-Partition 0", "samza-epoch-id": "run"}
+    assert message["header"].items() >= said.items()
+    assert chunk[0][2] == b"TaskName-Partition 0", "a compacted stream keeps the last one of each source"
     assert message["metrics"]["store.totals"] == {"cache-hits": 3, "keys": 7}
     assert message["metrics"]["backend.blob"] == {"upload-ns": 1e9}, "a timer's average, as in Samza"
 

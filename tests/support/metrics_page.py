@@ -1,0 +1,43 @@
+"""docs/metrics.md against what a job exports."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerValue
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+Documented: TypeAlias = tuple[str, str, str]
+"""Kind of group, name, kind of metric."""
+_KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
+
+
+def documented(page: str) -> list[Documented]:
+    """Each row of the reference."""
+    found = []
+    for section in page.partition("\n## Reference\n")[2].split("\n### ")[1:]:
+        group = re.match(r"`([a-z]+)", section)
+        assert group is not None, section
+        for row in re.findall(r"^\| `.*$", section, re.MULTILINE):
+            fields = re.match(r"\| `([^`]+)` \| (counter|gauge|timer) \|", row)
+            assert fields is not None, row
+            found.append((group[1], fields[1], fields[2]))
+    return found
+
+
+def exported(snapshot: Snapshot) -> set[Documented]:
+    """What a job exports, but the application's own."""
+    found = {(key.group.partition(".")[0], key.name, _KINDS[type(value)]) for key, value in snapshot.items()}
+    return {each for each in found if each[0] != "user"}
+
+
+def differences(page: str, found: set[Documented]) -> list[str]:
+    """What is not on both sides, or twice on the page."""
+    rows = documented(page)
+    return [
+        *(f"{each} is listed twice" for each in sorted({row for row in rows if rows.count(row) > 1})),
+        *(f"{each} is not exported" for each in sorted({*rows} - found)),
+        *(f"{each} is not documented" for each in sorted(found - {*rows})),
+    ]
