@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from importlib.metadata import version
 
-import penstock
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.model import JobSettings
 from penstock.driver.prepare import PreparedJob
@@ -117,7 +117,7 @@ class SnapshotReporter:
         self, job: JobSettings, run_id: str, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
     ) -> None:
         """Raises NotFoundError if there is no such stream."""
-        self._origin = Origin(job.name, job.id, run_id, penstock.__version__, socket.gethostname(), _now_ms())
+        self._origin = Origin(job.name, job.id, run_id, version("penstock"), socket.gethostname(), _now_ms())
         self._system = system
         self._stream = stream
         self._snapshot = snapshot
