@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.edit import Changelogs
 from penstock.checkpoint.log_key import GROUP_BY_PARTITION, CheckpointLogKey
+from penstock.checkpoint.topic import read_topic_message
 from penstock.checkpoint.value import StoresOfChangelogs, TaskCheckpoint
 from penstock.checkpoint.versions import format_of
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
@@ -101,17 +100,10 @@ def _last_messages(lines: Iterable[str]) -> tuple[dict[tuple[int, int], tuple[in
 
 def _message(number: int, line: str) -> tuple[CheckpointLogKey, str | None]:
     try:
-        document = orjson.loads(line)
-        key, value = document["key"], document["value"]
-        if not (isinstance(key, str) and isinstance(value, str | None)):
-            raise CorruptError("key and value have to be texts, each the JSON that Samza writes")
-        return CheckpointLogKey.decode(key), value
+        message = read_topic_message(line)
+        return CheckpointLogKey.decode(message.key), message.value
     except CorruptError as error:
         raise CorruptError(f"line {number}: {error}") from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(
-            f'line {number} is not of the form {{"key": "...", "value": "..."}}: {error!r} in {line[:200]!r}'
-        ) from error
 
 
 def _task_number(number: int, key: CheckpointLogKey) -> int:

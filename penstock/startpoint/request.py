@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.documents import decode
 from penstock.errors import ConfigError, CorruptError
-from penstock.startpoint.serde import from_document, parse, to_document
+from penstock.startpoint.serde import WrittenStartpoint, to_document
 
 WithState: TypeAlias = Literal["nearest", "clear", "keep"]
 """What becomes of the state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
@@ -111,13 +112,14 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
         CorruptError: this is no request.
     """
     try:
-        document = parse(data)
-        startpoint = from_document(document)
-        with_state, clamp = document.get("withState"), document.get("clamp", False)
-        if with_state not in (None, *get_args(WithState)) or not isinstance(clamp, bool):
-            raise CorruptError(f"withState is {with_state!r} and clamp {clamp!r}")
-        return StartpointRequest(
-            RequestKey.parse(key), uuid, startpoint, cast("WithState | None", with_state), clamp=clamp
-        )
+        own = decode(_Written, data, "it is damaged")
+        return StartpointRequest(RequestKey.parse(key), uuid, own.startpoint(), own.with_state, clamp=own.clamp)
     except (CorruptError, ConfigError) as error:
         raise CorruptError(f"the startpoint `{key}/{uuid}` cannot be read: {error}. Delete the object") from error
+
+
+class _Written(WrittenStartpoint, rename="camel"):
+    """What is stored: Samza's fields, and what Samza does not have."""
+
+    with_state: WithState | None = None
+    clamp: bool = False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
+from msgspec import Meta, Struct, field
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import (
@@ -16,7 +16,7 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
-from penstock.documents import decoding, fields, integer, text
+from penstock.documents import decode, decoding
 from penstock.errors import CorruptError
 
 NAMESPACE = "samza-startpoint-v1"
@@ -25,16 +25,36 @@ NAMESPACE_FAN_OUT = "samza-startpoint-v1-fan-out"
 """Where Samza keeps what it has given to a task and the task has not yet committed."""
 
 _COORDINATOR_VERSION = 1
-_EARLIEST = -(1 << 63)
+_Millis: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any], int], Startpoint]] = {
-    "StartpointSpecific": lambda d, at: StartpointSpecific(d["specificOffset"], creation_timestamp=at),
-    "StartpointTimestamp": lambda d, at: StartpointTimestamp(
-        integer(d["timestampOffset"], _EARLIEST), creation_timestamp=at
-    ),
-    "StartpointOldest": lambda _, at: StartpointOldest(creation_timestamp=at),
-    "StartpointUpcoming": lambda _, at: StartpointUpcoming(creation_timestamp=at),
-}
+
+class WrittenStartpoint(Struct, rename="camel"):
+    """The fields of all kinds."""
+
+    kind: Literal["StartpointSpecific", "StartpointTimestamp", "StartpointOldest", "StartpointUpcoming"] = field(
+        name="@type"
+    )
+    creation_timestamp: _Millis
+    specific_offset: str | None = None
+    timestamp_offset: _Millis | None = None
+
+    def startpoint(self) -> Startpoint:
+        """The startpoint. Raises CorruptError if the field of its kind is missing, ConfigError for an empty offset."""
+        at = self.creation_timestamp
+        match self.kind, self.specific_offset, self.timestamp_offset:
+            case "StartpointSpecific", str(offset), _:
+                return StartpointSpecific(offset, creation_timestamp=at)
+            case "StartpointTimestamp", _, int(timestamp):
+                return StartpointTimestamp(timestamp, creation_timestamp=at)
+            case "StartpointOldest", _, _:
+                return StartpointOldest(creation_timestamp=at)
+            case "StartpointUpcoming", _, _:
+                return StartpointUpcoming(creation_timestamp=at)
+        raise CorruptError(f"a {self.kind} lacks the field that names its position")
+
+
+class _FanOut(Struct, rename="camel"):
+    fan_outs: dict[str, WrittenStartpoint]
 
 
 class _Own(StartpointVisitor[None, dict[str, object]]):
@@ -59,17 +79,6 @@ def to_document(startpoint: Startpoint) -> dict[str, object]:
     return common | startpoint.apply(None, _Own())
 
 
-def from_document(document: Any) -> Startpoint:
-    """The inverse; unknown fields are ignored.
-
-    Raises:
-        CorruptError: it is no startpoint.
-    """
-    with decoding("not a startpoint"):
-        read = _READERS[text(document["@type"])]
-        return read(document, integer(document["creationTimestamp"], _EARLIEST))
-
-
 def encode_startpoint(startpoint: Startpoint) -> str:
     """The bytes Samza writes, as a text."""
     return orjson.dumps(to_document(startpoint)).decode()
@@ -77,15 +86,17 @@ def encode_startpoint(startpoint: Startpoint) -> str:
 
 def decode_startpoint(data: str | bytes) -> Startpoint:
     """Read what Samza or Penstock wrote. Raises CorruptError if it is no startpoint."""
-    return from_document(parse(data))
+    what = f"not a startpoint, {data[:200]!r}"
+    with decoding(what):
+        return decode(WrittenStartpoint, data, what).startpoint()
 
 
 def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, Startpoint]:
     """What Samza has given to one task. Stream names with dots come back whole. Raises CorruptError."""
-    document = parse(data)
-    with decoding("not a fan-out of startpoints"):
-        given = fields(fields(document)["fanOuts"])
-        return {SystemStreamPartition.parse(ssp): from_document(own) for ssp, own in given.items()}
+    what = f"not a fan-out of startpoints, {data[:200]!r}"
+    with decoding(what):
+        given = decode(_FanOut, data, what).fan_outs
+        return {SystemStreamPartition.parse(ssp): own.startpoint() for ssp, own in given.items()}
 
 
 def coordinator_key(namespace: str, key: str) -> str:
@@ -95,16 +106,5 @@ def coordinator_key(namespace: str, key: str) -> str:
 
 def parse_coordinator_key(data: str) -> tuple[str, str]:
     """Namespace and key of a message of the coordinator stream. Raises CorruptError if it is no such key."""
-    document = parse(data)
-    fits = isinstance(document, list) and len(document) == 3 and all(isinstance(part, str) for part in document[1:])
-    if not fits:
-        raise CorruptError(f"not a key of a coordinator stream: {data[:200]!r}")
-    return document[1], document[2]
-
-
-def parse(data: str | bytes) -> Any:
-    """Any JSON. Raises CorruptError if it is none."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise CorruptError(f"not JSON ({error}): {data[:200]!r}") from error
+    _, namespace, key = decode(tuple[Any, str, str], data, f"not a key of a coordinator stream, {data[:200]!r}")
+    return namespace, key

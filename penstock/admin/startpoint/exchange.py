@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
+from penstock.checkpoint.topic import read_topic_message
 from penstock.errors import ConfigError, CorruptError
 from penstock.startpoint.request import RequestKey, StartpointRequest, task_number
 from penstock.startpoint.serde import (
@@ -17,7 +17,6 @@ from penstock.startpoint.serde import (
     decode_fan_out,
     decode_startpoint,
     encode_startpoint,
-    parse,
     parse_coordinator_key,
 )
 from penstock.wording import counted
@@ -75,15 +74,8 @@ def _notes(passed_over: int) -> list[str]:
 
 
 def _message(line: str) -> tuple[str, str, str | None]:
-    document: Any = parse(line)
-    try:
-        key, value = document["key"], document["value"]
-    except (TypeError, KeyError) as error:
-        raise CorruptError(f"not an object with `key` and `value`: {line[:200]!r}") from error
-    if not isinstance(key, str) or not isinstance(value, str | None):
-        raise CorruptError(f"`key` and `value` are texts, the value may be null: {line[:200]!r}")
-    namespace, name = parse_coordinator_key(key)
-    return namespace, name, value
+    message = read_topic_message(line)
+    return *parse_coordinator_key(message.key), message.value
 
 
 def _requests(namespace: str, key: str, value: str) -> list[StartpointRequest]:
