@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-import orjson
+from msgspec import Struct
 
+from penstock.documents import Count, decode
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.spark.codec import plain_chunks
 
@@ -100,11 +101,13 @@ def _head(source: _Source) -> ChangelogHead:
     if version not in _WITH_LINEAGE:
         return ChangelogHead(version, {})
     text = source.take(_SHORT.unpack(source.take(2))[0])
-    try:
-        lineage = {int(each["version"]): str(each["checkpointUniqueId"]) for each in orjson.loads(text)}
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"the lineage of `{source.name}` is damaged: {text[:80]!r}") from error
-    return ChangelogHead(version, lineage)
+    lineage = decode(list[_Ancestor], text, f"the lineage of `{source.name}` is damaged, {text[:80]!r}")
+    return ChangelogHead(version, {each.version: each.checkpoint_unique_id for each in lineage})
+
+
+class _Ancestor(Struct, rename="camel"):
+    version: Count
+    checkpoint_unique_id: str
 
 
 class _Source:

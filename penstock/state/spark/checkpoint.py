@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
+from msgspec import Struct, field
 
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.documents import Count, decode, decoding
+from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.spark.lineage import PartitionFiles, Version
 
@@ -91,10 +91,7 @@ class SparkCheckpoint:
         version, _, text = self.files.get(key).partition(b"\n")
         if version not in {b"v1", b"v2"}:
             raise IncompatibleError(f"operator metadata `{key}` has version {version[:20]!r}; read are v1 and v2")
-        try:
-            return _operator(number, orjson.loads(text))
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            raise CorruptError(f"operator metadata `{key}` of `{self.url}` is damaged: {error}") from error
+        return _operator(number, text, f"operator metadata `{key}` of `{self.url}` is damaged")
 
     def schema_key(self, operator: int, store: StoreFacts) -> str:
         """Where the schema of a store lies. Raises NotFoundError."""
@@ -134,19 +131,16 @@ class SparkCheckpoint:
     def _checkpoint_ids(self, operator: int, batch: int, partition: int) -> Sequence[str]:
         """The ids of all stores of the partition; which of them is which store's, their files say."""
         key = f"commits/{batch}"
-        try:
-            document = orjson.loads(self.files.get(key).partition(b"\n")[2])
-            partitions = document.get("stateUniqueIds", {}).get(str(operator), [])
-            return [str(each) for each in partitions[partition]] if partitions else []
-        except (orjson.JSONDecodeError, AttributeError, TypeError, IndexError) as error:
-            raise CorruptError(f"`{key}` of `{self.url}` is damaged: {error}") from error
+        what = f"`{key}` of `{self.url}` is damaged"
+        with decoding(what):
+            commit = decode(_Commit, self.files.get(key).partition(b"\n")[2], what)
+            partitions = (commit.state_unique_ids or {}).get(str(operator))
+            return partitions[partition] if partitions else []
 
     def _conf(self, batch: int) -> dict[str, str]:
-        try:
-            document = orjson.loads(self._offset_lines(batch)[1])
-            return {str(name): str(value) for name, value in document.get("conf", {}).items()}
-        except (orjson.JSONDecodeError, AttributeError, IndexError) as error:
-            raise CorruptError(f"`offsets/{batch}` of `{self.url}` is damaged: {error}") from error
+        what = f"`offsets/{batch}` of `{self.url}` is damaged"
+        with decoding(what):
+            return decode(_Offsets, self._offset_lines(batch)[1], what).conf
 
     def _offset_lines(self, batch: int) -> list[bytes]:
         key = f"offsets/{batch}"
@@ -180,18 +174,51 @@ class SparkCheckpoint:
         return {key[len(folder) + 1 :] for key in self.files.list(folder) if "/" not in key[len(folder) + 1 :]}
 
 
-def _operator(number: int, document: Mapping[str, Any]) -> OperatorFacts:
+class _Commit(Struct, rename="camel"):
+    state_unique_ids: dict[str, list[list[str]]] | None = None
+
+
+class _Offsets(Struct):
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+class _Store(Struct, rename="camel"):
+    store_name: str
+    num_partitions: Count
+    num_cols_prefix_key: Count = 0
+    state_schema_file_paths: tuple[str, ...] = ()
+
+
+class _Operator(Struct, rename="camel"):
+    operator_name: str
+
+
+class _Metadata(Struct, rename="camel"):
+    operator_info: _Operator
+    state_store_info: tuple[_Store, ...]
+    operator_properties_json: str = ""
+
+
+class _Variable(Struct, rename="camel"):
+    state_name: str
+    state_variable_type: str
+
+
+class _Properties(Struct, rename="camel"):
+    state_variables: tuple[_Variable, ...] = ()
+
+
+def _operator(number: int, text: bytes, what: str) -> OperatorFacts:
+    written = decode(_Metadata, text, what)
     stores = {
-        str(each["storeName"]): StoreFacts(
-            str(each["storeName"]),
-            int(each["numPartitions"]),
-            int(each.get("numColsPrefixKey", 0)),
-            tuple(str(path).rsplit("/", 1)[-1] for path in each.get("stateSchemaFilePaths", ())),
+        each.store_name: StoreFacts(
+            each.store_name,
+            each.num_partitions,
+            each.num_cols_prefix_key,
+            tuple(path.rsplit("/", 1)[-1] for path in each.state_schema_file_paths),
         )
-        for each in document["stateStoreInfo"]
+        for each in written.state_store_info
     }
-    properties = orjson.loads(document.get("operatorPropertiesJson") or "{}")
-    variables = {
-        str(each["stateName"]): str(each["stateVariableType"]) for each in properties.get("stateVariables", ())
-    }
-    return OperatorFacts(number, str(document["operatorInfo"]["operatorName"]), stores, variables)
+    properties = decode(_Properties, written.operator_properties_json or "{}", what)
+    variables = {each.state_name: each.state_variable_type for each in properties.state_variables}
+    return OperatorFacts(number, written.operator_info.operator_name, stores, variables)

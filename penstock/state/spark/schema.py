@@ -10,9 +10,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+import msgspec
 import orjson
 
-from penstock.errors import CorruptError, IncompatibleError
+from penstock.documents import Count, convert, decoding
+from penstock.errors import IncompatibleError
 from penstock.state.spark.types import Struct, parse_type
 
 _NO_PREFIX, _PREFIX = "NoPrefixKeyStateEncoderSpec", "PrefixKeyScanStateEncoderSpec"
@@ -56,7 +58,7 @@ def read_schema(data: bytes, name: str, prefix_columns: int = 0) -> dict[str, En
         IncompatibleError: a version that is not known.
     """
     source = _JavaStream(data)
-    try:
+    with decoding(f"state schema `{name}` is damaged"):
         version = source.utf()
         if version not in {"v1", "v2", "v3"}:
             raise IncompatibleError(f"state schema `{name}` has version `{version}`; read are v1, v2 and v3")
@@ -65,8 +67,11 @@ def read_schema(data: bytes, name: str, prefix_columns: int = 0) -> dict[str, En
         text = source.utf if version == "v1" else source.chunked
         encoding = KeyEncoding(_PREFIX, prefix_columns) if prefix_columns else KeyEncoding()
         return {DEFAULT_FAMILY: EntrySchema(_row(text()), _row(text()), encoding)}
-    except (struct.error, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"state schema `{name}` is damaged: {error}") from error
+
+
+class _Encoder(msgspec.Struct, rename="camel"):
+    key_state_encoder_type: str
+    num_cols_prefix_key: Count = 0
 
 
 def _family(source: _JavaStream) -> EntrySchema:
@@ -74,9 +79,9 @@ def _family(source: _JavaStream) -> EntrySchema:
     key = _row(source.chunked())
     source.short()
     value = _row(source.chunked())
-    spec = orjson.loads(source.chunked())
+    encoder = convert(_Encoder, orjson.loads(source.chunked()))
     source.chunked()  # the struct of a map's own keys, which is part of the key's as well
-    return EntrySchema(key, value, KeyEncoding(spec["keyStateEncoderType"], int(spec.get("numColsPrefixKey", 0))))
+    return EntrySchema(key, value, KeyEncoding(encoder.key_state_encoder_type, encoder.num_cols_prefix_key))
 
 
 def _row(text: str) -> Struct:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import orjson
+from msgspec import Struct
 
+from penstock.documents import Count, decode, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 
@@ -28,34 +27,50 @@ def fetch_snapshot(files: ObjectStore, folder: str, name: str, target: Path) -> 
     """
     key = f"{folder}/{name}"
     target.mkdir(parents=True)
-    try:
+    with decoding(f"snapshot `{key}` is damaged"):
         with zipfile.ZipFile(io.BytesIO(_get(files, key, key))) as archive:
             for member in archive.namelist():
                 if member != _METADATA:
                     _local(target, member, key).write_bytes(archive.read(member))
             metadata = _parse(archive.read(_METADATA), key)
-        for entry in metadata.get("sstFiles", ()):
-            _fetch(files, f"{folder}/SSTs/{entry['dfsSstFileName']}", entry, target, key)
-        for entry in metadata.get("logFiles", ()):
-            _fetch(files, f"{folder}/logs/{entry['dfsLogFileName']}", entry, target, key)
-        return {str(family): int(number) for family, number in metadata.get("columnFamilyMapping", {}).items()}
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptError(f"snapshot `{key}` is damaged: {error}") from error
+        for table in metadata.sst_files:
+            _fetch(files, f"{folder}/SSTs/{table.dfs_sst_file_name}", table, target, key)
+        for log in metadata.log_files:
+            _fetch(files, f"{folder}/logs/{log.dfs_log_file_name}", log, target, key)
+        return metadata.column_family_mapping or {}
 
 
-def _parse(data: bytes, key: str) -> dict[str, Any]:
+class _File(Struct, rename="camel"):
+    local_file_name: str
+    size_bytes: Count
+
+
+class _Table(_File, rename="camel"):
+    dfs_sst_file_name: str
+
+
+class _Log(_File, rename="camel"):
+    dfs_log_file_name: str
+
+
+class _Metadata(Struct, rename="camel"):
+    sst_files: tuple[_Table, ...] = ()
+    log_files: tuple[_Log, ...] = ()
+    column_family_mapping: dict[str, int] | None = None
+
+
+def _parse(data: bytes, key: str) -> _Metadata:
     version, _, text = data.partition(b"\n")
     if version != b"v1":
         raise IncompatibleError(f"snapshot `{key}` has version `{version[:20].decode(errors='replace')}`; read is v1")
-    document: dict[str, Any] = orjson.loads(text)
-    return document
+    return decode(_Metadata, text, f"snapshot `{key}` is damaged")
 
 
-def _fetch(files: ObjectStore, key: str, entry: Mapping[str, Any], target: Path, snapshot: str) -> None:
+def _fetch(files: ObjectStore, key: str, file: _File, target: Path, snapshot: str) -> None:
     data = _get(files, key, snapshot)
-    if len(data) != entry["sizeBytes"]:
-        raise CorruptError(f"`{key}` has {len(data)} bytes, snapshot `{snapshot}` says {entry['sizeBytes']}")
-    _local(target, entry["localFileName"], snapshot).write_bytes(data)
+    if len(data) != file.size_bytes:
+        raise CorruptError(f"`{key}` has {len(data)} bytes, snapshot `{snapshot}` says {file.size_bytes}")
+    _local(target, file.local_file_name, snapshot).write_bytes(data)
 
 
 def _get(files: ObjectStore, key: str, snapshot: str) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from penstock.errors import CorruptError
+import msgspec
+
+from penstock.documents import convert
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _SHOWN = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
@@ -76,38 +77,57 @@ class Struct:
 SparkType: TypeAlias = Simple | Decimal | Array | Map | Struct
 
 
-def parse_type(document: Any) -> SparkType:
+class _Struct(msgspec.Struct, tag_field="type", tag="struct"):
+    fields: list[_Field]
+
+
+class _Array(msgspec.Struct, tag_field="type", tag="array", rename="camel"):
+    element_type: _Written
+
+
+class _Map(msgspec.Struct, tag_field="type", tag="map", rename="camel"):
+    key_type: _Written
+    value_type: _Written
+
+
+class _UserDefined(msgspec.Struct, tag_field="type", tag="udt"):
+    """Its other fields say how it is stored, which is not read."""
+
+
+_Written: TypeAlias = str | _Struct | _Array | _Map | _UserDefined
+
+
+class _Field(msgspec.Struct):
+    type: _Written
+    name: str = ""
+
+
+def parse_type(document: object) -> SparkType:
     """The type that a parsed JSON document says.
 
     Columns of one name, as the state of an aggregation may have (two `sum`s), get different names: `sum`, `sum_2`.
 
     Raises:
-        CorruptError: it is no type.
+        msgspec.ValidationError: it is no type.
     """
-    if isinstance(document, str):
-        found = _DECIMAL.fullmatch(document)
-        return Simple(document) if found is None else Decimal(int(found[1]), int(found[2]))
-    try:
-        return _composed(document)
-    except (KeyError, TypeError) as error:
-        raise CorruptError(f"{document!r} is no type of Spark's") from error
+    return _type(convert(_Field, {"type": document}).type)
 
 
-def _composed(document: Mapping[str, Any]) -> SparkType:
-    match document["type"]:
-        case "struct":
-            fields = document["fields"]
-            names = _unique([str(field["name"]) for field in fields])
-            types = [parse_type(field["type"]) for field in fields]
+def _type(written: _Written) -> SparkType:
+    match written:
+        case str(name):
+            found = _DECIMAL.fullmatch(name)
+            return Simple(name) if found is None else Decimal(int(found[1]), int(found[2]))
+        case _Struct(fields):
+            names = _unique([field.name for field in fields])
+            types = [_type(field.type) for field in fields]
             return Struct(tuple(Column(name, type_) for name, type_ in zip(names, types, strict=True)))
-        case "array":
-            return Array(parse_type(document["elementType"]))
-        case "map":
-            return Map(parse_type(document["keyType"]), parse_type(document["valueType"]))
-        case "udt":
+        case _Array(element):
+            return Array(_type(element))
+        case _Map(key, value):
+            return Map(_type(key), _type(value))
+        case _UserDefined():
             return Simple("udt")
-        case other:
-            raise TypeError(other)
 
 
 def _unique(names: list[str]) -> list[str]:
