@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
+import msgspec
 
+from penstock.documents import decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
 from penstock.plan.portions import PortionRead
@@ -45,20 +45,14 @@ class Report:
 
     def packet(self) -> Packet:
         """The report as a packet to the driver."""
-        payload = orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
+        payload = msgspec.msgpack.encode(self)
         return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
 
     @classmethod
     def from_payload(cls, payload: bytes) -> Report:
-        """Read a report packet's payload."""
-        fields: dict[str, Any] = orjson.loads(payload)
-        fields["read"] = {int(s): {int(t): token for t, token in r.items()} for s, r in fields["read"].items()}
-        fields["inputs"] = {int(origin): PortionRead(**read) for origin, read in fields["inputs"].items()}
-        if fields["failed"] is not None:
-            fields["failed"] = FailedMessage(**fields["failed"])
-        if fields["error"] is not None:
-            fields["error"] = tuple(fields["error"])
-        return cls(**fields)
+        """Read a report packet's payload. Raises CorruptError if it is no report."""
+        with decoding("what an attempt reported is damaged"):
+            return msgspec.msgpack.decode(payload, type=cls)
 
 
 def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
