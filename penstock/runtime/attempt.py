@@ -54,7 +54,7 @@ class Attempt:
         self._dead_letters = 0
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
-        instance.begin(token)
+        instance.begin(token, batch)
 
     @property
     def failed(self) -> bool:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
+
+NO_WATERMARK = -(2**63)
+"""The watermark of an operator that has seen no event time yet: nothing is late, and nothing fires."""
+END_OF_TIME = 2**63 - 1
+"""The watermark of an operator whose inputs have ended: everything that waits for event time fires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +33,26 @@ class Batch:
     time_ms: int
     """The batch time, in epoch milliseconds. It never falls from one batch to the next."""
     control: Control = "none"
-    """Whether the batch ends its inputs, or drains the job. Every batch of today is `none`."""
+    """Whether the batch ends its inputs, or drains the job."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the firing watermark of the batch before, in epoch milliseconds; absent: NO_WATERMARK. A message
+    with an event time below it is late."""
+    firing: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the watermark up to which event-time timers and windows fire in the end-of-input step; absent:
+    NO_WATERMARK. It is never below `late`."""
 
     @property
     def last_ended(self) -> int:
         """The number of the batch that must have ended before this one runs."""
         return self.number - 1
+
+    def late_watermark(self, operator: str) -> int:
+        """Messages of the operator with an event time below it are late."""
+        return self.late.get(operator, NO_WATERMARK)
+
+    def firing_watermark(self, operator: str) -> int:
+        """What waits in the operator for an event time up to it fires at the end of the batch's input."""
+        return self.firing.get(operator, NO_WATERMARK)
 
     def next_run(self) -> Batch:
         """The same batch, run again."""

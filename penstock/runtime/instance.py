@@ -81,11 +81,13 @@ class StageInstance:
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.inputs) if stage == 0}
         """Index of an input -> where its messages come in."""
 
-    def begin(self, token: str) -> None:
-        """An attempt starts: empty overlays, an empty router, no requests."""
+    def begin(self, token: str, batch: Batch) -> None:
+        """An attempt of the batch starts: empty overlays, an empty router, no requests."""
         self.router.begin(token)
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin() for name, store in self.stores.items()}
+        for node in reversed(self._nodes.values()):
+            node.begin(batch)
 
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing]]:
         """What the operators (by id) have to do once all messages of the batch have come, operator by operator in

@@ -29,10 +29,10 @@ from penstock.container.protocol import (
 )
 from penstock.container.server import ContainerServer
 from penstock.errors import ContainerLostError, NotFoundError, PenstockError
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch
 
 SECRET = "a-secret"
-BATCH = Batch(7, 2, 1_700_000_000_000, "drain")
+BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})
 MARKERS = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "2": {}}
 REQUESTS: dict[str, Request] = {
     "open": OpenEpoch(b"\x00\xff", 6, "5-0", MARKERS, ("totals",)),

@@ -11,6 +11,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
+from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import EngineFailedError
@@ -62,7 +63,7 @@ def instance_of(*, dead_letter: bool, layers: tuple[type[StoreLayer], ...]) -> S
     topology = plan_topology(app.graph(), dead)
     stage = next(stage.number for stage in topology.stages if stage.stores)
     instance = StageInstance(topology, stage, 0, settings, {"s": MemoryEngine()})
-    instance.begin("t")
+    instance.begin("t", Batch(1, 1, 0))
     return instance
 
 

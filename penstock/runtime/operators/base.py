@@ -73,6 +73,10 @@ class Node:
         """What takes the messages of the operator `source`, where it matters which one they come from."""
         return self
 
+    def begin(self, batch: Batch) -> None:
+        """An attempt of the batch begins. Called once in an attempt, before the first message, in topological order. It
+        runs none of the application's code, and emits nothing."""
+
     def on_end_of_input(self, batch: Batch) -> Iterable[Firing]:
         """What is to be done once all messages of the batch have come, in order. Called once in an attempt, after the
         operators before it in the stage have done theirs, and read while firings run: one may change what follows."""

@@ -14,7 +14,7 @@ import pytest
 import penstock as ps
 from penstock.api.graph import OperatorSpec
 from penstock.api.ssp import SystemStream
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import NO_WATERMARK, Batch
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
@@ -276,3 +276,45 @@ def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.Mo
     runner = TestRunner(app, partitions=1).input("m.l", [1, 2]).input("m.r", [3]).run()
     sides = {"partition_by-1": [1, 2], ("partition_by-2" if apart else "map-1"): [3]}
     assert sorted(m.value for m in runner.output("m.out")) == sorted([s, v] for s, vs in sides.items() for v in vs)
+
+
+class BegunSpec(OperatorSpec):
+    """Emits the batch that began before the message came."""
+
+
+class Begun(Operator[BegunSpec]):
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _BegunNode(self.spec.id, downstream)
+
+
+class _BegunNode(Node):
+    def __init__(self, operator: str, downstream: Target) -> None:
+        self._operator = operator
+        self._downstream = downstream
+        self._begun: list[Batch] = []
+        super().__init__(self._accept, self._push)
+
+    def begin(self, batch: Batch) -> None:
+        self._begun.append(batch)
+
+    def _accept(self, columns: Columns) -> None:
+        for _ in columns.rows:
+            self._push(None, None)
+
+    def _push(self, key: Any, value: Any) -> None:
+        numbers = [batch.number for batch in self._begun]
+        last = self._begun[-1]
+        self._downstream.push(key, [numbers, last.late_watermark(self._operator), last.firing_watermark("other")])
+
+
+def test_an_attempt_begins_before_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, BegunSpec, Begun)
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in")
+    begun = stream._next("begun", None, lambda i: BegunSpec(id=i, **stream._same()))
+    begun.send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [1, 2, 3]).run(batch_messages=2)
+    assert [m.value[0] for m in runner.output("m.out")] == [[1], [1], [1, 2]]
+    assert {tuple(m.value[1:]) for m in runner.output("m.out")} == {(NO_WATERMARK, NO_WATERMARK)}
