@@ -24,8 +24,9 @@ from penstock.api.graph import (
     SendToSpec,
     SinkFunction,
     SinkSpec,
+    WindowSpec,
 )
-from penstock.api.serdes import Json, Serde, String
+from penstock.api.serdes import Bytes, Json, Serde, String
 from penstock.api.serdes.failures import (
     input_place,
     output_place,
@@ -36,6 +37,7 @@ from penstock.api.serdes.failures import (
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.windows import Panes, Window, WindowPane
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -218,6 +220,11 @@ class Application:
         return self._add(
             lambda i: InputSpec(id=i, upstream=(), key_serde=key, value_serde=value, stream=name), "input", op_id
         )
+
+    def _own_store(self, name: str) -> str:
+        """Declare a store that belongs to one operator, which alone knows its bytes."""
+        self._stores[name] = StoreSpec(name, Bytes(), Bytes())
+        return name
 
     def _process(
         self,
@@ -415,6 +422,37 @@ class MessageStream(Generic[T]):
         """The fields of an operator that leaves messages as they are."""
         op = self._operator
         return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
+
+    def window(self, window: Window, *, id: str | None = None) -> MessageStream[WindowPane[Any, Any]]:  # noqa: A002
+        """Reduce the messages of windows to panes, as Samza's `window`.
+
+        Args:
+            window: the kind of window; make one with `Windows`.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: it is not a window, or `late_to` is not an output of the application.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> counts = app.input("local.visits").window(ps.Windows.count(2, aggregates={"visits": ps.Count()}))
+            >>> _ = counts.map(lambda pane: pane.message["visits"]).send_to(app.output("local.visits-in-twos"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N2", 1), ("N1", 1)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.visits-in-twos")]
+            [('N1', 2)]
+        """
+        if not isinstance(window, Window):
+            raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
+        app, late_to = self._app, window.late_to
+        if late_to is not None and late_to not in app._outputs:
+            raise ConfigError(f"late_to: `{late_to}` is no output of application `{app.name}`: use `app.output(...)`")
+
+        def make(i: str) -> WindowSpec:
+            store = app._own_store(f"{i}.window")
+            same = {**self._same(), "value_serde": Panes()}
+            return WindowSpec(id=i, stores=(store,), window=window, message_serde=self._operator.value_serde, **same)
+
+        return self._next("window", id, make)
 
     def _changed(self) -> dict[str, Any]:
         return {**self._same(), "value_serde": Json()}

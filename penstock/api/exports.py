@@ -3,6 +3,17 @@ used, because the command line needs few."""
 
 from __future__ import annotations
 
+from penstock.api.aggregates import (
+    Aggregate,
+    Count,
+    Distinct,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+)
 from penstock.api.application import MessageStream, StreamApplication, TaskApplication
 from penstock.api.serdes import (
     Bytes,
@@ -34,6 +45,16 @@ from penstock.api.task import (
     TaskContext,
     TaskCoordinator,
 )
+from penstock.api.triggers import (
+    Trigger,
+    Triggers,
+)
+from penstock.api.windows import (
+    TimeWindow,
+    Window,
+    WindowPane,
+    Windows,
+)
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -49,20 +70,28 @@ from penstock.errors import (
 )
 
 __all__ = [
+    "Aggregate",
     "Bytes",
     "ConfigError",
     "ContainerLostError",
     "CorruptError",
+    "Count",
+    "Distinct",
     "Double",
     "FencedError",
+    "First",
     "IncomingMessageEnvelope",
     "IncompatibleError",
     "Integer",
     "Json",
     "KeyValueStore",
+    "Last",
     "Long",
+    "Max",
+    "Mean",
     "MessageCollector",
     "MessageStream",
+    "Min",
     "NotFoundError",
     "PenstockError",
     "PenstockTimeoutError",
@@ -81,11 +110,18 @@ __all__ = [
     "StreamApplication",
     "StreamTask",
     "String",
+    "Sum",
     "SystemStream",
     "SystemStreamPartition",
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",
+    "TimeWindow",
+    "Trigger",
+    "Triggers",
     "Tuple",
     "UserCodeError",
+    "Window",
+    "WindowPane",
+    "Windows",
 ]

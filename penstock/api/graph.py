@@ -10,6 +10,7 @@ from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+from penstock.api.windows import Window
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
 
@@ -80,6 +81,15 @@ class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
     task: Callable[[], StreamTask]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSpec(OperatorSpec):
+    """Reduces the messages of windows to panes."""
+
+    window: Window
+    message_serde: Serde[Any]
+    """The serde of the values that come in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

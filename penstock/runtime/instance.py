@@ -151,4 +151,5 @@ class StageInstance:
             stores={name: self.stores[name] for name in operator.spec.stores},
             outputs=outputs,
             metrics=self.metrics,
+            undoable=self.settings.dead_letter,
         )

@@ -39,6 +39,9 @@ class Surroundings:
     """Where it may send to: `system.stream`, and `stream` where no other output has it. Empty unless it `sends`."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
     """The application's own metrics of the task."""
+    undoable: bool = False
+    """Whether a message that fails is undone in the stores, for the dead-letter stream. Messages then come one at a
+    time, and nothing may be held back from the stores between two of them."""
 
 
 @dataclass(frozen=True, slots=True)

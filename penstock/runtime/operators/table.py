@@ -15,6 +15,7 @@ from penstock.api.graph import (
     ProcessSpec,
     SendToSpec,
     SinkSpec,
+    WindowSpec,
 )
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.filter import Filter
@@ -26,6 +27,7 @@ from penstock.runtime.operators.partition_by import PartitionBy
 from penstock.runtime.operators.process import Process
 from penstock.runtime.operators.send_to import SendTo
 from penstock.runtime.operators.sink import Sink
+from penstock.runtime.operators.window import WindowOperator
 
 OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     FilterSpec: Filter,
@@ -37,6 +39,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     ProcessSpec: Process,
     SendToSpec: SendTo,
     SinkSpec: Sink,
+    WindowSpec: WindowOperator,
 }
 """One line for each kind."""
 

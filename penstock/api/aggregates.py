@@ -1,0 +1,161 @@
+"""Declared aggregates of a window's messages. Their states are plain JSON values, which a window can merge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Of: TypeAlias = Callable[[Any], Any]
+"""What is aggregated of a message's value."""
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(ABC):
+    """An aggregate: a state that takes messages one at a time, and its result. Values that are None do not count."""
+
+    of: Of = _itself
+
+    def add(self, state: Any, value: Any, time_ms: int) -> Any:
+        """The state with one more message. `state` is None at first."""
+        x = self.of(value)
+        if x is None:
+            return state
+        one = self.one(x, time_ms)
+        return one if state is None else self.merge(state, one)
+
+    @abstractmethod
+    def one(self, x: Any, time_ms: int) -> Any:
+        """The state of one message."""
+
+    @abstractmethod
+    def merge(self, first: Any, second: Any) -> Any:
+        """The state of the messages of both, of which those of `first` came first."""
+
+    def result(self, state: Any) -> Any:
+        """What the pane shows; `state` is None if no value counted."""
+        return state
+
+    def to_json(self, state: Any) -> Any:
+        """The state as it is stored."""
+        return state
+
+    def from_json(self, stored: Any) -> Any:
+        """The state from what was stored."""
+        return stored
+
+
+class Count(Aggregate):
+    """How many values there are; without `of`, how many messages."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return 1
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first + second
+
+    def result(self, state: Any) -> Any:
+        return state or 0
+
+
+class Sum(Aggregate):
+    """The sum of the values; 0 if there is none."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return x
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first + second
+
+    def result(self, state: Any) -> Any:
+        return 0 if state is None else state
+
+
+class Min(Aggregate):
+    """The smallest value; None if there is none."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return x
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return min(first, second)
+
+
+class Max(Aggregate):
+    """The largest value; None if there is none."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return x
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return max(first, second)
+
+
+class Mean(Aggregate):
+    """The arithmetic mean of the values; None if there is none."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return [x, 1]
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return [first[0] + second[0], first[1] + second[1]]
+
+    def result(self, state: Any) -> Any:
+        return None if state is None else state[0] / state[1]
+
+
+class First(Aggregate):
+    """The value of the earliest message by its time; of messages of the same time, that of the one that came first."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return [time_ms, x]
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return second if second[0] < first[0] else first
+
+    def result(self, state: Any) -> Any:
+        return None if state is None else state[1]
+
+
+class Last(Aggregate):
+    """The value of the latest message by its time; of messages of the same time, that of the one that came last."""
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return [time_ms, x]
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first if second[0] < first[0] else second
+
+    def result(self, state: Any) -> Any:
+        return None if state is None else state[1]
+
+
+class Distinct(Aggregate):
+    """How many different values there are. Every value is kept until the window ends; they must be texts or numbers."""
+
+    def add(self, state: Any, value: Any, time_ms: int) -> Any:
+        x = self.of(value)
+        if x is not None:
+            state = {} if state is None else state
+            state[x] = None
+        return state
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return {x: None}
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return {**first, **second}
+
+    def result(self, state: Any) -> Any:
+        return 0 if state is None else len(state)
+
+    def to_json(self, state: Any) -> Any:
+        return None if state is None else list(state)
+
+    def from_json(self, stored: Any) -> Any:
+        return None if stored is None else dict.fromkeys(stored)

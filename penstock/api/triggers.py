@@ -1,0 +1,113 @@
+"""When a window fires before it is complete, and again afterwards: Samza's triggers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A condition that fires a window. Make one with `Triggers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountTrigger(Trigger):
+    """So many messages have come since the window fired last."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinceFirstTrigger(Trigger):
+    """So much time has passed since the first message after the window fired last."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinceLastTrigger(Trigger):
+    """So much time has passed since the last message."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnyTrigger(Trigger):
+    """One of several conditions holds."""
+
+    triggers: tuple[Trigger, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllTrigger(Trigger):
+    """All of several conditions hold at the same time."""
+
+    triggers: tuple[Trigger, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatTrigger(Trigger):
+    """A condition that can fire a window more than once."""
+
+    trigger: Trigger
+
+
+class Triggers:
+    """Makes the triggers of a window, as Samza's Triggers.
+
+    A trigger looks at what has come to one window of one key since that window fired last. It fires once, unless it is
+    a `repeat`. Times are batch time, which is wall time, and a trigger is looked at when a batch ends: what many
+    messages of one batch cause is one firing.
+
+    Example:
+        >>> every_minute_or_hundred = Triggers.repeat(Triggers.any(Triggers.since_first(60_000), Triggers.count(100)))
+        >>> hourly = Windows.tumbling(3_600_000, early=every_minute_or_hundred)
+    """
+
+    @staticmethod
+    def count(messages: int) -> Trigger:
+        """Fires once `messages` messages have come, at least 1."""
+        if messages < 1:
+            raise ConfigError(f"Triggers.count({messages}): a window fires after 1 message or more")
+        return CountTrigger(messages)
+
+    @staticmethod
+    def since_first(ms: int) -> Trigger:
+        """Fires `ms` milliseconds after the first message."""
+        return SinceFirstTrigger(_positive("since_first", ms))
+
+    @staticmethod
+    def since_last(ms: int) -> Trigger:
+        """Fires once no message has come for `ms` milliseconds."""
+        return SinceLastTrigger(_positive("since_last", ms))
+
+    @staticmethod
+    def any(*triggers: Trigger) -> Trigger:
+        """Fires when one of these would."""
+        return AnyTrigger(_several("any", triggers))
+
+    @staticmethod
+    def all(*triggers: Trigger) -> Trigger:
+        """Fires when all of these would, at the same time."""
+        return AllTrigger(_several("all", triggers))
+
+    @staticmethod
+    def repeat(trigger: Trigger) -> Trigger:
+        """Fires each time that `trigger` would, not only the first time."""
+        if isinstance(trigger, RepeatTrigger):
+            raise ConfigError("Triggers.repeat takes a trigger that does not repeat already")
+        return RepeatTrigger(trigger)
+
+
+def _positive(name: str, ms: int) -> int:
+    if ms <= 0:
+        raise ConfigError(f"Triggers.{name}({ms}): the time must be above 0 ms")
+    return ms
+
+
+def _several(name: str, triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    if len(triggers) < 2 or any(isinstance(each, RepeatTrigger) for each in triggers):
+        raise ConfigError(f"Triggers.{name} takes two triggers or more; repeat goes around it: repeat({name}(...))")
+    return triggers

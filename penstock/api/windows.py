@@ -1,0 +1,245 @@
+"""Windows: parts of a stream that are reduced to panes, as Samza's Windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from penstock.api.aggregates import Aggregate
+from penstock.api.serdes import Json, Serde
+from penstock.api.ssp import SystemStream
+from penstock.api.triggers import Trigger
+from penstock.errors import ConfigError
+
+K = TypeVar("K")
+M = TypeVar("M")
+
+TimeDomain: TypeAlias = Literal["event", "processing"]
+"""Which time counts: that of the messages, or that of the batches."""
+
+Firing: TypeAlias = Literal["early", "on-time", "late", "drain"]
+"""Why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeWindow:
+    """A span of time, in epoch milliseconds: `start_ms` belongs to it, `end_ms` does not."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPane(Generic[K, M]):
+    """What a window emits, as Samza's WindowPane."""
+
+    key: K
+    window: TimeWindow | None
+    """The span of time; None for a window that counts."""
+    message: M
+    """What the messages came to: the fold, a mapping of aggregates, or the list of messages."""
+    firing: Firing
+    number: int
+    """How many panes of the window and key came before."""
+
+
+class Panes(Serde[WindowPane[Any, Any]]):
+    """Panes as JSON, which is how they travel between stages. Keys and messages are as JSON leaves them."""
+
+    def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
+        span = None if obj.window is None else [obj.window.start_ms, obj.window.end_ms]
+        return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
+
+    def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:
+        key, span, message, firing, number = msgspec.json.decode(data)
+        return WindowPane(key, None if span is None else TimeWindow(*span), message, firing, number)
+
+
+# The shapes of windows.
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Spans of one size that begin every so often."""
+
+    size_ms: int
+    every_ms: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Spans that grow with each message, and end when none came for so long."""
+
+    gap_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """So many messages."""
+
+    messages: int
+
+
+Shape: TypeAlias = Fixed | Session | Counting
+
+
+# What a window keeps of its messages.
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One value that takes each message in turn."""
+
+    initial: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregates:
+    """Several declared aggregates."""
+
+    by_name: Mapping[str, Aggregate]
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """All values, in the order they came in."""
+
+
+Contents: TypeAlias = Fold | Aggregates | Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kind of window. Make one with `Windows`."""
+
+    shape: Shape
+    time: TimeDomain
+    contents: Contents
+    value: Serde[Any]
+    """The serde of a fold's value."""
+    keyed: bool
+    early: Trigger | None
+    late: Trigger | None
+    accumulating: bool
+    allowed_lateness_ms: int
+    late_to: SystemStream | None
+
+
+class Windows:
+    """Makes the windows that `MessageStream.window` takes.
+
+    A window keeps what its messages come to for each key, and emits it as a `WindowPane` when the window is complete:
+    when the watermark passes its end (`time="event"`), when the batch time does (`time="processing"`), or when it has
+    so many messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
+    millisecond of the window.
+
+    All of them take the same keyword arguments:
+
+    Args:
+        time: "event" for the messages' timestamps, "processing" for the batch time.
+        fold: (initial value, function of it and a message's value). An initial value that can change in place, such as
+            a list, is given as a function that makes it. A third element merges two values; sessions that have it keep
+            the merged value, others all messages until they fire.
+        aggregates: by name, the `Aggregate`s of the messages, instead of a fold. Without both, a pane has the list of
+            all values.
+        value: the serde of the fold's value; by default `Json`.
+        keyed: False for one window of the whole task, whatever the keys are; its panes have no key.
+        early: fires panes before the window is complete.
+        late: fires panes after it was complete, within the allowed lateness; by default after each batch that has late
+            messages for it.
+        accumulating: whether a pane has all messages of the window, or those since the pane before.
+        allowed_lateness_ms: how long a window is kept after it was complete, in event time.
+        late_to: the output that messages go to that came later than that. Without it, they are counted and dropped.
+
+    Example:
+        >>> windows = Windows.tumbling(60_000, fold=(0, lambda total, trip: total + trip["miles"]))
+        >>> windows.shape
+        Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
+    """
+
+    @staticmethod
+    def tumbling(size_ms: int, *, offset_ms: int = 0, **options: Any) -> Window:
+        """Windows of `size_ms` that follow each other, aligned to the epoch plus `offset_ms`."""
+        return _window(Fixed(_positive("size_ms", size_ms), size_ms, offset_ms % size_ms), **options)
+
+    @staticmethod
+    def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Any) -> Window:
+        """Windows of `size_ms` that begin every `every_ms`, so that a message can belong to several."""
+        if _positive("every_ms", every_ms) > _positive("size_ms", size_ms):
+            raise ConfigError(f"windows of {size_ms} ms that begin every {every_ms} ms would leave messages out")
+        return _window(Fixed(size_ms, every_ms, offset_ms % every_ms), **options)
+
+    @staticmethod
+    def session(gap_ms: int, **options: Any) -> Window:
+        """Windows that hold messages of a key which follow each other within `gap_ms`."""
+        return _window(Session(_positive("gap_ms", gap_ms)), **options)
+
+    @staticmethod
+    def count(messages: int, **options: Any) -> Window:
+        """Windows of so many messages of a key. The last ones are complete when the stream ends."""
+        return _window(Counting(_positive("messages", messages)), **options)
+
+
+def _window(
+    shape: Shape,
+    *,
+    time: TimeDomain = "event",
+    fold: tuple[Any, ...] | None = None,
+    aggregates: Mapping[str, Aggregate] | None = None,
+    value: Serde[Any] | None = None,
+    keyed: bool = True,
+    early: Trigger | None = None,
+    late: Trigger | None = None,
+    accumulating: bool = True,
+    allowed_lateness_ms: int = 0,
+    late_to: SystemStream | None = None,
+) -> Window:
+    if time not in ("event", "processing"):
+        raise ConfigError(f'time="{time}": a window goes by "event" or by "processing" time')
+    if allowed_lateness_ms < 0:
+        raise ConfigError(f"allowed_lateness_ms={allowed_lateness_ms}: the lateness must not be negative")
+    if (allowed_lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
+        raise ConfigError("only windows of event time have late messages: leave out what is said of these")
+    contents = _contents(fold, aggregates)
+    serde = Json() if value is None else value
+    return Window(shape, time, contents, serde, keyed, early, late, accumulating, allowed_lateness_ms, late_to)
+
+
+def _contents(fold: tuple[Any, ...] | None, aggregates: Mapping[str, Aggregate] | None) -> Contents:
+    if fold is not None and aggregates is not None:
+        raise ConfigError("a window has a fold or aggregates, not both")
+    if aggregates is not None:
+        wrong = [name for name, each in aggregates.items() if not isinstance(each, Aggregate)]
+        if wrong or not aggregates:
+            raise ConfigError(
+                f"aggregates are Count(), Sum(of), ... by name; not one: {', '.join(wrong) or 'none given'}"
+            )
+        return Aggregates(dict(aggregates))
+    if fold is None:
+        return Messages()
+    if not 2 <= len(fold) <= 3 or not all(callable(function) for function in fold[1:]):
+        raise ConfigError("fold=(initial, function) or fold=(initial, function, merge)")
+    initial, add, *merge = fold
+    return Fold(_maker(initial), add, merge[0] if merge else None)
+
+
+def _maker(initial: Any) -> Callable[[], Any]:
+    if callable(initial):
+        return initial  # type: ignore[no-any-return]
+    if isinstance(initial, (list, dict, set, bytearray)):
+        raise ConfigError(
+            f"the fold begins with {initial!r}, which every window would share: give a function, list or dict"
+        )
+    return lambda: initial
+
+
+def _positive(name: str, value: int) -> int:
+    if value <= 0:
+        raise ConfigError(f"{name}={value}: it must be above 0")
+    return value

@@ -1,0 +1,1 @@
+"""What a window operator keeps, and when it fires."""

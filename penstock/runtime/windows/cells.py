@@ -1,0 +1,300 @@
+"""What a window operator has in its store: a cell for each key and window, found by key and in the order of their ends.
+
+| entry | value |
+|---|---|
+| `o` end start key | a cell that is not complete: an `_Entry` |
+| `f` end start key | a complete cell that is kept for late messages |
+| `p` length of (end start key), (end start key), number | a piece of a content that is only added to |
+| `t` time end start key | the batch time at which a trigger of the cell fires |
+| `s` key | the sessions of a key: [start, end, complete] of each |
+
+Times are eight bytes whose order is that of the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.api.store import KeyValueStore
+from penstock.runtime.batch import END_OF_TIME as NEVER
+from penstock.runtime.windows.contents import Content
+
+_BIAS = 2**63
+NO_KEY = b"\x00"
+
+
+def time_bytes(ms: int) -> bytes:
+    """A time as bytes that sort as times do."""
+    return (ms + _BIAS).to_bytes(8, "big")
+
+
+def time_of(data: bytes) -> int:
+    """The time from its bytes."""
+    return int.from_bytes(data, "big") - _BIAS
+
+
+def key_slot(key: bytes | None) -> bytes:
+    """A message's key, which may be None, as a part of a slot."""
+    return NO_KEY if key is None else b"\x01" + key
+
+
+def slot_key(slot: bytes) -> bytes | None:
+    """The key from its part of a slot."""
+    return None if slot == NO_KEY else slot[1:]
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """A cell as it is stored."""
+
+    number: int
+    messages: int
+    since: int
+    first_ms: int
+    last_ms: int
+    early_done: bool
+    timer_ms: int
+    pieces: int
+    content: bytes
+
+
+class Slot(NamedTuple):
+    """Which window of which key."""
+
+    end: int
+    start: int
+    key: bytes
+    """As `key_slot` makes it."""
+
+    def to_bytes(self) -> bytes:
+        """The slot as a part of an entry's key."""
+        return time_bytes(self.end) + time_bytes(self.start) + self.key
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Slot:
+        """The slot from its bytes."""
+        return cls(time_of(data[:8]), time_of(data[8:16]), data[16:])
+
+
+class Cell:
+    """A window of a key, as the running attempt sees it."""
+
+    __slots__ = (
+        "complete",
+        "content",
+        "early_done",
+        "first_ms",
+        "last_ms",
+        "messages",
+        "number",
+        "pieces",
+        "since",
+        "slot",
+        "stored",
+        "timer_ms",
+    )
+
+    def __init__(self, slot: Slot, content: Any, *, complete: bool = False) -> None:
+        self.slot = slot
+        self.content = content
+        """Of a content that is only added to, what is new."""
+        self.complete = complete
+        """Whether the window has fired on time: what comes now is late."""
+        self.number = 0
+        """Panes emitted."""
+        self.messages = 0
+        """All of them."""
+        self.since = 0
+        """Messages since the last pane."""
+        self.first_ms = self.last_ms = 0
+        """Batch times of the first message since the last pane, and of the last one."""
+        self.early_done = False
+        """Whether a trigger that does not repeat has fired."""
+        self.timer_ms = NEVER
+        """When a trigger fires, as it is stored."""
+        self.pieces = 0
+        """How many pieces of its content are stored."""
+        self.stored: Slot | None = None
+        """Where it is stored."""
+
+
+class Cells:
+    """The cells of an operator in its store."""
+
+    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content) -> None:
+        self._store = store
+        self._content = content
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(_Entry)
+
+    def new(self, slot: Slot, *, complete: bool = False) -> Cell:
+        """A cell without messages. A window that is complete before its first message is so late that only its late
+        messages will be known."""
+        return Cell(slot, self._content.initial(), complete=complete)
+
+    def load(self, slot: Slot) -> Cell | None:
+        """The cell of a window, if there is one."""
+        place = slot.to_bytes()
+        for region, complete in ((b"o", False), (b"f", True)):
+            data = self._store.get(region + place)
+            if data is not None:
+                return self._cell(slot, data, complete=complete)
+        return None
+
+    def _cell(self, slot: Slot, data: bytes, *, complete: bool) -> Cell:
+        entry = self._decoder.decode(data)
+        appends = self._content.appends
+        cell = Cell(slot, self._content.initial() if appends else self._content.from_bytes(entry.content))
+        cell.complete = complete
+        cell.number, cell.messages, cell.since = entry.number, entry.messages, entry.since
+        cell.first_ms, cell.last_ms, cell.early_done = entry.first_ms, entry.last_ms, entry.early_done
+        cell.timer_ms, cell.pieces, cell.stored = entry.timer_ms, entry.pieces, slot
+        return cell
+
+    def save(self, cell: Cell, timer_ms: int) -> None:
+        """Store the cell, with the batch time at which a trigger fires; where it was stored before, it is no more."""
+        if cell.stored is not None and cell.stored != cell.slot:
+            raise ValueError("a cell whose window changed is taken out first")
+        place = cell.slot.to_bytes()
+        if cell.timer_ms != timer_ms:
+            self._drop_timer(cell, place)
+            if timer_ms != NEVER:
+                self._store.put(b"t" + time_bytes(timer_ms) + place, b"")
+            cell.timer_ms = timer_ms
+        content = b""
+        if not self._content.appends:
+            content = self._content.to_bytes(cell.content)
+        elif cell.content:
+            self._store.put(_piece(place, cell.pieces), self._content.to_bytes(cell.content))
+            cell.pieces += 1
+            cell.content = self._content.initial()
+        entry = _Entry(
+            cell.number,
+            cell.messages,
+            cell.since,
+            cell.first_ms,
+            cell.last_ms,
+            cell.early_done,
+            timer_ms,
+            cell.pieces,
+            content,
+        )
+        self._store.put((b"f" if cell.complete else b"o") + place, self._encoder.encode(entry))
+        cell.stored = cell.slot
+
+    def take_out(self, cell: Cell) -> None:
+        """Remove the cell from the store; it has its whole content afterwards."""
+        if cell.stored is None:
+            return
+        cell.content = self.whole(cell)
+        self._remove(cell, cell.stored)
+        cell.stored, cell.pieces, cell.timer_ms = None, 0, NEVER
+
+    def _remove(self, cell: Cell, slot: Slot) -> None:
+        place = slot.to_bytes()
+        self._drop_timer(cell, place)
+        self._drop_pieces(cell, place)
+        self._store.delete((b"f" if cell.complete else b"o") + place)
+
+    def empty(self, cell: Cell) -> None:
+        """Forget the content: the next pane has what comes from now on."""
+        if cell.stored is not None:
+            self._drop_pieces(cell, cell.stored.to_bytes())
+        cell.content, cell.pieces = self._content.initial(), 0
+
+    def close(self, cell: Cell) -> None:
+        """A stored cell is complete, and is kept for late messages."""
+        if cell.stored is None or cell.complete:
+            raise ValueError("only a stored cell that is not complete can be closed")
+        self._drop_timer(cell, cell.stored.to_bytes())
+        self._store.delete(b"o" + cell.stored.to_bytes())
+        cell.complete = True
+        self.save(cell, NEVER)
+
+    def whole(self, cell: Cell) -> Any:
+        """All of a cell's content."""
+        if not self._content.appends or cell.stored is None:
+            return cell.content
+        place, found = cell.stored.to_bytes(), self._content.initial()
+        for number in range(cell.pieces):
+            piece = self._store.get(_piece(place, number))
+            if piece is None:
+                raise ValueError(f"piece {number} of a window's content is missing in the store")
+            found = self._content.merge(found, self._content.from_bytes(piece))
+        return self._content.merge(found, cell.content)
+
+    def _drop_timer(self, cell: Cell, place: bytes) -> None:
+        if cell.timer_ms != NEVER:
+            self._store.delete(b"t" + time_bytes(cell.timer_ms) + place)
+            cell.timer_ms = NEVER
+
+    def _drop_pieces(self, cell: Cell, place: bytes) -> None:
+        for number in range(cell.pieces):
+            self._store.delete(_piece(place, number))
+
+    # In the order of time.
+
+    def complete_by(self, watermark: int) -> Iterator[Cell]:
+        """Cells whose window ends at the watermark or before and has not fired, by end, start and key."""
+        for key, data in self._store.range(b"o", b"o" + time_bytes(min(watermark, NEVER - 1) + 1)):
+            yield self._cell(Slot.from_bytes(key[1:]), data, complete=False)
+        if watermark >= NEVER:  # those without an end
+            last = b"o" + time_bytes(NEVER)
+            for key, data in self._store.range(last, b"p"):
+                yield self._cell(Slot.from_bytes(key[1:]), data, complete=False)
+
+    def kept_until(self, end: int) -> Iterator[Cell]:
+        """Complete cells whose window ends at `end` or before."""
+        for key, data in self._store.range(b"f", b"f" + time_bytes(min(end, NEVER - 1) + 1)):
+            yield self._cell(Slot.from_bytes(key[1:]), data, complete=True)
+
+    def triggered_by(self, batch_ms: int) -> Iterator[Cell]:
+        """Cells of which a trigger fires at this batch time or before, by its time."""
+        for key, _ in self._store.range(b"t", b"t" + time_bytes(min(batch_ms, NEVER - 1) + 1)):
+            cell = self.load(Slot.from_bytes(key[9:]))
+            if cell is None:
+                raise ValueError("a trigger in the store belongs to no window")
+            yield cell
+
+    def next_end(self) -> int | None:
+        """The end of the first window that is not complete; None if there is none, or it has no end."""
+        first = next(iter(self._store.range(b"o", b"o" + time_bytes(NEVER))), None)
+        return None if first is None else time_of(first[0][1:9])
+
+    def next_trigger(self) -> int | None:
+        """The first batch time at which a trigger fires."""
+        first = next(iter(self._store.range(b"t", b"u")), None)
+        return None if first is None else time_of(first[0][1:9])
+
+    # Sessions of a key.
+
+    def sessions(self, key: bytes) -> list[Cell]:
+        """The sessions of a key, by their start."""
+        found = [self.load(Slot(end, start, key)) for start, end in self._spans(key)]
+        if any(cell is None for cell in found):
+            raise ValueError("a session that the store names is missing there")
+        return [cell for cell in found if cell is not None]
+
+    def save_sessions(self, key: bytes, cells: list[Cell]) -> None:
+        """Note which sessions a key has."""
+        self._save_spans(key, [(cell.slot.start, cell.slot.end) for cell in cells])
+
+    def forget_session(self, slot: Slot) -> None:
+        """A session is no more in the store."""
+        self._save_spans(slot.key, [span for span in self._spans(slot.key) if span != (slot.start, slot.end)])
+
+    def _spans(self, key: bytes) -> list[tuple[int, int]]:
+        data = self._store.get(b"s" + key)
+        return [] if data is None else msgspec.msgpack.decode(data, type=list[tuple[int, int]])
+
+    def _save_spans(self, key: bytes, spans: list[tuple[int, int]]) -> None:
+        if spans:
+            self._store.put(b"s" + key, self._encoder.encode(sorted(spans)))
+        else:
+            self._store.delete(b"s" + key)
+
+
+def _piece(place: bytes, number: int) -> bytes:
+    return b"p" + len(place).to_bytes(4, "big") + place + number.to_bytes(4, "big")

@@ -1,0 +1,154 @@
+"""What a window's messages come to: one running value, or the messages themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.api.serdes import Serde
+from penstock.api.windows import Aggregates, Contents, Fold, Messages, Session, Window
+
+
+class Content(ABC):
+    """How the value of a window is made, merged, stored and shown."""
+
+    appends = False
+    """Whether a stored value is only ever added to: it is then kept in pieces, and what came before is not read."""
+
+    @abstractmethod
+    def initial(self) -> Any:
+        """The value of no message."""
+
+    @abstractmethod
+    def add(self, content: Any, value: Any, time_ms: int) -> Any:
+        """The value with one more message. The old one may change and is not used again."""
+
+    @abstractmethod
+    def merge(self, first: Any, second: Any) -> Any:
+        """The value of the messages of two windows; neither is used again."""
+
+    @abstractmethod
+    def to_bytes(self, content: Any) -> bytes:
+        """The value as it is stored."""
+
+    @abstractmethod
+    def from_bytes(self, data: bytes) -> Any:
+        """The value from its bytes."""
+
+    def shown(self, content: Any) -> Any:
+        """What a pane shows."""
+        return content
+
+
+class FoldContent(Content):
+    """The value of a fold."""
+
+    def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
+        self._fold = fold
+        self._add = fold.add
+        self._serde = serde
+
+    def initial(self) -> Any:
+        return self._fold.initial()
+
+    def add(self, content: Any, value: Any, time_ms: int) -> Any:
+        return self._add(content, value)
+
+    def merge(self, first: Any, second: Any) -> Any:
+        if self._fold.merge is None:
+            raise TypeError("this fold has no function that merges two values")
+        return self._fold.merge(first, second)
+
+    def to_bytes(self, content: Any) -> bytes:
+        return self._serde.to_bytes(content)
+
+    def from_bytes(self, data: bytes) -> Any:
+        return self._serde.from_bytes(data)
+
+
+class AggregateContent(Content):
+    """The states of several aggregates."""
+
+    def __init__(self, aggregates: Aggregates) -> None:
+        self._names = list(aggregates.by_name)
+        self._all = list(aggregates.by_name.values())
+        self._adds = [each.add for each in self._all]
+
+    def initial(self) -> Any:
+        return [None] * len(self._all)
+
+    def add(self, content: Any, value: Any, time_ms: int) -> Any:
+        for number, add in enumerate(self._adds):
+            content[number] = add(content[number], value, time_ms)
+        return content
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return [
+            b if a is None else a if b is None else each.merge(a, b)
+            for each, a, b in zip(self._all, first, second, strict=True)
+        ]
+
+    def to_bytes(self, content: Any) -> bytes:
+        return msgspec.json.encode([each.to_json(state) for each, state in zip(self._all, content, strict=True)])
+
+    def from_bytes(self, data: bytes) -> Any:
+        return [each.from_json(state) for each, state in zip(self._all, msgspec.json.decode(data), strict=True)]
+
+    def shown(self, content: Any) -> Any:
+        results = [each.result(state) for each, state in zip(self._all, content, strict=True)]
+        return dict(zip(self._names, results, strict=True))
+
+
+class MessageContent(Content):
+    """All values. Sessions whose fold cannot merge keep them too, and fold when they fire."""
+
+    appends = True
+
+    def __init__(self, serde: Serde[Any], shown: Callable[[list[Any]], Any] = list) -> None:
+        self._encode, self._decode = serde.to_bytes, serde.from_bytes
+        self._shown = shown
+
+    def initial(self) -> Any:
+        return []
+
+    def add(self, content: Any, value: Any, time_ms: int) -> Any:
+        content.append(value)
+        return content
+
+    def merge(self, first: Any, second: Any) -> Any:
+        first.extend(second)
+        return first
+
+    def to_bytes(self, content: Any) -> bytes:
+        return msgspec.msgpack.encode([None if value is None else self._encode(value) for value in content])
+
+    def from_bytes(self, data: bytes) -> Any:
+        stored = msgspec.msgpack.decode(data, type=list[bytes | None])
+        return [None if value is None else self._decode(value) for value in stored]
+
+    def shown(self, content: Any) -> Any:
+        return self._shown(content)
+
+
+def content_of(window: Window, messages: Serde[Any]) -> Content:
+    """The content of a window over messages whose values have this serde."""
+    contents: Contents = window.contents
+    match contents:
+        case Aggregates():
+            return AggregateContent(contents)
+        case Messages():
+            return MessageContent(messages)
+        case Fold():
+            if isinstance(window.shape, Session) and contents.merge is None:
+                return MessageContent(messages, lambda values: _folded(contents, values))
+            return FoldContent(contents, window.value)
+
+
+def _folded(fold: Fold, values: list[Any]) -> Any:
+    result = fold.initial()
+    for value in values:
+        result = fold.add(result, value)
+    return result

@@ -1,0 +1,191 @@
+"""Windows against a plain program over all messages, in any order, lateness and batches, with attempts that are
+discarded and restarts in between."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+
+KEYS = st.sampled_from(["a", "b", None])
+Step = tuple[list[tuple[str | None, int]], int, int, bool]
+"""Messages (key, time) of a batch, how far the watermark moves, attempts that are discarded, and whether a restart
+follows."""
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(KEYS, st.integers(0, 60)), max_size=8),
+        st.integers(0, 25),
+        st.integers(0, 1),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def stage(window: ps.Window) -> StageBatches:
+    app = ps.StreamApplication("a")
+    app.output(LATE)
+    panes = app.input("m.in").window(window, id="w")
+    panes.map(shown).send_to(app.output(OUT))
+    return StageBatches(app, "w")
+
+
+def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
+    span = None if pane.window is None else [pane.window.start_ms, pane.window.end_ms]
+    return [pane.key, span, pane.message, pane.firing, pane.number]
+
+
+def run(window: ps.Window, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:
+    """For each batch, and then for the end of the stream: panes, and messages that were too late."""
+    job, found, number, watermark = stage(window), [], 0, 0
+    for messages, moved, discards, restart in steps:
+        watermark += moved
+        batch = []
+        for key, time in messages:
+            number += 1
+            batch.append(Message(key, number, time))
+        sent = job.run(batch, watermark, discards=discards)
+        assert job.failed is None
+        found.append((sorted(map(repr, (v for _, v, _ in sent.get(OUT, [])))), [v for _, v, _ in sent.get(LATE, [])]))
+        if restart:
+            job.restart()
+    sent = job.run([], 2**63 - 1, control="end-of-stream")
+    found.append((sorted(map(repr, (v for _, v, _ in sent.get(OUT, [])))), []))
+    assert job.entries("w.window") == {}, "nothing is left"
+    job.close()
+    return found
+
+
+def spans(size: int, every: int, time: int) -> list[tuple[int, int]]:
+    return [
+        (start, start + size) for start in range(-200, time + 1) if start % every == 0 and start <= time < start + size
+    ]
+
+
+def expected(
+    size: int, every: int, lateness: int, steps: list[Step], *, accumulating: bool
+) -> list[tuple[list[Any], list[Any]]]:
+    """All messages are looked at again for each batch."""
+    placed: dict[tuple[str | None, int, int], list[tuple[int, int, bool]]] = defaultdict(list)
+    too_late: dict[int, list[int]] = defaultdict(list)
+    watermarks = [0]
+    number = 0
+    for step, (messages, moved, _, _) in enumerate(steps):
+        late = watermarks[-1] if step else -(2**63)
+        for key, time in messages:
+            number += 1
+            fits = [span for span in spans(size, every, time) if span[1] + lateness > late]
+            for start, end in fits:
+                placed[key, start, end].append((step, number, end <= late))
+            if not fits:
+                too_late[step].append(number)
+        watermarks.append(watermarks[-1] + moved)
+    watermarks = [*watermarks[1:], 2**63 - 1]
+    panes: list[list[Any]] = [[] for _ in watermarks]
+    for (key, start, end), members in placed.items():
+        in_time = [(step, value) for step, value, late in members if not late]
+        late_ones = [(step, value) for step, value, late in members if late]
+        shown_before, count = 0, 0
+        everything: list[int] = []
+        if in_time:
+            fires = next(step for step, mark in enumerate(watermarks) if mark >= end)
+            everything += [value for _, value in in_time]
+            panes[fires].append(repr([key, [start, end], list(everything), "on-time", 0]))
+            shown_before, count = len(everything), 1
+        for step in sorted({step for step, _ in late_ones}):
+            everything += [value for s, value in late_ones if s == step]
+            message = everything if accumulating else everything[shown_before:]
+            panes[step].append(repr([key, [start, end], list(message), "late", count]))
+            shown_before, count = len(everything), count + 1
+    return [(sorted(some), too_late[step]) for step, some in enumerate(panes)]
+
+
+@pytest.mark.parametrize(("size", "every"), [(10, 10), (12, 4), (10, 7)])
+@pytest.mark.parametrize("lateness", [0, 15])
+@pytest.mark.parametrize("accumulating", [True, False])
+@settings(deadline=None)
+@given(steps=STEPS)
+def test_windows_of_one_size(size: int, every: int, lateness: int, accumulating: bool, steps: list[Step]) -> None:
+    window = ps.Windows.hopping(
+        size, every, allowed_lateness_ms=lateness, accumulating=accumulating, late_to=ps.SystemStream("m", "late")
+    )
+    assert run(window, steps) == expected(size, every, lateness, steps, accumulating=accumulating)
+
+
+def expected_sessions(gap: int, lateness: int, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:
+    """The sessions of each key as lists of messages, which are put together again for each message."""
+    found: list[tuple[list[Any], list[Any]]] = []
+    sessions: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    watermark, number = 0, 0
+    for step, (messages, moved, _, _) in enumerate([*steps, ([], 2**63, 0, False)]):
+        late, too_late, panes = watermark if step else -(2**63), [], []
+        for key, time in messages:
+            number += 1
+            met = [s for s in sessions[key] if min(s["times"]) < time + gap and time < max(s["times"]) + gap]
+            times = [time, *(t for s in met for t in s["times"])]
+            if max(times) + gap + lateness <= late:
+                too_late.append(number)
+                continue
+            sessions[key] = [s for s in sessions[key] if s not in met]
+            sessions[key].append(
+                {
+                    "times": times,
+                    "values": sorted([number, *(v for s in met for v in s["values"])]),
+                    "panes": max([s["panes"] for s in met], default=0),
+                    "new": True,
+                    "fired": max(times) + gap <= late,
+                }
+            )
+        watermark += moved
+        for key, some in sessions.items():
+            for session in list(some):
+                start, end = min(session["times"]), max(session["times"]) + gap
+                firing = None
+                if session["fired"] and session["new"]:
+                    firing = "late"
+                elif not session["fired"] and end <= watermark:
+                    firing, session["fired"] = "on-time", True
+                if firing is not None:
+                    panes.append(repr([key, [start, end], session["values"], firing, session["panes"]]))
+                    session["panes"] += 1
+                session["new"] = False
+                if session["fired"] and end + lateness <= watermark:
+                    some.remove(session)
+        found.append((sorted(panes), too_late))
+    return found
+
+
+@pytest.mark.parametrize("lateness", [0, 15])
+@pytest.mark.parametrize("merges", [True, False])
+@settings(deadline=None)
+@given(steps=STEPS)
+def test_sessions(lateness: int, merges: bool, steps: list[Step]) -> None:
+    fold: tuple[Any, ...] = (list, lambda values, value: sorted([*values, value]))
+    if merges:
+        fold = (*fold, lambda first, second: sorted(first + second))
+    window = ps.Windows.session(7, fold=fold, allowed_lateness_ms=lateness, late_to=ps.SystemStream("m", "late"))
+    assert run(window, steps) == expected_sessions(7, lateness, steps)
+
+
+@given(steps=STEPS)
+@settings(deadline=None)
+def test_windows_that_count(steps: list[Step]) -> None:
+    by_key: dict[str | None, list[int]] = defaultdict(list)
+    panes: list[list[str]] = []
+    number = 0
+    for messages, *_ in steps:
+        panes.append([])
+        for key, _ in messages:
+            number += 1
+            by_key[key].append(number)
+            if len(by_key[key]) == 3:
+                panes[-1].append(repr([key, None, by_key.pop(key), "on-time", 0]))
+    panes.append([repr([key, None, left, "on-time", 0]) for key, left in by_key.items()])
+    assert run(ps.Windows.count(3), steps) == [(sorted(some), []) for some in panes]

@@ -1,0 +1,134 @@
+"""One stage of one task, driven batch by batch: with watermarks, attempts that are discarded, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+import penstock as ps
+from penstock.runtime.batch import Batch
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import plan_topology
+from penstock.state.engines.memory import MemoryEngine
+
+OUT = "m.out"
+LATE = "m.late"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message with a JSON value."""
+
+    key: str | None
+    value: Any
+    time_ms: int = 0
+
+
+@dataclass
+class StageBatches:
+    """Runs the batches of the last stage of an application that reads `m.in` and writes to `m.out` and `m.late`."""
+
+    app: ps.StreamApplication
+    operator: str
+    """Whose watermarks are given."""
+    engines: dict[str, MemoryEngine] = field(default_factory=dict)
+    number: int = 0
+    watermark: int | None = None
+    failed: str | None = None
+
+    def __post_init__(self) -> None:
+        self.topology = plan_topology(self.app.graph(), None)
+        self.stage = max(stage.number for stage in self.topology.container_stages)
+        for store in self.app.graph().stores:
+            self.engines.setdefault(store.name, MemoryEngine())
+        self.task = self._new_task()
+
+    def _new_task(self) -> TaskInstance:
+        settings = RuntimeSettings("a", 1, {OUT: 1, LATE: 1})
+        return TaskInstance(0, self.topology, settings, self.engines, self.number)
+
+    def restart(self) -> None:
+        """The process ends; what ended batches left stays."""
+        left = {name: self.entries(name) for name in self.engines}
+        self.task.close()
+        for name, entries in left.items():
+            self.engines[name] = MemoryEngine()
+            self.engines[name].apply(entries)
+        self.task = self._new_task()
+
+    def run(
+        self,
+        messages: Sequence[Message] = (),
+        watermark: int | None = None,
+        *,
+        time_ms: int = 0,
+        control: Any = "none",
+        discards: int = 0,
+    ) -> dict[str, list[tuple[Any, Any, int]]]:
+        """A batch, whose first `discards` attempts are discarded: what it sent to each output, (key, value, time)."""
+        late = {} if self.watermark is None else {self.operator: self.watermark}
+        if watermark is not None:
+            self.watermark = watermark
+        firing = {} if self.watermark is None else {self.operator: self.watermark}
+        batch = Batch(self.number + 1, 1, time_ms, control, late, firing)
+        for run in range(discards + 1):
+            token = f"t{run}"
+            attempt = self.task.start_attempt(self.stage, token, batch)
+            packets = [packet for sent in self._packets(messages) for packet in attempt.accept(sent)]
+            if run < discards:
+                self.task.discard_attempt(attempt)
+        packets += attempt.finish()
+        report = attempt.report()
+        self.failed = None if report.failed is None else report.failed.reason
+        if self.failed is not None:
+            self.task.discard_attempt(attempt)
+            return {}
+        self.task.finish_attempt(attempt)
+        self.task.end(batch.number, {self.stage: token})
+        self.number += 1
+        found: dict[str, list[tuple[Any, Any, int]]] = {}
+        for packet in packets:
+            if packet.kind == Kind.DATA:
+                output = str(self.topology.channels[packet.channel].output)
+                found.setdefault(output, []).extend(_decoded(packet))
+        return found
+
+    def entries(self, store: str) -> dict[bytes, bytes]:
+        """What ended batches left in a store."""
+        return dict(self.task.engine(store).scan(None, None))
+
+    def close(self) -> None:
+        """End."""
+        self.task.close()
+
+    def _packets(self, messages: Iterable[Message]) -> list[Packet]:
+        rows = [
+            (None if m.key is None else m.key.encode(), orjson.dumps(m.value), m.time_ms, 0, offset)
+            for offset, m in enumerate(messages)
+        ]
+        (source,) = self.topology.channels_to(self.stage)
+        sent = []
+        for number in range(0, len(rows), 3):
+            part = rows[number : number + 3]
+            columns = [
+                pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), MESSAGE_SCHEMA, strict=True)
+            ]
+            data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA))
+            sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", source.number, -1, len(sent), len(part), data))
+        sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), len(rows), None))
+        return sent
+
+
+def _decoded(packet: Packet) -> list[tuple[Any, Any, int]]:
+    messages = decode_messages(packet.payload or b"")
+    keys, values, times = (messages.column(i).to_pylist() for i in range(3))
+    return [
+        (None if key is None else key.decode(), orjson.loads(value), time)
+        for key, value, time in zip(keys, values, times, strict=True)
+    ]
