@@ -72,13 +72,10 @@ def _show_metrics(job: str | None, config: Path | None, assignments: list[str] |
     if as_json:
         print_json(shown)
         return
-    rows = [
-        (s, g, n, _metric(value))
-        for s, groups in shown.items()
-        for g, own in groups.items()
-        for n, value in own.items()
-    ]
-    print_table(f"Metrics of {job}", ("source", "group", "metric", "value"), rows, right="value", first_to_go="group")
+    for source, groups in shown.items():
+        for group, own in groups.items():
+            rows = [(name, _metric(value)) for name, value in own.items()]
+            print_table(f"{source}: {group}" if group != source else source, ("metric", "value"), rows, right="value")
 
 
 def _metric(value: Any) -> str:
