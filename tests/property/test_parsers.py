@@ -28,11 +28,14 @@ from msgspec import Struct
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.edit import OffsetKey
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.topic import TopicMessage, read_topic_message
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.cli.checkpoint.offsets import parse_offsets
 from penstock.container import launch
 from penstock.container.machine import ExecutorProcess
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
@@ -51,6 +54,11 @@ from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_listing
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.records import compress
+from penstock.state.spark.changelog import ChangelogHead, read_head
+from penstock.state.spark.checkpoint import OperatorFacts
+from penstock.state.spark.checkpoint import _operator as spark_operator
+from penstock.state.spark.schema import EntrySchema, read_schema
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
@@ -194,6 +202,47 @@ FORMATS: dict[str, Format] = {
         JobIdentity,
     ),
     "containers": Format([asdict(ADDRESS)], read_register, tuple[ContainerAddress, ...]),
+    "Samza's message": Format(
+        {"key": "k", "value": "v"}, lambda d: read_topic_message(d.decode(errors="replace")), TopicMessage
+    ),
+    "next offsets": Format(
+        {"tasks": [{"task": 0, "nextOffsets": {"local.a.0": 3}}]},
+        lambda d: parse_offsets(d.decode(errors="replace"), "f"),
+        dict[OffsetKey, int],
+    ),
+    "Spark's operator": Format(
+        {
+            "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateExec"},
+            "stateStoreInfo": [
+                {
+                    "storeName": "default",
+                    "numColsPrefixKey": 0,
+                    "numPartitions": 5,
+                    "stateSchemaFilePaths": ["file:/a/schema"],
+                }
+            ],
+            "operatorPropertiesJson": '{"stateVariables":[{"stateName":"a","stateVariableType":"ValueState"}]}',
+        },
+        lambda d: spark_operator(0, d, "k"),
+        OperatorFacts,
+    ),
+    "Spark's schema": Format(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "a", "type": {"type": "array", "elementType": "decimal(10,2)", "containsNull": True}},
+                {"name": "a", "type": {"type": "map", "keyType": "string", "valueType": {"type": "udt", "class": "x"}}},
+            ],
+        },
+        lambda d: read_schema(d, "k"),
+        dict[str, EntrySchema],
+        lambda d: struct.pack(">H2sH", 2, b"v1", len(d)) + d + struct.pack(">H", len(d)) + d,
+    ),
+    "Spark's lineage": Format(
+        [{"version": 1, "checkpointUniqueId": "a-b"}],
+        lambda d: read_head(compress(b"\x00\x02v3" + struct.pack(">H", len(d)) + d), "k"),
+        ChangelogHead,
+    ),
     "local stream": Format({"format": 1, "partitions": 4, "uid": "00ff"}, lambda d: _parse(d, "k"), StreamInfo),
 }
 
