@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.admin.checkpoint import target as checkpoint_target
-from penstock.admin.startpoint import inputs as startpoint_job
+from penstock.admin.application import application_inputs
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
@@ -153,9 +152,8 @@ def test_the_commands_group_as_the_job_does(tmp_path: Path) -> None:
         environ={},
     )
     expected = group_inputs(streams.ends(), config.task.broadcast_inputs)
-    assert startpoint_job._of_application(config, seen_app()).tasks == expected.by_name
-    target = checkpoint_target._of_application(config, seen_app())
-    assert (target.inputs, target.base.task_count) == (expected.tasks, 2)
+    grouping, inputs = application_inputs(config, seen_app())
+    assert (grouping.tasks, inputs.tasks, grouping.count) == (expected.tasks, expected.by_name, 2)
 
 
 # Where each task begins.

@@ -88,24 +88,18 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
     if base is None:
         if found.application is None:
             raise ConfigError(f"job `{found.paths.root}`: {NAME_IT}")
-        return _of_application(found.config, found.application)
+        return _described_by(found.config, found.application)
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
     before = content_of(base, lambda task: changelogs(found.config, base, task))
     return ImportTarget(found.config, base, before, inputs, ends)
 
 
-def _of_application(config: JobConfig, app: Application) -> ImportTarget:
+def _described_by(config: JobConfig, app: Application) -> ImportTarget:
+    from penstock.admin.application import application_inputs
     from penstock.plan.layout import store_layout
-    from penstock.plan.streams import JobStreams
 
-    graph = app.graph()
-    streams = JobStreams.open(graph, config)
-    try:
-        ends = streams.ends()
-        grouping = streams.group(ends)
-    finally:
-        streams.close()
+    grouping, inputs = application_inputs(config, app)
     base = CheckpointRecord(
         id=CheckpointId(0, 0),
         parent=None,
@@ -115,8 +109,8 @@ def _of_application(config: JobConfig, app: Application) -> ImportTarget:
         task_count=grouping.count,
         batch=0,
         batch_time_ms=0,
-        stores=store_layout(graph),
+        stores=store_layout(app.graph()),
         next_offsets={},
         tasks={},
     )
-    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(ends, {}))
+    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(inputs.ends, {}))
