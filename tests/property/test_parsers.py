@@ -390,13 +390,19 @@ def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path, size: int)
     entries.apply({b"key": b"value"})
     entries.copy_to(tmp_path / "copy")
     (copy,) = (tmp_path / "copy").iterdir()
-    copy.write_bytes(size.to_bytes(8, "big") + copy.read_bytes()[8:])
+    written = copy.read_bytes()[:-32]
+    of_format_1, of_format_2 = (
+        size.to_bytes(8, "big") + written[16:],
+        written[:8] + size.to_bytes(8, "big") + written[16:],
+    )
     tracemalloc.start()
     try:
         with pytest.raises(CorruptError, match="claims"):
             form.read(form.wrap(orjson.dumps(form.document | {"size": size})))
-        with pytest.raises(CorruptError, match="claims"):
-            MemoryEngine(tmp_path / "copy")
+        for claim in (of_format_1, of_format_2 + hashlib.sha256(of_format_2).digest()):
+            copy.write_bytes(claim)
+            with pytest.raises(CorruptError, match="claims"):
+                MemoryEngine(tmp_path / "copy")
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
