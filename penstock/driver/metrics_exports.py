@@ -25,6 +25,8 @@ from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)
 _SHOW_SECONDS = 10.0
+_LAST_SECONDS = 10.0
+"""How long the end of a run waits for the last export."""
 
 
 class MetricsExports:
@@ -95,10 +97,14 @@ class Every:
         self._thread = threading.Thread(target=self._run, name="penstock-metrics", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Export once more, and end the thread."""
+    def close(self, timeout_s: float = _LAST_SECONDS) -> None:
+        """Export once more, and end the thread. A run ends without an export that takes longer."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.warning(
+                "the last metrics were not put %s within %.0f s: the run ends without them", self._where, timeout_s
+            )
 
     def _run(self) -> None:
         ended = False

@@ -59,6 +59,21 @@ if __name__ == "__main__":
         while True:
             time.sleep(60)
 """
+FROZEN = f"""
+import signal
+from penstock.engine import gateway, launch
+from signals import app
+
+def stop_frozen(context):
+    gateway._Current.jvm.process.send_signal(signal.SIGSTOP)
+    gateway.stop_context(context)
+
+gateway._STOP_SECONDS = 1.0
+launch.stop_context = stop_frozen
+app.run({CONFIG!r}).await_termination()
+print("after the job", flush=True)
+"""
+"""Spark's JVM stands still when it is to stop."""
 NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
 
 
@@ -226,6 +241,16 @@ def test_a_killed_jvm_is_reported_as_that(folder: Path) -> None:
     assert f"error: Spark's JVM (process {jvm.pid}) was killed by SIGKILL (9" in run.log
     assert f"The state is as of checkpoint {run.last.id}" in run.log
     assert not re.search("Traceback|unexpected", run.log), run.log
+
+
+def test_a_job_ends_though_spark_does_not(folder: Path) -> None:
+    with running(folder, "-c", FROZEN) as run:
+        jvm = run.jvm()
+        run.process.terminate()
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert f"Spark's JVM (process {jvm.pid}) did not stop within 1 s: killed" in run.log
+    assert "after the job" in run.log
 
 
 def test_nothing_outlives_a_killed_driver(folder: Path) -> None:

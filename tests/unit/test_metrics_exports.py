@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.driver.metrics_exports import SnapshotReporter
+from penstock.driver.metrics_exports import Every, SnapshotReporter
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -76,6 +77,22 @@ def test_a_stream_of_snapshots_in_samzas_format(registry: MetricsRegistry) -> No
     assert chunk[0][2] == b"TaskName-Partition 0", "a compacted stream keeps the last one of each source"
     assert message["metrics"]["store.totals"] == {"cache-hits": 3, "keys": 7}
     assert message["metrics"]["backend.blob"] == {"upload-ns": 1e9}, "a timer's average, as in Samza"
+
+
+def test_a_run_ends_though_its_metrics_cannot_be_put_anywhere(caplog: pytest.LogCaptureFixture) -> None:
+    reached, gate = threading.Event(), threading.Event()
+
+    def export() -> None:
+        reached.set()
+        gate.wait()
+
+    every = Every(0.001, export, "in stream `m.metrics`")
+    try:
+        assert reached.wait(20)
+        every.close(0.01)
+    finally:
+        gate.set()
+    assert "the last metrics were not put in stream `m.metrics` within" in caplog.text
 
 
 def test_the_object_that_commands_read(tmp_path: Path, registry: MetricsRegistry) -> None:
