@@ -1,4 +1,4 @@
-"""Setting the positions of a stopped job."""
+"""Plans other positions of a stopped job."""
 
 from __future__ import annotations
 
@@ -28,20 +28,26 @@ def plan_offsets(
     offsets: Mapping[OffsetKey, int] | Mapping[SystemStreamPartition, int],
     from_checkpoint: str | None = None,
 ) -> CheckpointChange:
-    """Plan a checkpoint that is as the last one, except for these positions. Nothing is written.
+    """Plan a checkpoint like the last one with other positions. Writes nothing.
 
-    The state is not moved with the input; the change's `warnings` say what that means.
+    The state is not moved with the input; the change's `warnings` explain the consequences.
 
     Args:
         job: the job, which must be stopped when the change is written.
-        offsets: the NEXT offset to read (Samza's checkpoints hold the last one processed), by partition; an
-            `OffsetKey` names one task's position. Partitions that are not named stay where they are.
+        offsets: the NEXT offset to read, by partition (Samza's checkpoints hold the last offset processed). An
+            `OffsetKey` names the position of one task. Other partitions keep their positions.
         from_checkpoint: the id of the checkpoint to begin with; the last one, if None.
 
     Raises:
-        NotFoundError: the job has no checkpoint, none of that id, or does not read a partition.
-        IncompatibleError: an offset is outside of its partition.
+        NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.
+        IncompatibleError: an offset is outside its partition.
         CorruptError: the log is damaged where it is needed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0})
+        ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
+        ([(3, 0)], 1)
     """
     log = CheckpointLog(job.objects, job.paths)
     view = log.read()

@@ -17,9 +17,9 @@ from penstock.startpoint.request import StartpointRequest, WithState
 
 @dataclass(frozen=True, slots=True)
 class AskedFacts:
-    """What was asked for, and what the next start would do if it were now: all the positions that it would move, what
-    becomes of the state (None: the job has none), and the checkpoint it would begin with. `nearest` is the one that
-    `--with-state nearest` would take, if there is one. With `dry_run` nothing was written."""
+    """The requests, and what a start would do now: `changes` are the positions that it would move, `with_state` is what
+    it would do with the state (None: the job has none), `checkpoint` is the one it would begin with. `nearest` is the
+    checkpoint for `with_state="nearest"`, if there is one. With `dry_run` nothing was written."""
 
     job: str
     dry_run: bool

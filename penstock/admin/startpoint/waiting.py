@@ -21,7 +21,7 @@ from penstock.startpoint.request import StartpointRequest
 
 @dataclass(frozen=True, slots=True)
 class DeletedFacts:
-    """The requests that were deleted."""
+    """The requests that were deleted, of a job."""
 
     job: str
     deleted: tuple[RequestFacts, ...]
@@ -29,7 +29,7 @@ class DeletedFacts:
 
 @dataclass(frozen=True, slots=True)
 class ExportedStartpoints:
-    """Samza's messages, one JSON text each, and what they leave out."""
+    """Messages of Samza's coordinator stream as JSON texts, and notes about what these leave out."""
 
     lines: tuple[str, ...]
     notes: tuple[str, ...]
@@ -40,10 +40,15 @@ def startpoints(job: FoundJob, *, resolve: bool = True) -> tuple[RequestFacts, .
 
     Args:
         job: the job.
-        resolve: find out the offsets that they mean now. This looks at the inputs.
+        resolve: find the offsets that they mean now, in the inputs.
 
     Raises:
-        NotFoundError, ConfigError: with `resolve`, if the job's inputs are not known.
+        NotFoundError, ConfigError: with `resolve`, the job's inputs are not known.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.startpoints(job)
+        ()
     """
     requests, ttl_ms = _waiting(job), job.config.job.startpoint_ttl_ms
     if not resolve:
@@ -61,11 +66,17 @@ def delete_startpoints(
     Args:
         job: the job.
         stream: `system.stream`.
-        partitions: of the stream; all, if None.
-        task: those for this task alone, by its number or `Partition N`; those for no particular task, if None.
+        partitions: the numbers of the partitions; all, if None.
+        task: the number or name (`Partition 3`) of the task that they are for; those for no particular task, if None.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such startpoint.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), with_state="keep")
+        ...     [each.partition for each in admin.delete_startpoints(job, "local.trips", partitions=[1]).deleted]
+        [1]
     """
     wanted, name = SystemStream.parse(stream), parse_task(task)
     requests = _waiting(job)
@@ -87,8 +98,19 @@ def delete_startpoints(
 
 
 def export_startpoints(job: FoundJob) -> ExportedStartpoints:
-    """The startpoints that wait as Samza's coordinator stream has them. Samza knows neither `with_state` nor `clamp`:
-    these are left out, and named in `notes`."""
+    """The waiting startpoints in the form of Samza's coordinator stream.
+
+    Samza has neither `with_state` nor `clamp`. They are left out, and `notes` names them.
+
+    Args:
+        job: the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), partitions=[0], with_state="keep")
+        ...     print(admin.export_startpoints(job).lines[0])
+        {"key":"[1,...local.trips.0...]","value":"{...StartpointOldest...}"}
+    """
     lines, notes = exported_lines(_waiting(job).live)
     return ExportedStartpoints(tuple(lines), tuple(notes))
 

@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class MalformedRecordError(ConfigError):
-    """A line is not a record. The message names the file, the line and what is wrong."""
+    """A line is not a record. The message names the file, the line and the problem."""
 
 
 def malformed(source: str, line: int, problem: str) -> MalformedRecordError:
