@@ -81,7 +81,7 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
         document = orjson.loads(data)
         written = convert(Versioned, document).format
         if written > newest:
-            raise IncompatibleError(f"{name} has format {written}; this Penstock reads up to {newest}")
+            raise IncompatibleError(f"{name} has format {written}; this Penstock reads formats up to {newest}")
         return convert(form, document)
 
 

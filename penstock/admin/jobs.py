@@ -94,7 +94,7 @@ def open_job(
             looked = " and ".join(f"`{reading.root}`" for reading in readings)
             raise NotFoundError(
                 f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
-                "name the job's own root with --config, `-c job.root=...` or PENSTOCK_HOME"
+                "give the root of the job with --config, `-c job.root=...` or PENSTOCK_HOME"
             )
         yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
     finally:

@@ -50,7 +50,7 @@ _Spec = TypeVar("_Spec", bound=OperatorSpec)
 
 def _check_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{kind} `{name}`: a name is made of letters, digits, `_`, `-` and `.`")
+        raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
     return name
 
 
@@ -229,7 +229,9 @@ class Application:
         value: Serde[Any] | None,
     ) -> ProcessSpec:
         if isinstance(stores, str):
-            raise ConfigError(f'stores="{stores}" is one text, but process() takes several names: stores=["{stores}"]')
+            raise ConfigError(
+                f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
+            )
         names = tuple(stores)
         for name in names:
             if name not in self._stores:

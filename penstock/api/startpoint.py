@@ -62,7 +62,7 @@ class StartpointSpecific(Startpoint):
 
     def __post_init__(self) -> None:
         if not isinstance(self.specific_offset, str) or not self.specific_offset:
-            raise ConfigError(f"a startpoint's offset is {self.specific_offset!r}; a text is needed, such as '1200'")
+            raise ConfigError(f"a startpoint's offset is {self.specific_offset!r}; it must be a string, such as '1200'")
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_specific(given, self)
@@ -86,7 +86,7 @@ class StartpointTimestamp(Startpoint):
 
     def __post_init__(self) -> None:
         if not isinstance(self.timestamp_offset, int) or isinstance(self.timestamp_offset, bool):
-            raise ConfigError(f"a startpoint's timestamp is {self.timestamp_offset!r}; epoch milliseconds are needed")
+            raise ConfigError(f"a startpoint's timestamp is {self.timestamp_offset!r}; it must be epoch milliseconds")
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_timestamp(given, self)

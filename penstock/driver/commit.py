@@ -254,7 +254,7 @@ class CommitCoordinator:
                 raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch") from error
             raise PenstockError(
                 f"checkpoint {record.id} could not be written in {_APPEND.tries} tries, so the run ends: {error}. "
-                "Whether it is in the log, the next start finds out; nothing is lost"
+                "The next start finds out whether the log has it; nothing is lost"
             ) from error
 
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:

@@ -62,7 +62,7 @@ class PreparedJob:
         ends = self.streams.ends()
         if ends.keys() != {at.ssp for at in self.start.positions}:
             raise IncompatibleError(
-                "an input has another number of partitions than when this run began: stop the job, and start it "
+                "the number of partitions of an input has changed since this run began: stop the job, and start it "
                 "with a new `job.id`, or restore the stream"
             )
         return ends

@@ -78,7 +78,7 @@ class RunLoop:
         try:
             self._parts.fleet.ask(WIND_DOWN, self.epoch, WindDown())
         except PenstockError as error:
-            logger.warning("a container did not end what it did in the background: %s", error)
+            logger.warning("a container did not end its background work: %s", error)
 
     def _rewind(self, cause: RetryableError | None) -> None:
         self._reach(self._parts.epochs.rewind(cause))
@@ -114,7 +114,7 @@ class RunLoop:
 
     def _welcome(self, newcomers: list[str]) -> None:
         """Executors have come: commit, and restore in a new epoch in which they have their share of the tasks."""
-        logger.warning("%s came up: tasks move there from checkpoint to checkpoint", ", ".join(newcomers))
+        logger.warning("%s came up: the job commits and moves tasks there in a new epoch", ", ".join(newcomers))
         self.commit()
         self._rewind(None)
 

@@ -41,6 +41,6 @@ def pickled(package: object) -> bytes:
     except Exception as error:
         raise ConfigError(
             f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
-            "picklable; open files, locks and connections belong into StreamTask.init"
+            "picklable; open files, locks and connections belong in StreamTask.init"
         ) from error
     return data

@@ -128,7 +128,7 @@ class ViewLog:
 def log_progress(job: Job) -> None:
     """Log the job from a thread until it has ended."""
     log = logging.getLogger(PROGRESS_LOGGER)
-    log.info("job %s started, run %s; what its tasks print is in %s", job.name, job.run_id, job.log_directory)
+    log.info("job %s started, run %s; the output of its tasks is in %s", job.name, job.run_id, job.log_directory)
 
     def run() -> None:
         observer, views = RunObserver(job), ViewLog(log)

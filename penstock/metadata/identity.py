@@ -108,7 +108,10 @@ def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
         if identity.folder == here:
             return identity.uid
         objects.put_if_match(paths.uid, JobIdentity(identity.uid, here).encode(), tag)
-    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+    raise RetryableError(
+        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
+        "process starts this job, and try again"
+    )
 
 
 def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
@@ -139,7 +142,10 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
         after = JobIdentity(before.uid if keep else secrets.token_hex(6), here)
         if objects.put_if_match(paths.uid, after.encode(), tag):
             return before, after
-    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+    raise RetryableError(
+        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
+        "process starts this job, and try again"
+    )
 
 
 def settle_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:

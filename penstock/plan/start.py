@@ -61,7 +61,7 @@ def plan_start(
     if not config.job.startpoint_enabled:
         left = len(requests.live) + len(requests.expired)
         if left:
-            logger.warning("%d startpoints are left alone: job.startpoint.enabled is false", left)
+            logger.warning("%d startpoints are ignored: job.startpoint.enabled is false", left)
         requests = Sorted((), (), requests.taken)
     decision = decide_start(
         requests.live,
@@ -107,7 +107,7 @@ def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfi
 
 def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> None:
     for request in requests.expired:
-        logger.warning("the startpoint for %s is expired (job.startpoint.ttl.ms) and is deleted", request)
+        logger.warning("the startpoint for %s has expired (job.startpoint.ttl.ms) and is deleted", request)
     applied: dict[StartpointRequest, set[int]] = {}
     for task, own in decision.requests.items():
         for ssp, request in own.items():

@@ -124,8 +124,8 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
     if len(said) > 1:
         which = " and ".join(f"--with-state {choice} ({request})" for choice, request in sorted(said.items(), key=str))
         raise IncompatibleError(
-            f"the startpoints contradict each other: {which}. The state of a job is one: delete some of them "
-            "(`penstock startpoint delete`), or set them again with the same choice"
+            f"the startpoints contradict each other: {which}. A job has one state: delete some of them (`penstock "
+            "startpoint delete`), or set them again with the same choice"
         )
     return next((choice for choice in said if choice is not None), "keep")
 
@@ -154,8 +154,9 @@ def nearest_checkpoint(
         for ssp, offset in own.items():
             if ssp in ends and not ends[ssp].oldest <= offset <= ends[ssp].upcoming:
                 raise IncompatibleError(
-                    f"checkpoint {record.id}, the newest one at or before the startpoints, reads `{ssp}` on from "
-                    f"{offset}, and it holds {ends[ssp]}: what would have to be read again is gone. {_ALTERNATIVES}"
+                    f"checkpoint {record.id}, the newest one at or before the startpoints, would read `{ssp}` from "
+                    f"offset {offset}, but it holds {ends[ssp]}: the messages to read again were "
+                    f"deleted. {_ALTERNATIVES}"
                 )
     return record
 
@@ -184,7 +185,9 @@ def _refuse_misplaced(request: StartpointRequest, inputs: JobInputs) -> None:
             request, f"input `{stream}` has {counted(len(partitions), 'partition')}, there is no {ssp.partition}"
         )
     known = sorted({str(each.system_stream) for ssps in inputs.tasks.values() for each in ssps})
-    raise _refused(request, f"`{stream}` is no input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
+    raise _refused(
+        request, (f"`{stream}` is not an input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
+    )
 
 
 def _refused(request: StartpointRequest, reason: str) -> IncompatibleError:
@@ -195,7 +198,7 @@ def _how_to_delete(request: StartpointRequest) -> str:
     key = request.key
     task = "" if key.task is None else f" --task '{key.task}'"
     where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
-    return f"If it is a request that waits: `penstock startpoint delete JOB {where}`"
+    return f"To delete a request that waits: `penstock startpoint delete JOB {where}`"
 
 
 def _resolved(request: StartpointRequest, resolve: Resolve) -> int:

@@ -71,8 +71,8 @@ class StartpointManager:
             retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
         except RetryableError as error:
             raise PenstockError(
-                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. Whether it is "
-                f"there all the same, `penstock startpoint list {self._paths.root}` tells"
+                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. `penstock "
+                f"startpoint list {self._paths.root}` shows whether it was written nevertheless"
             ) from error
 
     def read_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> Startpoint | None:

@@ -240,7 +240,7 @@ def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedH
     manager = home.manager()
     gone = manager.write_startpoint(SystemStreamPartition("local", "gone", 0), StartpointOldest())
     before = home.log
-    with pytest.raises(IncompatibleError, match=r"`local\.gone` is no input of the job"):
+    with pytest.raises(IncompatibleError, match=r"`local\.gone` is not an input of the job"):
         home.run(session)
     output = manager.write_startpoint(SystemStreamPartition("local", "totals", 0), StartpointOldest())
     manager.delete([gone])

@@ -125,7 +125,7 @@ def test_anything_appended_is_noticed() -> None:
 def test_a_newer_format_is_not_damage() -> None:
     head = orjson.dumps({"format": 2, "something": "else"})
     body = b"PSTDELTA" + struct.pack(">i", len(head)) + head + b"other bytes"
-    with pytest.raises(IncompatibleError, match="`f` has format 2; this Penstock reads up to 1"):
+    with pytest.raises(IncompatibleError, match="`f` has format 2; this Penstock reads formats up to 1"):
         decode_delta(body + hashlib.sha256(body).digest(), "f")
 
 

@@ -93,7 +93,7 @@ def test_bad_names(name: str) -> None:
         lambda: stream.map(str, id=name),
         lambda: app.input("m.x", id=name),
     ):
-        with pytest.raises(ps.ConfigError, match="a name is made of letters"):
+        with pytest.raises(ps.ConfigError, match="a name begins with a letter"):
             make()
 
 

@@ -110,7 +110,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 
 def test_a_newer_format_is_refused_as_such() -> None:
-    with pytest.raises(IncompatibleError, match="index `k` has format 2; this Penstock reads up to 1"):
+    with pytest.raises(IncompatibleError, match="index `k` has format 2; this Penstock reads formats up to 1"):
         SnapshotIndex.deserialize(changed("format", to=2), "k")
 
 

@@ -63,12 +63,12 @@ def test_nothing_is_broadcast_by_default() -> None:
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ("local.rates", "`local.rates` is no partition"),
-        ("local.rates#", "is no partition"),
-        ("local.rates#x", "is no partition"),
-        ("local.rates#-1", "is no partition"),
-        ("local.rates#[0-]", "is no partition"),
-        ("local.rates#0-3", "is no partition"),
+        ("local.rates", "`local.rates` is not a partition"),
+        ("local.rates#", "is not a partition"),
+        ("local.rates#x", "is not a partition"),
+        ("local.rates#-1", "is not a partition"),
+        ("local.rates#[0-]", "is not a partition"),
+        ("local.rates#0-3", "is not a partition"),
         ("local.rates#[3-1]", "`local.rates#[3-1]` ends before it begins"),
         ("rates#0", "not of the form `system.stream`"),
         ("local.rates#0,", "an empty entry"),
@@ -97,7 +97,10 @@ def test_a_range_as_large_as_can_be_written_is_not_counted_through() -> None:
 @pytest.mark.parametrize(
     ("broadcast", "said"),
     [
-        ("local.other#0", r"`local.other` is no input of the application, which reads `local.events`, `local.rates`"),
+        (
+            "local.other#0",
+            ("`local.other` is not an input of the application, which reads `local.events`, `local.rates`"),
+        ),
         ("local.rates#2", r"names `local.rates#2`, but `local.rates` has 2 partitions, the last one is 1"),
         ("local.rates#[1-2]", r"names `local.rates#\[1-2\]`, but"),
         ("local.rates#[0-1],local.events#[0-1]", "names every partition of every input"),
@@ -116,7 +119,7 @@ def test_a_job_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path, 
 
 
 def test_the_runner_names_its_own_argument() -> None:
-    with pytest.raises(ConfigError, match=r"^broadcast_inputs: expected .*`local.rates` is no partition"):
+    with pytest.raises(ConfigError, match=r"^broadcast_inputs: expected .*`local.rates` is not a partition"):
         TestRunner(seen_app(), broadcast_inputs="local.rates")
 
 

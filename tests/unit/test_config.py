@@ -133,7 +133,7 @@ def test_properties_file(tmp_path: Path) -> None:
         ("a.yaml", "a: &x {job.name: b}\n<<: *x\n", "merge keys"),
         ("a.yaml", "? [a]\n: b\n", "a key must be text"),
         ("a.yaml", "job.name: [{a: b}]\n", "a list may hold text"),
-        ("a.yaml", "job.id: 1\njob:\n  id: 2\n", "`job.id` stands twice in one file: "),
+        ("a.yaml", "job.id: 1\njob:\n  id: 2\n", "`job.id` is set twice in one file: "),
         ("a.yaml", "job.id: \x01\n", "a.yaml"),
         ("a.yaml", "job: 5\n", "unknown key `job` ("),
         ("a.properties", "a=1\nb=\\u12\n", "a.properties:2: `\\u` must be followed"),

@@ -57,7 +57,7 @@ def test_a_script_logs_starts_batches_and_checkpoints(caplog: pytest.LogCaptureF
     for thread in threading.enumerate():
         if thread.name == "progress-shop-1":
             thread.join(60)
-    assert "job shop-1 started, run r7; what its tasks print is in /logs/shop-1" in caplog.text
+    assert "job shop-1 started, run r7; the output of its tasks is in /logs/shop-1" in caplog.text
     assert "ended, 30 messages, 100/s, batch 3, checkpoint 5-1" in caplog.text
 
 

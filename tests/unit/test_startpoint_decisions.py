@@ -158,7 +158,7 @@ def test_made_at_once_a_tasks_own_counts() -> None:
         (SystemStreamPartition("local", "dim", 0), "a side input of store `dim`"),
         (SystemStreamPartition("local", "part", 0), "an intermediate stream"),
         (SystemStreamPartition("local", "out", 0), "an output of the job"),
-        (SystemStreamPartition("local", "nothing", 0), "no input of the job, which reads `local.dep.flights`"),
+        (SystemStreamPartition("local", "nothing", 0), "not an input of the job, which reads `local.dep.flights`"),
         (ssp(2), "has 2 partitions, there is no 2"),
     ],
 )
@@ -246,7 +246,7 @@ def test_nearest_without_a_checkpoint_that_is_near_enough() -> None:
 
 def test_nearest_needs_what_would_have_to_be_read_again() -> None:
     gone = JobInputs(INPUTS.tasks, {**ENDS, ssp(1): PartitionOffsets(2, 10)})
-    with pytest.raises(IncompatibleError, match=r"on from 1, and it holds messages from 2 \(oldest\)"):
+    with pytest.raises(IncompatibleError, match=r"from offset 1, but it holds messages from 2 \(oldest\)"):
         decide([request(0, offset(2), with_state="nearest")], *RECORDS, inputs=gone)
 
 

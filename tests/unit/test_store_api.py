@@ -136,7 +136,7 @@ def test_the_applications_own_keys_are_kept_as_they_are() -> None:
 def test_stores_is_not_one_text() -> None:
     app = ps.StreamApplication("a")
     app.store("counts")
-    with pytest.raises(ps.ConfigError, match=r'process\(\) takes several names: stores=\["counts"\]'):
+    with pytest.raises(ps.ConfigError, match=r'process\(\) takes a list of names: stores=\["counts"\]'):
         app.input("m.in").process(lambda: Reads([]), stores="counts")
 
 

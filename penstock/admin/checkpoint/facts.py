@@ -168,7 +168,7 @@ def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRe
     if not view.checkpoints:
         raise NotFoundError(f"job `{job}` has no checkpoint yet")
     raise NotFoundError(
-        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` shows those there are"
+        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
     )
 
 

@@ -68,6 +68,6 @@ def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Ite
     ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
     if target.before is not None and ids and not target.finds_everywhere(samza):
         yield (
-            f"checkpoint {ids[-1]} of the file is not in the log of this job: its state can be restored only if it "
-            "was this very job's and is still there. `penstock state verify` tells, before the job is started"
+            f"checkpoint {ids[-1]} of the file is not in the log of this job. Its state can be restored only if this "
+            "job wrote it and it still exists: run `penstock state verify` before you start the job"
         )

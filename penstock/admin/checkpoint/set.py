@@ -53,7 +53,9 @@ def plan_offsets(
     view = log.read()
     base = choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
-        raise NotFoundError(f"job `{job.paths.root}` has no checkpoint yet, so it reads from nowhere yet")
+        raise NotFoundError(
+            f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
+        )
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
     before = content_of(base, lambda task: changelogs(job.config, base, task))
     content = Content(with_offsets(base, wanted), before.markers)
@@ -67,8 +69,8 @@ def plan_offsets(
 def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[str]:
     if latest is not None and latest.id != base.id:
         yield (
-            f"checkpoint {base.id} is not the last one, which is {latest.id}: the state, and the positions that the "
-            "file does not name, go back to it as well"
+            f"checkpoint {base.id} is not the last one ({latest.id}): the state, and the positions that the file "
+            "does not name, go back to it too"
         )
 
 
@@ -78,6 +80,6 @@ def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[
         return
     stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read once more count twice in it" if min(moves) < 0 else ""
-    never = "messages that are skipped never come into it" if max(moves) > 0 else ""
+    twice = "messages that are read again count twice in it" if min(moves) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves) > 0 else ""
     yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"

@@ -17,7 +17,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 
-NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
+NAME_IT = "a job without a checkpoint needs its application: name it with --app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ImportTarget:
         if self.before is not None or not new:
             return self, []
         covered = {store: layout for store, layout in self.base.stores.items() if store in found.stores}
-        notes = [f"the file has no marker of store `{store}`: it begins empty" for store in new]
+        notes = [f"the file has no marker of store `{store}`: the store begins empty" for store in new]
         return replace(self, base=replace(self.base, stores=covered)), notes
 
     def unusable(self, found: SamzaCheckpoint) -> dict[str, str]:
@@ -66,7 +66,7 @@ class ImportTarget:
                 reasons[name] = str(error)
             else:
                 if self.before is None and kept_in == "job-folder":
-                    reasons[name] = "what they name is in the folder of the job that made them, and this one is new"
+                    reasons[name] = "they refer to the folder of the job that wrote them, and this job is new"
         return reasons
 
     def finds_everywhere(self, found: SamzaCheckpoint) -> bool:

@@ -58,7 +58,7 @@ def watch_lease(
             case Verdict.HELD:
                 return LeaseFacts("running", "its lease is being renewed", state.holder)
         if not wait:
-            return LeaseFacts("held, not verified", "its lease was looked at only once", state.holder)
+            return LeaseFacts("held, not verified", "its lease was read only once", state.holder)
         pause(min(state.lease_ms / 20_000, _MOST_PAUSE_S))
 
 

@@ -216,7 +216,9 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
         try:
             ends, dense = _ends(stream, config)
         except PenstockError as error:
-            found.append(input_status(stream, next_offsets, {}, f"its ends are unknown: {error}"))
+            found.append(
+                input_status(stream, next_offsets, {}, f"its oldest and upcoming offsets are unknown: {error}")
+            )
         else:
             found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense))
     return tuple(found)

@@ -57,9 +57,9 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     while _holds(job, state):
         if time.monotonic() > deadline:
             raise PenstockTimeoutError(
-                f"{state.holder} was asked to stop and has not ended within {timeout_s:g} s. The request stays: it "
-                "ends after its current batch. If it does not, kill its process: the state is as of the last "
-                "checkpoint"
+                f"{state.holder} was asked to stop and has not ended within {timeout_s:g} s. The request stays: the "
+                "run ends after its current batch. If it does not, kill its process; the next start continues from "
+                "the last checkpoint"
             )
         time.sleep(_POLL_SECONDS)
     return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job))

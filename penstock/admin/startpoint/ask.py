@@ -80,7 +80,7 @@ def _notes(
     job: StartpointJob, decision: StartDecision, changes: Sequence[OffsetChange], nearest: str | None, why_not: str
 ) -> Iterator[str]:
     if not job.found.config.job.startpoint_enabled:
-        yield "job.startpoint.enabled is false in this configuration: a start with it leaves startpoints alone"
+        yield "job.startpoint.enabled is false in this configuration: a start with it ignores startpoints"
     if job.origin is None or not job.stores:
         return
     stores = ", ".join(f"`{store}`" for store in job.stores)
@@ -91,15 +91,15 @@ def _notes(
                 "before the wanted positions: state and input agree"
             )
         case "clear":
-            yield f"the stores ({stores}) begin empty; only what is read from then on comes into them"
+            yield f"the stores ({stores}) begin empty; they will hold only what is read from then on"
         case "keep":
             yield from _keeping(stores, changes, nearest, why_not)
 
 
 def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, why_not: str) -> Iterator[str]:
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read once more count twice in it" if min(moves, default=0) < 0 else ""
-    never = "messages that are skipped never come into it" if max(moves, default=0) > 0 else ""
+    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
     if not twice and not never:
         return
     yield f"the state ({stores}) stays as it is (--with-state keep): {' and '.join(filter(None, (twice, never)))}"

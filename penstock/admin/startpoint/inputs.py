@@ -96,7 +96,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
             inputs = _of_checkpoint(found.config, origin, admins)
         else:
             raise ConfigError(
-                f"job `{found.paths.root}` has no checkpoint yet, so what it reads is not known: name its application "
+                f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
                 "with --app"
             )
         manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)

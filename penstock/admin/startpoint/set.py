@@ -91,7 +91,7 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
         live = [request for request in requests if not request.is_expired(now_ms, ttl_ms)]
         if len(live) < len(requests):
             expired = counted(len(requests) - len(live), "startpoint")
-            notes.append(f"passed over: {expired} older than job.startpoint.ttl.ms")
+            notes.append(f"skipped: {expired} older than job.startpoint.ttl.ms")
         if not live:
             raise ConfigError("; ".join(["there is no startpoint to apply in the file", *notes]))
         return ask_for(found, live, dry_run=dry_run, notes=notes)

@@ -90,8 +90,8 @@ def delete_startpoints(
     every = (*meant.live, *meant.expired, *meant.taken)
     if not every:
         raise NotFoundError(
-            f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` shows "
-            "those that wait; one of a task is named with --task"
+            f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
+            "that wait. For a startpoint of a single task, add --task"
         )
     StartpointManager(job.objects, job.paths).delete(every)
     return DeletedFacts(job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms))

@@ -102,6 +102,6 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
         uses.append(f"is the changelog of {owner}")
     first = "the job" if len(readers) < 2 else "the jobs"
     return (
-        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} can "
-        "then not continue"
+        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} "
+        "cannot continue then"
     )

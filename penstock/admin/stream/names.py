@@ -35,7 +35,7 @@ class FoundStream:
 def no_stream(stream: SystemStream) -> NotFoundError:
     """The error for a stream that should exist. It does not advise to create the stream."""
     return NotFoundError(
-        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` shows those that do"
+        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` lists those that do"
     )
 
 

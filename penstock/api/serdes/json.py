@@ -50,7 +50,7 @@ class JsonKey(Serde[Any]):
     def to_bytes(self, obj: Any) -> bytes:
         data = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
         if b"null" in data and _has_no_json(obj):
-            raise ValueError("NaN and the infinities have no JSON, so a key cannot hold them")
+            raise ValueError("JSON has no NaN and no infinities, so a key cannot hold them")
         return b"%b" % data
 
     from_bytes = staticmethod(msgspec.json.decode)  # type: ignore[assignment]

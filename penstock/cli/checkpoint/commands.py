@@ -17,11 +17,9 @@ from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
 from penstock.wording import utc_text
 
-app = typer.Typer(help="Look at the checkpoints of a job, and make one by hand.", no_args_is_help=True)
+app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
-CheckpointText = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="The checkpoint; the last one if none is named.")
-]
+CheckpointText = Annotated[str | None, typer.Argument(metavar="[ID]", help="The checkpoint; by default the last one.")]
 
 
 @app.command("list")
@@ -119,8 +117,8 @@ def _print_problems(found: list[Problem]) -> None:
     )
     if any(each.needed for each in found):
         say(
-            "A record that is needed is damaged or missing: a run starts only with `penstock run ... --from ID`, ID "
-            "being that of a retained checkpoint, or once the record is back"
+            "a record that the job needs is damaged or missing. Start the job with `penstock run ... --from ID` and "
+            "the id of a retained checkpoint, or restore the record"
         )
 
 

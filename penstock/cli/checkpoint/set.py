@@ -29,7 +29,9 @@ def set_offsets(
     ],
     from_checkpoint: Annotated[
         str | None,
-        typer.Option("--from", metavar="ID", help="Begin with this checkpoint, not the last one.", show_default=False),
+        typer.Option(
+            "--from", metavar="ID", help="Begin with this checkpoint instead of the last one.", show_default=False
+        ),
     ] = None,
     yes: YesOnly = False,
     config: ConfigFile = None,

@@ -16,9 +16,7 @@ def adopt(
     job: JobName,
     moved: Annotated[
         bool,
-        typer.Option(
-            "--moved", help="The folder was moved, and nothing is left at its old place: it stays the same job."
-        ),
+        typer.Option("--moved", help="The folder was moved and its old place is empty: it stays the same job."),
     ] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,

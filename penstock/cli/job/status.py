@@ -56,7 +56,7 @@ def status(
         return
     with open_job(job, config, assignments) as found:
         console = stderr_console()
-        with console.status("watching the lease (--no-wait: do not)") if console.is_terminal else nullcontext():
+        with console.status("watching the lease (--no-wait skips this)") if console.is_terminal else nullcontext():
             facts = job_status(found, wait=wait)
     if as_json:
         print_json(facts)

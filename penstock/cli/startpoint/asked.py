@@ -37,7 +37,7 @@ def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
         say("nothing was written (--dry-run)")
         return
     say(
-        "written: it is resolved and applied once, at the job's next start, also if that is a restart after a crash; "
-        f"a run that goes on now is not moved. `penstock startpoint list {facts.job}` shows what waits, `penstock "
-        "startpoint delete` takes it back"
+        "written: the job's next start applies it once, even if that is a restart after a crash. A run that is "
+        f"active now does not move. `penstock startpoint list {facts.job}` lists the startpoints that wait, "
+        "`penstock startpoint delete` deletes them"
     )

@@ -26,7 +26,7 @@ from penstock.cli.startpoint.options import (
 from penstock.errors import PenstockError
 from penstock.wording import utc_text
 
-app = typer.Typer(help="Say where a job begins in its inputs at its next start.", no_args_is_help=True)
+app = typer.Typer(help="Choose where the next start of a job begins to read.", no_args_is_help=True)
 app.command("set")(set_.set_startpoint)
 app.command("import")(import_.import_startpoints)
 
@@ -47,7 +47,7 @@ def list_startpoints(
             with open_target(job, application, config, assignments) as whole:
                 facts = startpoints(whole)
         except PenstockError as error:
-            say(f"warning: what they mean now is not known: {error}")
+            say(f"warning: the offsets that they mean now are unknown: {error}")
     if as_json:
         print_json(facts)
     else:

@@ -24,8 +24,10 @@ _CHANGES = ("added", "removed", "changed")
 def diff_versions(
     job: JobName,
     store: StoreName,
-    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The one version: {FORMS}.", show_default=False)],
-    after: Annotated[str, typer.Option("--to", metavar="V", help="The other one.")] = "latest",
+    before: Annotated[
+        str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.", show_default=False)
+    ],
+    after: Annotated[str, typer.Option("--to", metavar="V", help="The second version.")] = "latest",
     limit: Limit = None,
     backend: BackendName = None,
     app: AppReference = None,

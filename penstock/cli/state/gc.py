@@ -43,4 +43,4 @@ def _show(collected: CollectedGarbage) -> None:
         if found.names:
             print_table("", (backend,), ((name,) for name in found.names[:_SHOWN]))
         if len(found.names) > _SHOWN:
-            say(f"{backend}: and {len(found.names) - _SHOWN} more; --json names them all")
+            say(f"{backend}: and {len(found.names) - _SHOWN} more; --json lists them all")

@@ -35,16 +35,16 @@ def import_spark(
     store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.", show_default=False)],
     operator: Annotated[
         int | None,
-        typer.Option("--operator", metavar="N", help="Spark's stateful operator; the only one, if none is named."),
+        typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
     ] = None,
     spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
     variable: Annotated[
         str | None,
-        typer.Option("--state-var", metavar="NAME", help="The state variable, of a transformWithState."),
+        typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState."),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", metavar="N", help="The state after this batch; the last committed, if none is named."),
+        typer.Option("--batch", metavar="N", help="The state after this batch; by default the last committed one."),
     ] = None,
     function: Annotated[
         str | None,
@@ -57,8 +57,8 @@ def import_spark(
             show_default=False,
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Keys and values as Spark's own bytes.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Forget what the store holds now.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what the store holds now.")] = False,
     yes: YesOnly = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -153,7 +153,6 @@ def _tell(facts: ImportFacts, *, ran: bool) -> None:
         )
     left = f", {facts.left_out:,} left out" if facts.left_out else ""
     say(
-        f"{counted(sum(facts.entries), 'entry')} imported into store `{facts.store}`{left}: checkpoint "
-        f"{facts.checkpoint} is "
-        f"the last one of job `{facts.job}` now, and its next start begins there"
+        f"{counted(sum(facts.entries), 'entry')} imported into store `{facts.store}`{left}: "
+        f"checkpoint {facts.checkpoint} is now the last one of job `{facts.job}`: its next start begins there"
     )

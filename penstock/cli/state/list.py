@@ -25,7 +25,7 @@ def list_state(
         str | None,
         typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.", show_default=False),
     ] = None,
-    by_task: Annotated[bool, typer.Option("--tasks", help="List each task; by default they are summed.")] = False,
+    by_task: Annotated[bool, typer.Option("--tasks", help="List each task instead of their sum.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
@@ -45,7 +45,9 @@ def list_state(
     else:
         _show(facts, by_task=by_task)
     if facts.damaged:
-        say(f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` says where")
+        say(
+            f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` shows where"
+        )
 
 
 def _show(facts: StateFacts, *, by_task: bool) -> None:

@@ -31,7 +31,7 @@ def get_value(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", help="The key, by the store's serde. One that begins with `-` stands behind `--`."
+            metavar="KEY", help="The key, as the store's serde writes it. Put `--` before a key that begins with `-`."
         ),
     ],
     version: Version = "latest",
@@ -86,11 +86,11 @@ def scan_entries(
         typer.Option(
             "--prefix",
             metavar="TEXT",
-            help="Only keys that begin so (of JSON keys, their JSON; of tuples, first fields).",
+            help="Only keys with this prefix: of their text, of their JSON, or the first fields of a tuple.",
         ),
     ] = None,
     from_key: Annotated[
-        str | None, typer.Option("--from-key", metavar="KEY", help="Only this key and those behind it.")
+        str | None, typer.Option("--from-key", metavar="KEY", help="Only keys from this one on.")
     ] = None,
     to_key: Annotated[str | None, typer.Option("--to-key", metavar="KEY", help="Only keys before this one.")] = None,
     as_hex: AsHex = False,

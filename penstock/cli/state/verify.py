@@ -61,4 +61,4 @@ def _show(found: StateVerdict) -> None:
     print_table(f"State of checkpoint {found.checkpoint}", columns, rows, right="entries size", first_to_go="digest")
     for verdict in found.stores:
         if not verdict.agrees:
-            say(f"store `{verdict.store}`: its backends do not all hold the same: it is not safe to switch")
+            say(f"store `{verdict.store}`: its backends differ: it is not safe to switch")

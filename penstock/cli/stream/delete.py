@@ -19,7 +19,7 @@ from penstock.wording import counted
 def delete_stream(
     name: StreamName,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", help="Delete it although a job has a position in it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if a job reads or owns it.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,

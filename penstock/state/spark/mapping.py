@@ -146,7 +146,7 @@ class _Writer:
         owner = partition_key.encode() if isinstance(partition_key, str) else partition_key
         if owner is not None and not isinstance(owner, bytes):
             raise IncompatibleError(
-                f"the key of messages {owner!r}, for Spark's key {spark_key!r}, is no bytes or text"
+                f"the key of messages {owner!r}, for Spark's key {spark_key!r}, is neither bytes nor text"
             )
         value_bytes = self._bytes("value", self._store.value_serde, value, spark_key)
         if owner is None:  # the messages' key is the store's, in the form that messages have

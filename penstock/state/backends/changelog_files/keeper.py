@@ -155,7 +155,7 @@ class SnapshotKeeper:
                 return
             tell = logger.warning if isinstance(error, PenstockError | OSError) else logger.exception
             tell(
-                "no snapshot was made of version %d of store `%s` of task %d; the next one comes in its turn: %s",
+                "no snapshot was made of version %d of store `%s` of task %d; the next one is made when it is due: %s",
                 *(version[0], self._store, self._context.task, error),
             )
         finally:
