@@ -136,10 +136,7 @@ class Container:
 
         def give_up() -> None:
             left = ", ".join(f"{name} ({doing})" if doing else name for name, doing in epoch.services.status().items())
-            _exit(
-                f"epoch {epoch.number} did not end what it had started within {deadline_s:.0f} s "
-                f"(task.shutdown.ms): {left}"
-            )
+            _exit(f"the work of epoch {epoch.number} did not end within {deadline_s:.0f} s (task.shutdown.ms): {left}")
 
         deadline = threading.Timer(deadline_s, give_up)
         deadline.daemon = True

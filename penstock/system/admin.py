@@ -196,14 +196,14 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
     def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
         text, ends = startpoint.specific_offset, self._ends(given)
         if not (text.isascii() and text.removeprefix("-").isdigit()):
-            raise IncompatibleError(f"`{text}` is not an offset of `{given}`, which are whole numbers")
+            raise IncompatibleError(f"`{text}` is not an offset of `{given}`: offsets are integers")
         offset = int(text)
         if ends.oldest <= offset <= ends.upcoming:
             return offset
         if self._clamp:
             return min(max(offset, ends.oldest), ends.upcoming)
         raise IncompatibleError(
-            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Name an offset that is there, or give "
+            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Choose an offset that it holds, or add "
             "--clamp to begin at the nearest one"
         )
 

@@ -170,7 +170,7 @@ def test_null_and_absent_offsets_begin_at_the_oldest_message(job: StoppedJob) ->
     assert f"no message of `local.{STREAM}` with the partitions 0, 1 was processed yet" in said
     before = job.files()
     said = import_into(lines, "-c", "systems.local.type=memory", status=1)[1]
-    assert "nothing tells where to begin" in said
+    assert "there is no offset to begin at" in said
     assert job.files() == before
 
 

@@ -287,7 +287,7 @@ def test_versions_by_id_batch_and_distance_from_the_latest(files: StateJob) -> N
             assert [error.count(f"{each.id} (batch {each.batch})") for each in (last, restarted, first)] == [1, 1, 1]
             assert str(old.id) not in error.split("Retained: ")[1]
     for wrong in ("last", "-1", "latest-", "latest~1", "", "7.0"):
-        assert "is no version" in call("scan", JOB, "first", f"--version={wrong}", status=2)[1]
+        assert "is not a version" in call("scan", JOB, "first", f"--version={wrong}", status=2)[1]
     call("diff", JOB, "first", status=2)
 
 
