@@ -62,12 +62,12 @@ class MetricsExports:
                     reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
                     shown.put(run_id, snapshot(), reached)
 
-            undo.callback(Every(_SHOW_SECONDS, show, "in the job's folder").close)
+            undo.callback(Every(_SHOW_SECONDS, show, "to the job's folder").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
                 reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
-                every = Every(settings.reporter_interval_s, reporter.report, f"in stream `{stream}`")
+                every = Every(settings.reporter_interval_s, reporter.report, f"to stream `{stream}`")
                 undo.callback(every.close)
             self._undo = undo.pop_all()
 
@@ -113,7 +113,7 @@ class Every:
             try:
                 self._export()
             except PenstockError as error:
-                logger.warning("the metrics could not be put %s, the next time they may: %s", self._where, error)
+                logger.warning("the metrics were not written %s; the next interval tries again: %s", self._where, error)
 
 
 class SnapshotReporter:

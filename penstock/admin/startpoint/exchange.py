@@ -70,7 +70,7 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
 
 
 def _notes(passed_over: int) -> list[str]:
-    return [f"passed over: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
+    return [f"skipped: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
 
 
 def _message(line: str) -> tuple[str, str, str | None]:
