@@ -47,14 +47,18 @@ from penstock.errors import (
     SerdeError,
     UserCodeError,
 )
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.values import Counter, Gauge, Timer
 
 __all__ = [
     "Bytes",
     "ConfigError",
     "ContainerLostError",
     "CorruptError",
+    "Counter",
     "Double",
     "FencedError",
+    "Gauge",
     "IncomingMessageEnvelope",
     "IncompatibleError",
     "Integer",
@@ -63,6 +67,7 @@ __all__ = [
     "Long",
     "MessageCollector",
     "MessageStream",
+    "MetricsRegistry",
     "NotFoundError",
     "PenstockError",
     "PenstockTimeoutError",
@@ -86,6 +91,7 @@ __all__ = [
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",
+    "Timer",
     "Tuple",
     "UserCodeError",
 ]
