@@ -26,8 +26,8 @@ from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 ID = CheckpointId(1614147487244, 33577)
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 LEASE = LeaseState(

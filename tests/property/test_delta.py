@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -20,8 +19,9 @@ from penstock.state.backends.changelog_files.delta import (
     encode_delta,
     encode_records,
 )
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "delta-format1.delta"
+SAVED = GOLDEN / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))
 GOLDEN_CHANGES: dict[bytes, bytes | None] = {
     b"N14228": b'{"flights":111}',
@@ -59,12 +59,12 @@ def test_many_records_are_laid_out_as_few() -> None:
 
 
 def test_the_golden_file_reads() -> None:
-    assert decode_delta(GOLDEN.read_bytes(), "golden") == (HEADER, GOLDEN_CHANGES)
+    assert decode_delta(SAVED.read_bytes(), "golden") == (HEADER, GOLDEN_CHANGES)
 
 
 def test_what_is_written_today_is_laid_out_as_the_golden_file() -> None:
     """All but the compressed bytes, which another zstd may choose otherwise."""
-    for data in (SAMPLE, GOLDEN.read_bytes()):
+    for data in (SAMPLE, SAVED.read_bytes()):
         assert data[:8] == b"PSTDELTA"
         (size,) = struct.unpack(">i", data[8:12])
         records = records_by_hand(GOLDEN_CHANGES)

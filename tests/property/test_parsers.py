@@ -62,8 +62,8 @@ from penstock.state.spark.schema import EntrySchema, read_schema
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 

@@ -34,9 +34,9 @@ from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 from tests.support.job_app import Event, add_event, add_region
+from tests.support.places import ROOT
 from tests.support.processes import HEARD, containers_of, print_logs, write_stacks
 
-ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("driver.py")
 DEADLINE_S = 240.0
 """For one step of a driver under load."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.support.places import ROOT
+
+README = ROOT / "README.md"
 
 
 def test_the_example_and_its_test_run_as_written() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import orjson
 import pytest
@@ -25,9 +24,9 @@ from penstock.checkpoint.value import Checkpoint
 from penstock.checkpoint.versions import format_of
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.metadata.paths import JobPaths, versioned_name
+from tests.support.places import GOLDEN
 
 SSP = SystemStreamPartition
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 ID = CheckpointId(1614147487244, 33577)
 
 V1 = CheckpointV1(

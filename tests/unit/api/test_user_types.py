@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.places import ROOT
+
 PROGRAM = """
 from pathlib import Path
 from typing import Literal
@@ -53,9 +55,7 @@ def test_mypy_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parents[2]
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
     found = {
         (int(line), code)
         for line, code in re.findall(r"program\.py:(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)

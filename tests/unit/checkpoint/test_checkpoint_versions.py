@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import orjson
 import pytest
@@ -23,9 +22,9 @@ from penstock.checkpoint.versions import build_versions, samza_value, versions_o
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from tests.support.checkpoints import checkpoint
+from tests.support.places import GOLDEN
 
 SSP = SystemStreamPartition
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 ID = CheckpointId(1614147487244, 33577)
 INPUT = SSP("kafka", "orders", 3)
 ORDERS = ChangelogStreamMarker(SSP("kafka", "orders-changelog", 3), "1017")

@@ -31,9 +31,9 @@ from penstock.startpoint.serde import (
 from penstock.system.base import System, SystemAdmin
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
+from tests.support.places import GOLDEN
 
 SSP = SystemStreamPartition
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 AT = 1614147487244
 EACH: dict[str, Startpoint] = {
     "specific": StartpointSpecific("1200", creation_timestamp=AT),

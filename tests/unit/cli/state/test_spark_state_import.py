@@ -27,6 +27,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
 from tests.support.faults import Fault, Faults
+from tests.support.places import ROOT
 from tests.support.spark_state import GOLDEN
 
 TASKS = 3
@@ -409,7 +410,6 @@ def test_a_damaged_checkpoint_of_spark_changes_nothing(tmp_path: Path) -> None:
 # Deaths.
 
 FAULTY = "tests.support.fault_backend:FaultyFiles"
-REPOSITORY = Path(__file__).parents[2]
 
 
 def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) -> str:
@@ -421,7 +421,7 @@ def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) 
             *("--store", "totals", "--state-var", "total", "--map", "maps.py:whole", "--replace", "--yes"),
             *("-c", f"stores.backup.factories={FAULTY}", "-c", f"stores.restore.factories={FAULTY}"),
         ],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(project)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(project)},
         capture_output=True,
         text=True,
         check=False,

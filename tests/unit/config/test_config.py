@@ -15,6 +15,7 @@ from penstock.config.reference import markdown
 from penstock.config.table import KEYS
 from penstock.errors import ConfigError
 from tests.support.configs import ENV, load, refused
+from tests.support.places import ROOT
 
 # ---- defaults
 
@@ -363,7 +364,7 @@ def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
 
 
 def test_the_reference_is_up_to_date() -> None:
-    file = Path(__file__).parents[2] / "docs" / "configuration.md"
+    file = ROOT / "docs" / "configuration.md"
     assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
     for key in describe():
         assert f"| `{key.name}` |" in markdown()
