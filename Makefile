@@ -28,7 +28,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow and spark" tests/cluster tests/fault
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 -m "not spark"
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=deep -m "not spark"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration
 	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault
 

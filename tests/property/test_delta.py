@@ -8,7 +8,7 @@ import struct
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, IncompatibleError
@@ -20,6 +20,7 @@ from penstock.state.backends.changelog_files.delta import (
     encode_records,
 )
 from tests.support.places import GOLDEN
+from tests.support.profiles import examples
 
 SAVED = GOLDEN / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))
@@ -102,7 +103,7 @@ def test_a_value_of_64_megabytes() -> None:
 
 
 @given(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255))
-@settings(max_examples=300)
+@examples(3)
 def test_any_byte_changed_is_noticed(position: int, change: int) -> None:
     damaged = bytearray(SAMPLE)
     damaged[position] ^= change

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -39,7 +39,6 @@ TUPLES: list[tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("declared", "keys"), [*FIELDS, *TUPLES], ids=lambda p: getattr(p, "name", ""))
-@settings(deadline=None)
 @given(data=st.data())
 def test_bytes_sort_as_the_keys_do(declared: ps.Serde[Any], keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
     serde = declared.for_store_keys()
@@ -51,7 +50,6 @@ def test_bytes_sort_as_the_keys_do(declared: ps.Serde[Any], keys: st.SearchStrat
 
 
 @pytest.mark.parametrize(("serde", "keys"), TUPLES, ids=lambda p: getattr(p, "name", ""))
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_prefix_of_a_tuple_holds_exactly_the_tuples_that_begin_so(
     serde: ps.Serde[Any], keys: st.SearchStrategy[Any], data: st.DataObject
@@ -62,7 +60,6 @@ def test_a_prefix_of_a_tuple_holds_exactly_the_tuples_that_begin_so(
     assert (serde.bound_to_bytes(prefix) <= serde.to_bytes(key)) == (prefix <= key)
 
 
-@settings(deadline=None)
 @given(st.lists(ODD_BYTES), ODD_BYTES)
 def test_the_end_of_a_prefix(keys: list[bytes], prefix: bytes) -> None:
     end = end_of_prefix(prefix)

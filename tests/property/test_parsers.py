@@ -21,7 +21,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
@@ -63,6 +63,7 @@ from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
 from tests.support.places import GOLDEN
+from tests.support.profiles import examples
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -360,7 +361,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=600, deadline=None)
+@examples(6)
 def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
     form = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
     document = form.document
@@ -371,7 +372,7 @@ def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_any_bytes_are_refused(data: bytes) -> None:
     for name, form in FORMATS.items():
         if form.wrap is bytes and "marker" not in name and name != "identity":  # once, a uid was any word

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -173,6 +172,3 @@ class Starts(RuleBasedStateMachine):
 
 
 TestStarts = Starts.TestCase
-TestStarts.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)

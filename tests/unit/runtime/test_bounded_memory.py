@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -100,7 +100,6 @@ def test_pieces_stay_between_one_message_and_the_most(messages: int, sent_bytes:
         assert piece >= messages
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300)), st.integers(0, 1000))
 def test_a_spool_gives_back_what_it_was_given(payloads: list[bytes], memory_bytes: int) -> None:
     with closing(Spool(memory_bytes)) as waiting:

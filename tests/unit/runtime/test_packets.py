@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runtime import packet as packets_module
@@ -29,7 +29,6 @@ class Memory(np.ndarray):  # type: ignore[type-arg]
     """Memory that can be watched: Arrow's own buffers take no weak references."""
 
 
-@settings(deadline=None)
 @given(st.lists(PAYLOADS))
 def test_packets_come_back(payloads: list[bytes | pa.Buffer | None]) -> None:
     sent = [packet(seq, payload) for seq, payload in enumerate(payloads)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.system.partitioner import murmur2, partition_of, partitions_of
+from tests.support.profiles import examples
 
 # From Kafka's own UtilsTest.
 KAFKA = {
@@ -33,7 +34,7 @@ def test_kafka_vectors(key: bytes, expected: int) -> None:
         assert partitions_of(pa.array([key], pa.binary()), partitions).tolist() == [partition_of(key, partitions)]
 
 
-@settings(max_examples=300)
+@examples(3)
 @given(keys_lists, st.integers(1, 2**31 - 1), st.sampled_from(TYPES), st.data())
 def test_arrow_equals_scalar(keys: list[bytes | None], partitions: int, kind: pa.DataType, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(keys)))

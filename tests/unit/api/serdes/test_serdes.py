@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -38,7 +38,6 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)))
     ],
     ids=lambda part: type(part).__name__,
 )
-@settings(deadline=None)
 @given(data=st.data())
 def test_round_trip(serde: ps.Serde[Any], values: st.SearchStrategy[Any], data: st.DataObject) -> None:
     value = data.draw(values)
@@ -110,7 +109,6 @@ def test_what_cannot_be_read_raises(serde: ps.Serde[Any], data: bytes) -> None:
         serde.from_bytes(data)
 
 
-@settings(deadline=None)
 @given(st.integers())
 def test_json_reads_integers_of_any_size_exactly(number: int) -> None:
     """They were read as the nearest double before, so that 2^64 and 2^64 + 1 became one."""
@@ -121,7 +119,6 @@ def test_json_reads_integers_of_any_size_exactly(number: int) -> None:
             assert type(found) is type(expected)
 
 
-@settings(deadline=None)
 @given(JSON | st.dictionaries(st.text(), st.integers()), st.booleans())
 def test_json_reads_what_others_write(value: Any, ascii_only: bool) -> None:
     try:
@@ -137,7 +134,6 @@ def test_json_reads_what_others_write(value: Any, ascii_only: bool) -> None:
     assert ps.Json().from_bytes(text) == json.loads(text)
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_json_keys_have_one_form(value: Any) -> None:
     serde = ps.Json().for_keys()

@@ -6,7 +6,7 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -35,7 +35,6 @@ class Seen(ps.StreamTask):
         collector.emit(value=[envelope.value, envelope.offset])
 
 
-@settings(deadline=None)
 @given(
     steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=5),
     values=st.lists(st.integers(0, 50), max_size=30),
@@ -170,7 +169,6 @@ KINDS: dict[str, tuple[type[FunctionSpec], Any]] = {
 }
 
 
-@settings(deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3),
     values=st.lists(st.integers(0, 9), max_size=9),

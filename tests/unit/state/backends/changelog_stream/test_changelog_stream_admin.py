@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.admin.stream.publish import PublishOptions, publish
@@ -184,13 +184,11 @@ def test_default_names_that_collided() -> None:
 jobs = st.tuples(names, ids, names)
 
 
-@settings(deadline=None)
 @given(jobs, jobs)
 def test_a_default_name_is_of_one_store_of_one_job(one: tuple[str, str, str], two: tuple[str, str, str]) -> None:
     assert (default(*one) == default(*two)) == (one == two)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "1", "-"]), min_size=5, max_size=9).map("".join))
 def test_no_text_is_the_default_name_of_two_stores(text: str) -> None:
     """All ways to cut one text into a job's name, its id and a store's name."""
