@@ -5,19 +5,15 @@ A startpoint is inclusive: the message that it names is the first one that is re
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class Startpoint(ABC):
         ('1200', 1700000000000)
     """
 
-    creation_timestamp: int = field(default_factory=_now_ms, kw_only=True)
+    creation_timestamp: int = field(default_factory=SYSTEM_CLOCK.now_ms, kw_only=True)
     """When it was made, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
 
     @abstractmethod

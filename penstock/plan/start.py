@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +46,7 @@ def plan_start(
     inputs: JobInputs,
     admins: Mapping[str, SystemAdmin],
     manager: StartpointManager,
+    now_ms: int,
 ) -> StartPlan:
     """Read the requests, resolve them, choose the checkpoint. Nothing is written.
 
@@ -56,7 +56,6 @@ def plan_start(
         NotFoundError: the named checkpoint does not exist.
         CorruptError: a request cannot be read.
     """
-    now_ms = time.time_ns() // 1_000_000
     requests = sort_out(manager.requests(), taken_uuids(view.checkpoints), now_ms, config.job.startpoint_ttl_ms)
     if not config.job.startpoint_enabled:
         left = len(requests.live) + len(requests.expired)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -40,7 +40,7 @@ class StartpointManager:
         objects: ObjectStore,
         paths: JobPaths,
         ttl_ms: int = TTL_MS,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
     ) -> None:
         """`ttl_ms` is `job.startpoint.ttl.ms`, by the clock `now_ms` in epoch milliseconds."""
         self._objects = objects

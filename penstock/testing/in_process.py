@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.calls import Call
 from penstock.container.container import Container
@@ -283,6 +284,7 @@ class InProcessDriver:
         task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
         until_latest: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Claim the job and decide where it begins; `loop.start()` opens the first epoch.
 
@@ -291,13 +293,22 @@ class InProcessDriver:
             layers: what is put around every store.
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
+            clock: the driver's: batch times, when a commit is due, what is expired, and all its pauses.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = self.log.read("report").unfinished_run or uuid.uuid4().hex[:12]
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
-            graph, config, objects, streams, self.log, run_id=run_id, from_checkpoint=None, until_latest=until_latest
+            graph,
+            config,
+            objects,
+            streams,
+            self.log,
+            run_id=run_id,
+            from_checkpoint=None,
+            until_latest=until_latest,
+            clock=clock,
         )
         shown = job.settings.config if task_config is None else task_config
         self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.metadata.object_store import ObjectStore
@@ -61,6 +62,8 @@ class BackendContext:
     """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: what passes
     through `objects` counts in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts that
     there itself."""
+    clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
+    """For whatever the backend does by time."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task is leaving the epoch."""

@@ -12,7 +12,7 @@ from penstock.driver.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
 from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, log_progress
-from penstock.testing import TestRunner
+from penstock.testing import SettableClock, TestRunner
 
 
 def progress(batch: int, rows: int, latest: int) -> JobProgress:
@@ -31,15 +31,14 @@ def test_a_run_without_an_end_shows_its_lag() -> None:
     assert str(view) == "running, 30 messages (1,200 behind), 100/s, batch 3"
 
 
-def test_a_batch_that_takes_long_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("penstock.engine.run_view.time.monotonic", lambda: now[0])
+def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
+    clock = SettableClock()
     board = ProgressBoard(processed=lambda batch: 1000 * batch)
     board.update(phase="running", running=(4, 10_000))
     job = Job("shop-1", "r", board, StopRequest())
-    observer = RunObserver(job)
+    observer = RunObserver(job, clock.monotonic)
     assert "batch" not in str(observer.look())
-    now[0] += 5
+    clock.advance(5)
     assert "batch 4 of 10,000 messages, 4,000 processed" in str(observer.look())
     board.update(running=None)
     assert job.running_batch is None

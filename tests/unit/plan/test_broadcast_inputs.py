@@ -188,7 +188,7 @@ def planned(job: StoppedJob, broadcast: str | None = "local.all#0", **config: ob
     ends = {SSP("local", name, n): end for name in ("all", ssp(0).stream) for n, end in admin.offsets(name).items()}
     inputs = JobInputs(group_inputs(ends, loaded.task.broadcast_inputs).by_name, ends)
     manager = StartpointManager(job.objects, PATHS)
-    plan = plan_start(CheckpointLog(job.objects, PATHS).read(), None, loaded, inputs, {"local": admin}, manager)
+    plan = plan_start(CheckpointLog(job.objects, PATHS).read(), None, loaded, inputs, {"local": admin}, manager, 1)
     return dict(plan.positions)
 
 
