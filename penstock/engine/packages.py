@@ -37,7 +37,7 @@ class Shipment:
 def pickled(package: object) -> bytes:
     """User code may come from a script, so functions are pickled by value where they cannot be imported."""
     try:
-        data: bytes = cloudpickle.dumps(package)  # type: ignore[no-untyped-call]
+        data: bytes = cloudpickle.dumps(package)
     except Exception as error:
         raise ConfigError(
             f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from tests.support.standalone import Standalone, standalone
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
 
 MESSAGES = 2000
-QUICK = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
+QUICK: dict[str, Any] = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
 """A lost host is noticed soon; Spark itself would take two minutes."""
 
 
@@ -117,7 +118,7 @@ def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
 
 def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
     # With TLS, so that it is used between hosts in a test that runs anyway.
-    tls: dict[str, object] = {"job_container_tls_enabled": True}
+    tls: dict[str, Any] = {"job_container_tls_enabled": True}
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK, **tls) as driver:
         lost = cluster.workers[0]
         old = [*cluster.containers(lost), *cluster.executors(lost)]

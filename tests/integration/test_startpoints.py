@@ -44,7 +44,7 @@ PATHS = JobPaths("totals", "1")
 class TimedHome(Home):
     """A job whose messages have times, and that commits after each small batch."""
 
-    def __init__(self, folder: Path, **config: object) -> None:
+    def __init__(self, folder: Path, **config: Any) -> None:
         super().__init__(folder, **config)
         self.config |= {"job.batch.max.messages": 40, "task.commit.ms": 1, "task.checkpoint.retained": "100"}
 

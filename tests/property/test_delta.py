@@ -15,10 +15,9 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.delta import (
     DeltaHeader,
     decode_delta,
-    decode_records,
     encode_delta,
-    encode_records,
 )
+from penstock.state.records import decode_records, encode_records
 from tests.support.places import GOLDEN
 from tests.support.profiles import examples
 

@@ -17,7 +17,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ODD_TEXT = st.text(st.sampled_from("\x00\x01a\x7f\xff\uffff\U00010000"))
 ODD_BYTES = st.lists(st.sampled_from([b"\x00", b"\x01", b"\xff", b"\x00\x01", b"a"])).map(b"".join)
 NUMBERS = st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0, math.inf, -math.inf, 5e-324, -5e-324])
@@ -125,11 +125,12 @@ def test_names_and_forms(declared: ps.Serde[Any], store: str, message: str, valu
 
 
 def test_integers_of_numpy_are_keys_as_well() -> None:
-    for declared, number in (
+    cases: list[tuple[ps.Serde[Any], Any]] = [
         (ps.Integer(), np.int32(-5)),
         (ps.Long(), np.int64(2**62)),
         (ps.Double(), np.float64(0.5)),
-    ):
+    ]
+    for declared, number in cases:
         serde = declared.for_store_keys()
         assert serde.from_bytes(serde.to_bytes(number)) == number
 

@@ -234,7 +234,8 @@ def test_an_open_scan_of_an_engine_does_not_move(tmp_path: Path) -> None:
 
 @given(st.integers(0, 5), st.lists(st.tuples(st.sampled_from("gpa"), KEYS, st.dictionaries(KEYS, st.binary()))))
 def test_the_cache_never_says_anything_old(entries: int, steps: list[tuple[str, bytes, dict[bytes, bytes]]]) -> None:
-    cache, last = ValueCache(entries), {}
+    cache = ValueCache(entries)
+    last: dict[bytes, bytes] = {}
     for what, key, values in steps:
         match what:
             case "g":

@@ -198,6 +198,14 @@ class Home:
 
     # What must come out.
 
+    @property
+    def published(self) -> dict[str, dict[int, list[Event]]]:
+        """`events` without what is not an event."""
+        return {
+            stream: {partition: [event for event in events if event] for partition, events in partitions.items()}
+            for stream, partitions in self.events.items()
+        }
+
     def expected(self, record: CheckpointRecord | None = None) -> tuple[Totals, Totals]:
         """Totals by key and by region, by a plain loop over the input, up to a checkpoint's offsets."""
         by_key: Totals = {}

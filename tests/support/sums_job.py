@@ -156,7 +156,7 @@ def at_end(driver: InProcessDriver) -> list[bool]:
     return [ends[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items()]
 
 
-def once(step: str, fault: Callable[[], object]) -> Callable[[str], None]:
+def once(step: str, fault: Callable[[], None]) -> Callable[[str], None]:
     """A fault the first time that the step comes."""
     left = [1]
 

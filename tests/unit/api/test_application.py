@@ -17,7 +17,7 @@ class Nothing(ps.StreamTask):
     def process(self, *_: Any) -> None: ...
 
 
-def app_with_input() -> tuple[ps.StreamApplication, ps.MessageStream]:
+def app_with_input() -> tuple[ps.StreamApplication, ps.MessageStream[Any]]:
     app = ps.StreamApplication("a")
     return app, app.input("m.in")
 
@@ -25,7 +25,7 @@ def app_with_input() -> tuple[ps.StreamApplication, ps.MessageStream]:
 def test_operators_are_numbered_by_kind_or_named() -> None:
     app, stream = app_with_input()
     out = app.output("m.out")
-    stream.map(str).filter(bool, id="good").map(len).flat_map(list).partition_by(str).process(Nothing).send_to(out)
+    stream.map(str).filter(bool, id="good").map(len).flat_map(range).partition_by(str).process(Nothing).send_to(out)
     stream.sink(lambda *_: None)
     ids = [op.id for op in app.graph().operators]
     assert ids == [

@@ -32,7 +32,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_module_that_was_not_shipped(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = cloudpickle.dumps({"function": module.double})  # type: ignore[no-untyped-call]
+    data = cloudpickle.dumps({"function": module.double})
     assert read_shipped(data)["function"](2) == 4
     forget(monkeypatch)
     with pytest.raises(ps.ConfigError, match=rf"No module named '{MODULE}'.*name its file.*`spark\.submit\.pyFiles`"):
@@ -40,7 +40,7 @@ def test_a_module_that_was_not_shipped(module: ModuleType, monkeypatch: pytest.M
 
 
 def test_another_version_of_a_module(module: ModuleType) -> None:
-    data = cloudpickle.dumps({"function": module.double})  # type: ignore[no-untyped-call]
+    data = cloudpickle.dumps({"function": module.double})
     del module.double
     with pytest.raises(ps.ConfigError, match=r"cannot be loaded on host .*double.*`spark\.submit\.pyFiles`"):
         read_shipped(data)

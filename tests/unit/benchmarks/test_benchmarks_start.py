@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import floor, side_floor, start
@@ -32,14 +34,14 @@ def test_a_batch_is_taken_apart() -> None:
     floor.report(jobs, {"in_turn": 20.0, "at_once": 5.0})
 
 
-def test_the_appends_of_a_batch_are_timed(tmp_path) -> None:
+def test_the_appends_of_a_batch_are_timed(tmp_path: Path) -> None:
     found = side_floor.appends({"work": str(tmp_path), "messages": 16, "batches": 2})
     assert [len(times) for times in found.values()] == [2, 2]
 
 
 @pytest.mark.parametrize("exchanges", [1, 3])
 @pytest.mark.parametrize("outputs", [False, True])
-def test_the_jobs_can_be_built(exchanges, outputs) -> None:
+def test_the_jobs_can_be_built(exchanges: int, outputs: bool) -> None:
     graph = side_floor.application(exchanges, outputs).graph()
     assert len(graph.stores) == exchanges
     assert len(graph.outputs) == (2 if outputs else 0)

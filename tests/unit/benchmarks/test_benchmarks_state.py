@@ -1,8 +1,13 @@
 """The benchmarks of commits and restores: how they count, the slow store, and each of them at a tiny size."""
 
+from __future__ import annotations
+
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
@@ -20,19 +25,21 @@ from penstock.metadata.file_store import FileObjectStore
 from penstock.state.backends.registry import backend_factory
 
 
-def side(least_ms, most_ms=0.0):
+def side(least_ms: float, most_ms: float = 0.0) -> dict[str, Any]:
     return {"snapshot": {"median_ms": least_ms}, "copies": {"median_ms": most_ms}}
 
 
-def batch(number, ended, rows=100):
+def batch(number: int, ended: float, rows: int = 100) -> dict[str, Any]:
     return {"batch": number, "rows": rows, "ended": ended, "duration_ms": {"triggerExecution": 1}}
 
 
-def commit_of(began, upload_ms=500.0):
+def commit_of(began: float, upload_ms: float = 500.0) -> dict[str, float]:
     return {"began": began, "completed": began + 1, "upload_ms": upload_ms, "snapshot_ms": 2.0}
 
 
-def series(changed, wait_ms, durable_ms, written, zstd_bytes=None):
+def series(
+    changed: int, wait_ms: float, durable_ms: float, written: int, zstd_bytes: int | None = None
+) -> dict[str, Any]:
     """One with three commits of these and longer times."""
     times = [
         {"wait_ms": factor * wait_ms, "durable_ms": factor * durable_ms, "beside_snapshot": factor == 3}
@@ -42,17 +49,17 @@ def series(changed, wait_ms, durable_ms, written, zstd_bytes=None):
     return {"changed": changed, "net_bytes": 100, "delta_bytes": written, "snapshot_bytes": 0, "times": times, **zstd}
 
 
-def committed(*own):
+def committed(*own: dict[str, Any]) -> dict[str, Any]:
     return commit_figures.summarise({"series": own}, changelog=True)
 
 
-def loads(*events):
+def loads(*events: tuple[int, str]) -> list[str]:
     store = "RocksDB StateStoreProviderId[ storeId=StateStoreId[ operatorId=0, partitionId=0 ], queryRunId=a ]"
     return [f"{moment} {store}: {what}" for moment, what in events]
 
 
 class TestStateContent:
-    def test_is_the_same_however_it_is_cut_and_asked_for(self):
+    def test_is_the_same_however_it_is_cut_and_asked_for(self) -> None:
         whole, cut = StateContent(20), StateContent(20)
         (one,) = whole.add(1000, at_once=1000)
         parts = list(cut.add(1000, at_once=7))
@@ -63,12 +70,12 @@ class TestStateContent:
         assert (cut.change(10), cut.change(10)) == (first, second)
         assert first != second
 
-    def test_changes_are_of_different_keys_of_the_state(self):
+    def test_changes_are_of_different_keys_of_the_state(self) -> None:
         content = StateContent(20)
         keys = [key for part in content.add(100) for key in part.keys]
         assert sorted(content.change(100).keys) == sorted(keys)
 
-    def test_sizes(self):
+    def test_sizes(self) -> None:
         content = StateContent()
         (entries,) = content.add(100)
         assert set(map(len, entries.keys)) == {KEY_BYTES}
@@ -76,7 +83,7 @@ class TestStateContent:
         assert entries.size_bytes == 100 * (KEY_BYTES + VALUE_BYTES)
         assert keys_of(1) * (KEY_BYTES + VALUE_BYTES) <= 1 << 20 < (keys_of(1) + 1) * (KEY_BYTES + VALUE_BYTES)
 
-    def test_the_files_hold_the_same_in_their_order(self, tmp_path):
+    def test_the_files_hold_the_same_in_their_order(self, tmp_path: Path) -> None:
         inputs = write_state_inputs(tmp_path / "inputs", 100, 20, [5, 7, 5], fill_keys=40)
         assert (inputs.fill, inputs.changes) == (3, 3)
         files = sorted((tmp_path / "inputs").iterdir())
@@ -92,7 +99,7 @@ class TestStateContent:
 
 class TestStateJob:
     @pytest.mark.parametrize("backend", BACKENDS)
-    def test_every_commit_restores_what_the_engine_holds(self, tmp_path, backend):
+    def test_every_commit_restores_what_the_engine_holds(self, tmp_path: Path, backend: str) -> None:
         with closing(StateJob(tmp_path / "job", backend, 20)) as job:
             job.fill(500)
             for number in range(3):
@@ -109,14 +116,14 @@ class TestStateJob:
                 assert counted >= 500 * 20
             assert job.durable_bytes() > 500 * 20
 
-    def test_the_working_copy_is_gone_when_it_is_closed(self, tmp_path):
+    def test_the_working_copy_is_gone_when_it_is_closed(self, tmp_path: Path) -> None:
         with closing(StateJob(tmp_path, "blob", 20)) as job:
             job.fill(10)
             job.commit()
             assert files_below(tmp_path / "local" / "state-1-uid" / STORE)
         assert files_below(tmp_path / "local") == []
 
-    def test_deltas_and_snapshots_are_counted_apart(self, tmp_path):
+    def test_deltas_and_snapshots_are_counted_apart(self, tmp_path: Path) -> None:
         settings = {"state.snapshot.interval.commits": "3", "state.snapshot.interval.seconds": "0"}
         with closing(StateJob(tmp_path, "changelog-files", 1000, settings)) as job:
             job.fill(200)
@@ -138,7 +145,7 @@ class TestStateJob:
             assert job.written().snapshots == 2
             assert sum((job.written().delta_bytes, job.written().snapshot_bytes)) == job.durable_bytes()
 
-    def test_settling_changes_no_file(self, tmp_path):
+    def test_settling_changes_no_file(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"x" * 10_000)
         for page_cache in ("warm", "cold"):
             settle([tmp_path], page_cache)
@@ -146,7 +153,7 @@ class TestStateJob:
 
 
 class TestSlowStore:
-    def test_calls_wait_side_by_side_and_their_bytes_one_after_the_other(self):
+    def test_calls_wait_side_by_side_and_their_bytes_one_after_the_other(self) -> None:
         line = Line(0.1, 1_000_000)
         began = time.monotonic()
         threads = [threading.Thread(target=line.call, args=(50_000,)) for _ in range(4)]
@@ -156,12 +163,12 @@ class TestSlowStore:
             thread.join()
         assert 0.3 <= time.monotonic() - began < 0.6
 
-    def test_without_a_bandwidth_only_the_latency_counts(self):
+    def test_without_a_bandwidth_only_the_latency_counts(self) -> None:
         began = time.monotonic()
         Line(0.05, 0).call(1 << 40)
         assert 0.05 <= time.monotonic() - began < 1
 
-    def test_passes_calls_on(self, tmp_path):
+    def test_passes_calls_on(self, tmp_path: Path) -> None:
         store = SlowStore(FileObjectStore(tmp_path), Line(0.0, 0.0))
         assert store.put_if_absent("a/b", b"x")
         assert store.get("a/b") == b"x"
@@ -171,7 +178,7 @@ class TestSlowStore:
         assert store.list("a") == []
         store.close()
 
-    def test_is_a_backend_that_the_environment_makes_slow(self, monkeypatch):
+    def test_is_a_backend_that_the_environment_makes_slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert backend_factory(NAME).name == NAME
         for name, value in environment(20, 1000).items():
             monkeypatch.setenv(name, value)
@@ -181,24 +188,24 @@ class TestSlowStore:
 
 
 class TestCounting:
-    def test_the_ratio_is_that_of_the_largest_and_the_smallest_state(self):
+    def test_the_ratio_is_that_of_the_largest_and_the_smallest_state(self) -> None:
         sides = {1000: side(2.0, 4.0), 10: side(1.0, 2.0), 100: side(9.0, 9.0)}
         assert snapshot.ratios(sides) == {"snapshot": 2.0, "copies": 2.0}
         assert not snapshot.is_reached(sides)
         assert snapshot.is_reached({10: side(2.0), 100: side(3.0)})
         assert snapshot.is_reached({10: side(0.01), 100: side(0.9)})
 
-    def test_a_series_is_shorter_the_more_keys_it_changes(self):
+    def test_a_series_is_shorter_the_more_keys_it_changes(self) -> None:
         found = commit_figures.plan([1_000_000, 10, 1000], 100_000, most=50, budget_keys=5000)
         assert found == [{"changed": 10, "commits": 50}, {"changed": 1000, "commits": 5}]
         assert commit_figures.plan([100_000], 100_000, 50, 5000) == [{"changed": 100_000, "commits": 4}]
 
-    def test_a_percentile_is_a_value_that_was_measured(self):
+    def test_a_percentile_is_a_value_that_was_measured(self) -> None:
         values = list(range(1, 101))
         assert [commit_figures.percentile(values, share) for share in (0.01, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
         assert commit_figures.percentile([3, 1, 2], 0.99) == 3
 
-    def test_a_series_is_counted_by_what_its_commits_wrote(self):
+    def test_a_series_is_counted_by_what_its_commits_wrote(self) -> None:
         found = commit_figures.summarise({"series": [series(7, 1.0, 4.0, 90, 80)]}, changelog=True)["series"][7]
         assert (found["wait"], found["durable"]["p99_ms"]) == ({"p50_ms": 1.0, "p99_ms": 3.0}, 12.0)
         assert (found["bytes_per_changed_byte"], found["of_zstd"], found["beside_snapshot"]) == (0.9, 1.125, 0.333)
@@ -206,7 +213,7 @@ class TestCounting:
         found = commit_figures.summarise({"series": [snapshots]}, changelog=False)["series"][7]
         assert (found["bytes_per_changed_byte"], found["of_zstd"]) == (5.0, None)
 
-    def test_commits_of_both_states_are_compared_where_they_changed_as_many_keys(self):
+    def test_commits_of_both_states_are_compared_where_they_changed_as_many_keys(self) -> None:
         small = committed(series(10, 0.1, 4.0, 90, 90))
         large = committed(series(10, 0.2, 6.0, 90, 90), series(1000, 9.0, 90.0, 99, 90))
         states = {1024: large, 10: small}
@@ -219,7 +226,7 @@ class TestCounting:
         assert commit_figures.of_zstd({"deltas": states, "snapshots": slower}) == 1.1
         assert commit_figures.of_zstd({}) is None
 
-    def test_other_sides_are_counted_in_commits_of_deltas(self):
+    def test_other_sides_are_counted_in_commits_of_deltas(self) -> None:
         sides = {
             "deltas": {5: committed(series(10, 0.1, 4.0, 90)), 50: committed(series(10, 0.1, 2.0, 90))},
             "spark": {50: committed(series(10, 9.0, 9.0, 180), series(20, 1, 1, 1))},
@@ -227,7 +234,7 @@ class TestCounting:
         assert commit_figures.ratios(sides) == {"spark": {10: {"durable": 4.5, "bytes": 2.0}}}
         assert commit_figures.ratios({"spark": sides["spark"]}) == {"spark": {}}
 
-    def test_the_fastest_restore_counts(self):
+    def test_the_fastest_restore_counts(self) -> None:
         rounds = [
             {"cp_seconds": cp, "restore_seconds": seconds, "verified": verified}
             for cp, seconds, verified in [(1.0, 2.0, True), (3.0, 8.0, False), (3.0, 4.0, None)]
@@ -238,7 +245,7 @@ class TestCounting:
         assert restore.summarise({"rounds": rounds[2:]})["verified"] is None
         assert restore.summarise({"rounds": [rounds[0], rounds[2]]})["verified"] is True
 
-    def test_what_a_delta_adds_to_a_restore(self):
+    def test_what_a_delta_adds_to_a_restore(self) -> None:
         own = {0: {"restore_seconds": 1.0}, 20: {"restore_seconds": 1.1}, 100: {"restore_seconds": 3.0}}
         assert restore.per_delta_ms(own) == 20.0
         assert restore.per_delta_ms({5: {"restore_seconds": 1.0}}) is None
@@ -246,7 +253,7 @@ class TestCounting:
         assert restore.ratios({"changelog-files": {"points": own}, "spark": spark}) == {0: 3.0, 100: 2.0}
         assert restore.ratios({"spark": spark}) == {}
 
-    def test_the_first_load_that_spark_logs_counts(self):
+    def test_the_first_load_that_spark_logs_counts(self) -> None:
         lines = loads(
             (1000, "Loading 6 with stateStoreCkptId: "),
             (1010, "some news"),
@@ -262,21 +269,21 @@ class TestCounting:
         with pytest.raises(ValueError, match="no load"):
             first_load(lines[:5])
 
-    def test_rows_and_commits_between_the_warm_up_and_the_last_batch_count(self):
+    def test_rows_and_commits_between_the_warm_up_and_the_last_batch_count(self) -> None:
         batches = [batch(number, ended=10.0 + number) for number in range(1, 9)]
         commits = [commit_of(1.0), commit_of(14.5, 100), commit_of(16.0, 300), commit_of(18.5)]
         found = async_commit.summarise({"batches": batches, "commits": commits})
         assert found["rows_per_second"] == 100.0
         assert (found["commits"], found["upload_ms"], found["snapshot_ms"]) == (2, 200.0, 2.0)
 
-    def test_without_commits_nothing_is_said_of_them(self):
+    def test_without_commits_nothing_is_said_of_them(self) -> None:
         found = async_commit.summarise({"batches": [batch(1, 1.0), batch(2, 2.0)], "commits": []})
         assert (found["rows_per_second"], found["commits"], found["upload_ms"]) == (100.0, 0, None)
         one = {**found, "peak": {"total_bytes": 7}, "verified": {"equal": True}}
         combined = async_commit.combine([one, {**one, "rows_per_second": 300.0}])
         assert (combined["rows_per_second"], combined["upload_ms"], combined["peak_bytes"]) == (200, None, 7)
 
-    def test_a_side_is_compared_with_the_one_without_commits_of_the_same_round(self):
+    def test_a_side_is_compared_with_the_one_without_commits_of_the_same_round(self) -> None:
         sides = {
             mode: {"rounds": [{"rows_per_second": each} for each in rows]}
             for mode, rows in {"none": [200, 100, 300], "asynchronous": [190, 99, 270]}.items()
@@ -296,19 +303,21 @@ class TestCounting:
             (async_commit, ["--events", "1001"]),
         ],
     )
-    def test_senseless_numbers_are_refused(self, capsys, benchmark, given):
+    def test_senseless_numbers_are_refused(
+        self, capsys: pytest.CaptureFixture[str], benchmark: ModuleType, given: list[str]
+    ) -> None:
         with pytest.raises(SystemExit):
             benchmark.arguments(given)
         assert "must be" in capsys.readouterr().err
 
-    def test_a_senseless_budget_of_changed_keys_is_refused(self, capsys):
+    def test_a_senseless_budget_of_changed_keys_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             commit.arguments(["--budget-keys", "0"])
         assert "must be" in capsys.readouterr().err
 
 
 class TestSmoke:
-    def test_snapshot(self, tmp_path):
+    def test_snapshot(self, tmp_path: Path) -> None:
         path = tmp_path / "snapshot.json"
         given = ["--sizes", "50", "400", "--changed", "100", "--repeat", "2", "--backends", "blob", "changelog-files"]
         assert snapshot.main([*given, "--json", str(path)]) == 0
@@ -320,7 +329,7 @@ class TestSmoke:
         assert result["sides"]["blob"]["400"]["copies"]["median_ms"] > 0
         assert "snapshot" in result["ratios"]["blob"]
 
-    def test_commit(self, tmp_path):
+    def test_commit(self, tmp_path: Path) -> None:
         path = tmp_path / "commit.json"
         given = ["--megabytes", "2", "--small-megabytes", "1", "--changed", "50", "10000", "--commits", "30"]
         given += ["--budget-keys", "50000", "--sides", "deltas", "snapshots"]
@@ -347,7 +356,7 @@ class TestSmoke:
         assert result["ratios"]["snapshots"]["10000"]["bytes"] > 0.9
 
     @pytest.mark.parametrize("page_cache", ["warm", "cold"])
-    def test_restore(self, tmp_path, page_cache):
+    def test_restore(self, tmp_path: Path, page_cache: str) -> None:
         path = tmp_path / "restore.json"
         given = ["--megabytes", "1", "--deltas", "0", "2", "--changed", "100", "--repeat", "2"]
         given += ["--page-cache", page_cache, "--sides", *BACKENDS]
@@ -370,7 +379,7 @@ class TestSmoke:
 
     @pytest.mark.spark
     @pytest.mark.slow
-    def test_commit_by_spark(self, tmp_path):
+    def test_commit_by_spark(self, tmp_path: Path) -> None:
         path = tmp_path / "commit.json"
         given = ["--megabytes", "1", "--small-megabytes", "0", "--changed", "50", "500", "--spark-commits", "4"]
         assert commit.main([*given, "--sides", "spark", "--json", str(path)]) == 0
@@ -384,7 +393,7 @@ class TestSmoke:
 
     @pytest.mark.spark
     @pytest.mark.slow
-    def test_restore_by_spark(self, tmp_path):
+    def test_restore_by_spark(self, tmp_path: Path) -> None:
         path = tmp_path / "restore.json"
         given = ["--megabytes", "1", "--deltas", "0", "2", "--changed", "100", "--repeat", "2", "--sides", "spark"]
         assert restore.main([*given, "--json", str(path)]) == 0
@@ -397,7 +406,7 @@ class TestSmoke:
 
     @pytest.mark.spark
     @pytest.mark.slow
-    def test_async_commit(self, tmp_path):
+    def test_async_commit(self, tmp_path: Path) -> None:
         path = tmp_path / "async.json"
         given = ["--events", "4000", "--batches", "10", "--keys", "50", "--commit-ms", "1", "--latency-ms", "20"]
         assert async_commit.main([*given, "--repeat", "1", "--json", str(path)]) == 0

@@ -117,9 +117,12 @@ def test_every_call_is_in_the_table_under_its_name() -> None:
 def test_a_request_arrives_as_it_was_made(name: str) -> None:
     call = CALLS[name]
     met: list[Request] = []
-    noted: Call[Request, None] = Call(
-        name, call.request, type(None), lambda _, __, request: iter([met.append(request)])
-    )
+
+    def note(_container: Container, _identity: Identity, request: Request) -> Iterator[None]:
+        met.append(request)
+        yield None
+
+    noted: Call[Request, None] = Call(name, call.request, type(None), note)
     for request in (REQUESTS[name], REQUESTS[name].for_tasks([0, 2])):
         list(noted.serve(Container("c1", "me"), noted.encode(Identity("me", 3), request)))
         assert met[-1] == request

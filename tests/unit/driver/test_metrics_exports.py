@@ -6,6 +6,7 @@ import json
 import threading
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,7 +39,7 @@ def registry() -> MetricsRegistry:
     return registry
 
 
-def scrape(port: int) -> dict[str, tuple[dict[str, str], float]]:
+def scrape(port: int) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -49,7 +50,7 @@ def test_prometheus_scrapes_what_there_is(registry: MetricsRegistry) -> None:
     endpoint = PrometheusEndpoint("totals-1", "127.0.0.1", 0, registry.snapshot)
     try:
         found = scrape(endpoint.port)
-        labels = {"job": "totals-1", "source": "Partition 0", "store": "totals"}
+        labels: dict[str, str] = {"job": "totals-1", "source": "Partition 0", "store": "totals"}
         assert found["penstock_store_cache_hits_total"] == (labels, 3)
         assert found["penstock_store_keys"] == (labels, 7)
         assert found["penstock_backend_upload_seconds_count"][1] == 2

@@ -279,7 +279,12 @@ def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: Wor
     driver = world.driver(task_commit_max_delay_ms=10_000)
     driver.loop.start()
     uploading, may_end = threading.Event(), threading.Event()
-    driver.fleet.at = once("upload", lambda: (uploading.set(), may_end.wait(60)))
+
+    def hold() -> None:
+        uploading.set()
+        may_end.wait(60)
+
+    driver.fleet.at = once("upload", hold)
     world.put(100)
     drain(driver)
     assert uploading.wait(60)
@@ -300,7 +305,12 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
     driver = world.driver(task_commit_timeout_ms=30_000)
     driver.loop.start()
     may_end = threading.Event()
-    driver.fleet.at = once("upload", lambda: (world.clock.advance(31), may_end.wait(60)))
+
+    def hold() -> None:
+        world.clock.advance(31)
+        may_end.wait(60)
+
+    driver.fleet.at = once("upload", hold)
     world.put(1)
     drain(driver)
     try:

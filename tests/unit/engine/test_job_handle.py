@@ -26,7 +26,7 @@ def test_a_block_ends_with_a_graceful_stop() -> None:
     handle, stop = job_until_stopped()
     with handle as job:
         assert job.is_active
-    assert not job.is_active
+    assert not handle.is_active
     assert not stop.immediate.is_set()
 
 

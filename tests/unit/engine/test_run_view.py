@@ -48,7 +48,11 @@ def test_a_script_logs_starts_batches_and_checkpoints(caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, PROGRESS_LOGGER)
     board, end = ProgressBoard(), threading.Event()
     job = Job("shop-1", "r7", board, StopRequest(), "/logs/shop-1")
-    job.start(end.wait, lambda: None)
+
+    def body() -> None:
+        end.wait()
+
+    job.start(body, lambda: None)
     log_progress(job)
     board.update(phase="running", last=progress(3, 30, latest=30), last_checkpoint="5-1")
     end.set()

@@ -14,7 +14,7 @@ from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
 
 
-def calls_of(store: type[ObjectStore]) -> set[str]:
+def calls_of(store: type) -> set[str]:
     return {name for name, _ in inspect.getmembers(store, inspect.isfunction) if not name.startswith("_")}
 
 

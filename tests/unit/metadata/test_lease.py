@@ -194,8 +194,13 @@ def test_a_dead_process_of_this_host_is_followed_at_once(store: ObjectStore) -> 
     child.communicate()
     assert holder.known_dead()
     assert replace(me, process_start="1").known_dead(), "the pid was given to another process"
-    for other in ({"host": "x"}, {"boot_id": "x"}, {"pid_namespace": "x"}, {"process_start": ""}):
-        assert not replace(holder, **other).known_dead(), "nothing is known of a process elsewhere"
+    for other in (
+        replace(holder, host="x"),
+        replace(holder, boot_id="x"),
+        replace(holder, pid_namespace="x"),
+        replace(holder, process_start=""),
+    ):
+        assert not other.known_dead(), "nothing is known of a process elsewhere"
 
 
 @pytest.mark.parametrize("seed", range(20))

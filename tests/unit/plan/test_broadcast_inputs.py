@@ -135,7 +135,13 @@ def two_inputs(home: Path, **config: object) -> JobStreams:
 def test_tasks_beyond_the_partitions_read_what_is_broadcast_as_well(tmp_path: Path) -> None:
     config: dict[str, object] = {"task.broadcast.inputs": "local.rates#1", "job.intermediate.stream.partitions": 4}
     streams = two_inputs(tmp_path, **config)
-    rates, events = (lambda n: SSP("local", "rates", n)), (lambda n: SSP("local", "events", n))
+
+    def rates(partition: int) -> SSP:
+        return SSP("local", "rates", partition)
+
+    def events(partition: int) -> SSP:
+        return SSP("local", "events", partition)
+
     assert streams.group(streams.ends()).tasks == {
         0: (events(0), rates(0), rates(1)),
         1: (events(1), rates(1)),

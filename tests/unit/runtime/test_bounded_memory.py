@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.plan.portions import Portion
-from penstock.runtime import router, spool
+from penstock.runtime import router
 from penstock.runtime.attempt import _next_piece
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
@@ -112,7 +112,7 @@ def test_a_full_disk_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr("penstock.runtime.spool.tempfile.TemporaryFile", full)
     with closing(Spool(10)) as waiting, pytest.raises(RetryableError, match="No space left"):
         waiting.put(b"x" * 11)
 

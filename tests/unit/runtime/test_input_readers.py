@@ -19,7 +19,7 @@ from penstock.errors import NotFoundError
 from penstock.plan.portions import Portion
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.packet import Kind
+from penstock.runtime.packet import Kind, Packet
 from penstock.runtime.source import InputReaders, SourceProgress
 from penstock.runtime.topology import plan_topology
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
@@ -248,7 +248,7 @@ def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(sy
     ends = dict.fromkeys(range(50), (0, 1))
     progress, signs = SourceProgress(), set()
 
-    def watched() -> Iterator[worker.Packet]:
+    def watched() -> Iterator[Packet]:
         for packet in stage("a", 1, ends).packets(package(system, 10), range(10), progress):
             signs.add(progress())
             yield packet

@@ -25,7 +25,7 @@ def plain(packet: Packet) -> Packet:
     return packet._replace(payload=None if packet.payload is None else bytes(packet.payload))
 
 
-class Memory(np.ndarray):  # type: ignore[type-arg]
+class Memory(np.ndarray):
     """Memory that can be watched: Arrow's own buffers take no weak references."""
 
 

@@ -16,7 +16,7 @@ class Nothing(ps.StreamTask):
     def process(self, *_: Any) -> None: ...
 
 
-def start() -> tuple[ps.StreamApplication, ps.MessageStream]:
+def start() -> tuple[ps.StreamApplication, ps.MessageStream[Any]]:
     app = ps.StreamApplication("a")
     return app, app.input("m.in")
 

@@ -52,7 +52,8 @@ def test_a_startpoint_is_made_now_unless_it_says_otherwise() -> None:
     assert before <= made.creation_timestamp <= time.time_ns() // 1_000_000
     assert ps.StartpointOldest(creation_timestamp=5) == ps.StartpointOldest(creation_timestamp=5)
     assert ps.StartpointOldest(creation_timestamp=5) != ps.StartpointOldest(creation_timestamp=6)
-    assert ps.StartpointOldest(creation_timestamp=5) != ps.StartpointUpcoming(creation_timestamp=5)
+    upcoming: ps.Startpoint = ps.StartpointUpcoming(creation_timestamp=5)
+    assert upcoming != ps.StartpointOldest(creation_timestamp=5)
 
 
 @pytest.mark.parametrize("wrong", [None, "", 12])

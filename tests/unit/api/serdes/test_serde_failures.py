@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -307,7 +307,7 @@ def test_what_is_proposed_takes_the_object(obj: Any, part: Any) -> None:
         ),
         (lambda app: app.input("m.in").process(Count, key="long"), "write .process(..., key=ps.Long())"),
         (
-            lambda app: app.store("a", key=ps.Tuple(ps.String(), ps.Long)),
+            lambda app: app.store("a", key=ps.Tuple(ps.String(), cast("Any", ps.Long))),
             "ps.Tuple(): the serde of field 1 is the class ps.Long, not an instance of it: write ps.Long()",
         ),
     ],

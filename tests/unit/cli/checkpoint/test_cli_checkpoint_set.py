@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from penstock.admin.checkpoint import append as checkpoint_write
+from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
@@ -250,7 +251,7 @@ def test_retention_is_that_of_a_commit(job: StoppedJob) -> None:
 
 def test_a_log_that_changed_meanwhile_is_not_written_to(job: StoppedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver ran between the look at the log and the claim."""
-    real = checkpoint_write.claimed_job
+    real = ownership.claimed_job
 
     def later(*arguments: Any) -> Any:
         job.run(saved(7, (5, 8)), run_id="between")

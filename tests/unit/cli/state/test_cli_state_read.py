@@ -328,11 +328,11 @@ def test_a_task_whose_state_is_lost_is_named_and_another_backend_is_used(home: P
 
 def test_a_checkpoint_of_version_1_alone(home: Path) -> None:
     with closing(StateJob(home, backends=("changelog-stream",), versions=(1,))) as job:
-        records = [job.commit(seeded(seed)) for seed in range(2)]
-        for record in records:
+        first, second = (job.commit(seeded(seed)) for seed in range(2))
+        for record in (first, second):
             found = lines("scan", JOB, "first", "--version", str(record.id))
             assert entries(found) == list(job.expected(record).items())
-        check_diff(job, *records)
+        check_diff(job, first, second)
 
 
 # Serdes.

@@ -45,11 +45,11 @@ def test_a_chain_is_the_functions_one_after_the_other(steps: list[str], values: 
     stream = app.input("m.in")
     if branches:  # the same chain where several ways begin
         stream.filter(lambda v: False).send_to(app.output("m.none"))
-    expected = [[[v], n] for n, v in enumerate(values)]
+    expected = [([v], n) for n, v in enumerate(values)]
     for step in steps:
         add, compute = STEPS[step]
         stream = add(stream)
-        expected = [[compute(some), n] for some, n in expected]
+        expected = [(compute(some), n) for some, n in expected]
     stream.process(Seen).send_to(app.output("m.out"))
     runner = TestRunner(app, partitions=1).input("m.in", values).run()
     assert [m.value for m in runner.output("m.out")] == [[v, n] for some, n in expected for v in some]
@@ -188,8 +188,14 @@ def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], val
         node: Target = Node(one_by_one(take, position), take)
         for kind in kinds:
             spec, function = KINDS[kind]
-            serdes = {"key_serde": ps.Bytes(), "value_serde": ps.Bytes()}
-            op = spec(id=kind, upstream=(), function=function, envelope=envelope, **serdes)
+            op = spec(
+                id=kind,
+                upstream=(),
+                key_serde=ps.Bytes(),
+                value_serde=ps.Bytes(),
+                function=function,
+                envelope=envelope,
+            )
             node = operator_of(op).build(Surroundings("j", {}, 0, position, Requests(), {}, {}), node)
         keys = [f"k{value}" for value in values]
         if form == "columns":

@@ -43,7 +43,7 @@ def sink(function: Callable[[Any], Any]) -> Callable[[Any, Any, Any], None]:
     return lambda envelope, _collector, _coordinator: function(envelope.value)
 
 
-CHANGING: dict[str, Callable[[ps.MessageStream], Any]] = {
+CHANGING: dict[str, Callable[[ps.MessageStream[Any]], Any]] = {
     "map": lambda stream: stream.map(change, id="here"),
     "map deep inside": lambda stream: stream.map(change_deep, id="here"),
     "filter": lambda stream: stream.filter(change, id="here"),

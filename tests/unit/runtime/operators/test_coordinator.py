@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import penstock as ps
 from penstock.runtime.outcome import Succeeded, decide_outcome
+from penstock.runtime.reports import Report
 from penstock.testing import TestRunner
 
 
@@ -27,16 +30,17 @@ def runner_of(*, dead_letter: str | None = None) -> TestRunner:
 
 
 def outcome_of(runner: TestRunner) -> Succeeded:
-    driver, reports = runner._running(), []
+    driver = runner._running()
+    reports: list[Report] = []
     run = driver.runner.run
 
     def noted(*args: Any) -> Any:
         reports.extend(run(*args))
         return reports
 
-    driver.runner.run = noted  # type: ignore[method-assign]
-    runner.run()
-    driver.runner.run = run  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver.runner, "run", noted)
+        runner.run()
     outcome = decide_outcome(reports, driver.job.topology, 2)
     assert isinstance(outcome, Succeeded)
     return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -55,7 +56,7 @@ class _TotalsNode(Node):
         for key, total in list(self._store.all()):
             if total == -1:
                 raise ValueError("cannot say what is due")
-            yield Firing(key.encode(), int(key[1:]), "total", lambda key=key, total=total: self._fire(key, total))
+            yield Firing(key.encode(), int(key[1:]), "total", partial(self._fire, key, total))
 
     def _fire(self, key: str, total: int) -> None:
         self._store.delete(key)

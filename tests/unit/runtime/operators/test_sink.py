@@ -17,7 +17,7 @@ def test_it_gets_every_envelope_and_may_send() -> None:
         seen.append((str(envelope.ssp), envelope.offset, envelope.value))
         collector.send("out", key="k", value=envelope.value + 1)
 
-    assert app.input("m.in").sink(sink) is None
+    app.input("m.in").sink(sink)
     runner = TestRunner(app, partitions=2).input("m.in", [1, 2, 3]).run()
     assert sorted(seen) == [("m.in.0", 0, 1), ("m.in.0", 1, 3), ("m.in.1", 0, 2)]
     assert sorted(m.value for m in runner.output("m.out")) == [2, 3, 4]

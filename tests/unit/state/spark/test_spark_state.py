@@ -56,7 +56,7 @@ def zstd(plain: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(plain)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def field(data: bytes) -> bytes:

@@ -8,6 +8,8 @@ import math
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -322,10 +324,10 @@ def test_a_serde_that_does_not_return_bytes_is_named_at_once(make: Any) -> None:
     ):
         store = build_store(spec, MemoryEngine(), 10)
         overlay = store.begin()
-        calls = [lambda store=store: store.put(1, 1)]
+        calls: list[Callable[[], object]] = [partial(store.put, 1, 1)]
         if spec.value_serde.name == "integer":
-            calls += [lambda store=store: store.get(1), lambda store=store: list(store.range(1, 2))]
-            calls += [lambda store=store: store.delete(1)]
+            calls += [partial(store.get, 1), partial(store.delete, 1)]
+            calls += [partial(lambda own: list(own.range(1, 2)), store)]
         for call in calls:
             with pytest.raises(
                 TypeError, match=f"{where}: `Wrong.to_bytes` returned {kind}, but a serde returns bytes"

@@ -21,7 +21,7 @@ from penstock.plan.portions import Portion
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import plan_ranges
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
-from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter
+from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter, retention
 from penstock.system.local import admin as local_admin
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.retention import Piece, mark_time
@@ -214,7 +214,7 @@ def test_pieces_are_bounded_by_bytes(stream: Stream, monkeypatch: pytest.MonkeyP
     stream.now += 10 * DAY
     monkeypatch.setattr(local_admin, "Piece", lambda: Piece(1000, 95_000))
     transactions: list[int] = []
-    trim = local_admin.trim
+    trim = retention.trim
 
     def counted(*arguments: object) -> int:
         transactions.append(trim(*arguments))  # type: ignore[arg-type]

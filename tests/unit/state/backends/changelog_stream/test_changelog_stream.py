@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class FlakySystem(MemorySystem):
 
 
 class FlakyWriter(MemoryWriter):
-    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         assert isinstance(self._system, FlakySystem)
         if self._system.rng.random() >= self._system.rate:
             return super().append(ssp, records)
@@ -217,7 +217,8 @@ def test_a_base_that_is_cancelled(objects: ObjectStore, tmp_path: Path, monkeypa
             return SlowWriter(self, identity)
 
     class SlowWriter(MemoryWriter):
-        def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+        def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+            records = list(records)
             if threading.current_thread() is not threading.main_thread() and records:
                 reached.set()
                 assert go_on.wait(30)

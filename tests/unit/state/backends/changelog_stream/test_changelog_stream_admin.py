@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -216,10 +217,8 @@ def test_another_partition_count_is_refused(system: System) -> None:
 
 def test_two_stores_do_not_share_a_changelog(system: System) -> None:
     shared = config(**{"stores.second.changelog": STREAM})
-    for look in (
-        lambda: admin_of(system, settings=shared).create_resources(1),
-        admin_of(system, settings=shared).validate_resources,
-    ):
+    admin = admin_of(system, settings=shared)
+    for look in (partial(admin.create_resources, 1), admin.validate_resources):
         with pytest.raises(ConfigError, match="stores `first` and `second` share the changelog"):
             look()
 

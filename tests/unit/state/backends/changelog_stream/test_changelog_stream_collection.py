@@ -67,7 +67,7 @@ def test_a_collection_says_what_goes(harness: BackendHarness, system: System) ->
 def test_a_collection_waits_until_much_is_new(harness: BackendHarness, system: System) -> None:
     task = harness.backup(1)
     markers = [task.commit(first={b"%d" % number: b"x" for number in range(10)})]
-    dropped = []
+    dropped: list[str] = []
     for number in range(20):
         markers.append(task.commit(first={b"%d" % (number % 10): b"y"}))
         dropped += harness.collect(markers[-1:], markers[-2:-1], epoch=1).names
