@@ -226,7 +226,7 @@ def test_sigterm_to_every_process_is_a_clean_stop(folder: Path) -> None:
 def test_ctrl_c_twice_ends_at_once_without_a_traceback(folder: Path) -> None:
     with running(folder, *PENSTOCK_RUN) as run:
         os.killpg(run.process.pid, signal.SIGINT)
-        run.await_log("once more stops at once")
+        run.await_log("a second signal stops at once")
         time.sleep(0.6)  # two signals within half a second are one
         os.killpg(run.process.pid, signal.SIGINT)
         run.wait()

@@ -45,11 +45,11 @@ def _given(document: Mapping[str, Any]) -> Iterator[tuple[OffsetKey, int]]:
     for name, partitions in document.items():
         stream = SystemStream.parse(name)
         if not isinstance(partitions, dict):
-            raise TypeError(f"`{name}` has {partitions!r}, not its partitions")
+            raise TypeError(f"`{name}` needs an object of partitions and offsets, found {partitions!r}")
         for partition, offset in partitions.items():
             ssp = SystemStreamPartition.parse(f"{stream}.{partition}")
             if str(ssp.partition) != partition:
-                raise ValueError(f"`{name}` has a partition `{partition}`")
+                raise ValueError(f"`{name}`: `{partition}` is not a partition number")
             yield OffsetKey(ssp), _offset(ssp, offset)
 
 
@@ -70,7 +70,7 @@ def _shown(document: Mapping[str, Any]) -> Iterator[tuple[OffsetKey, int]]:
 
 def _offset(ssp: SystemStreamPartition, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"`{ssp}` has {value!r}, which is no whole number")
+        raise TypeError(f"`{ssp}` has {value!r}, which is not an integer")
     return value
 
 
