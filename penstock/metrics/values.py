@@ -74,6 +74,11 @@ class Gauge:
     __slots__ = ("value",)
 
     def __init__(self, value: float = 0) -> None:
+        """Make a gauge.
+
+        Args:
+            value: the first number.
+        """
         self.value = value
 
     def set(self, value: float) -> None:

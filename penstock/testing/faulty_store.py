@@ -68,7 +68,7 @@ class FaultyStore(ForwardingStore):
         return self._read(f"get {key}", lambda: self._inner.get(key))
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        """The pieces of the object. Fails before the first piece, or after any other one."""
+        # Fails before the first piece, or after any other one.
         for piece in self._read(f"pieces of {key}", lambda: self._inner.pieces(key)):
             yield piece
             self._read(f"the next piece of {key}", lambda: None)
