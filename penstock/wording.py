@@ -19,6 +19,29 @@ def listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
+def argument(name: str, value: str | list[str] | None = None) -> str:
+    """An argument of a function, for a message that says what to give: `` `with_state="keep"` ``, `` `operator=...` ``.
+    The command line prints its option instead (`penstock.cli.shared.arguments`).
+
+    Args:
+        name: the argument.
+        value: what to give; None if the reader chooses it.
+
+    Example:
+        >>> argument("with_state", "keep"), argument("operator")
+        ('`with_state="keep"`', '`operator=...`')
+    """
+    if value is None:
+        return f"`{name}=...`"
+    values = ", ".join(f'"{each}"' for each in ([value] if isinstance(value, str) else value))
+    return f"`{name}={values}`" if isinstance(value, str) else f"`{name}=[{values}]`"
+
+
+def flag(name: str) -> str:
+    """As `argument`, for one that is switched on: `` `clamp=True` ``."""
+    return f"`{name}=True`"
+
+
 def size_text(count: int) -> str:
     """Bytes for people, in powers of 1024 as the configuration has them."""
     size = float(count)

@@ -14,6 +14,7 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.wording import argument
 
 if TYPE_CHECKING:
     from penstock.api.application import Application
@@ -94,7 +95,8 @@ def open_job(
             looked = " and ".join(f"`{reading.root}`" for reading in readings)
             raise NotFoundError(
                 f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
-                "give the root of the job with --config, `-c job.root=...` or PENSTOCK_HOME"
+                f"give the root of the job with {argument('file')}, {argument('assignments', ['job.root=...'])} or "
+                "PENSTOCK_HOME"
             )
         yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
     finally:

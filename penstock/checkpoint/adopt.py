@@ -13,7 +13,7 @@ from penstock.checkpoint.imported import SamzaCheckpoint
 from penstock.checkpoint.value import TaskCheckpoint
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.system.base import PartitionOffsets
-from penstock.wording import counted
+from penstock.wording import argument, counted
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -140,7 +140,7 @@ def _oldest(ssp: SystemStreamPartition, ends: Mapping[SystemStreamPartition, Par
     if ssp not in ends:
         raise IncompatibleError(
             f"the file has no offset of `{ssp}`, and its oldest message cannot be looked up, so there is no offset "
-            "to begin at. Give the configuration of its system with --config"
+            f"to begin at. Give the configuration of its system with {argument('file')}"
         )
     return ends[ssp].oldest
 

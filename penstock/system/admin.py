@@ -17,7 +17,7 @@ from penstock.api.startpoint import (
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.messages import OffsetRange, PartitionOffsets
 from penstock.system.writer import WriterIdentity
-from penstock.wording import counted
+from penstock.wording import counted, flag
 
 
 class SystemAdmin(ABC):
@@ -203,8 +203,8 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
         if self._clamp:
             return min(max(offset, ends.oldest), ends.upcoming)
         raise IncompatibleError(
-            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Choose an offset that it holds, or add "
-            "--clamp to begin at the nearest one"
+            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Choose an offset that it holds, or give "
+            f"{flag('clamp')} to begin at the nearest one"
         )
 
     def visit_timestamp(self, given: SystemStreamPartition, startpoint: StartpointTimestamp) -> int:

@@ -16,8 +16,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
+from penstock.wording import argument
 
-NAME_IT = "a job without a checkpoint needs its application: name it with --app"
+NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import IncompatibleError
 from penstock.startpoint.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
 from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def ask_for(
 
 
 def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, str]:
-    """The checkpoint that `--with-state nearest` takes, or why there is none."""
+    """The checkpoint that `with_state="nearest"` takes, or why there is none."""
     if decision.with_state == "nearest" or job.origin is None:
         return (None if decision.restore_from is None else str(decision.restore_from.id)), ""
     try:
@@ -102,7 +103,11 @@ def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, 
     never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
     if not twice and not never:
         return
-    yield f"the state ({stores}) stays as it is (--with-state keep): {' and '.join(filter(None, (twice, never)))}"
+    yield f"the state ({stores}) stays as it is ({_with('keep')}): {' and '.join(filter(None, (twice, never)))}"
     other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {why_not}"
-    yield f"--with-state nearest would begin every input and all stores at one retained checkpoint, {other}"
-    yield "--with-state clear would empty the stores first"
+    yield f"{_with('nearest')} would begin every input and all stores at one retained checkpoint, {other}"
+    yield f"{_with('clear')} would empty the stores first"
+
+
+def _with(state: WithState) -> str:
+    return argument("with_state", state)

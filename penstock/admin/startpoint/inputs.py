@@ -22,6 +22,7 @@ from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
+from penstock.wording import argument
 
 
 class Admins(dict[str, SystemAdmin]):
@@ -97,7 +98,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         else:
             raise ConfigError(
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
-                "with --app"
+                f"with {argument('app')}"
             )
         manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
         yield StartpointJob(found, view, origin, inputs, admins, manager)

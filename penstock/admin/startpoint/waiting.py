@@ -17,6 +17,7 @@ from penstock.errors import NotFoundError, PenstockError
 from penstock.startpoint.decide import Sorted, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def delete_startpoints(
     if not every:
         raise NotFoundError(
             f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
-            "that wait. For a startpoint of a single task, add --task"
+            f"that wait. For a startpoint of a single task, give {argument('task')}"
         )
     StartpointManager(job.objects, job.paths).delete(every)
     return DeletedFacts(job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms))

@@ -17,6 +17,7 @@ from penstock.metadata.open import open_store
 from penstock.state.spark.checkpoint import SparkCheckpoint
 from penstock.state.spark.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.state.spark.reader import SparkState, open_state
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _operator(query: SparkCheckpoint, wanted: int | None) -> int:
         return known[0]
     query.committed()
     there = ", ".join(map(str, known)) or "none"
-    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with --operator")
+    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with {argument('operator')}")
 
 
 def _refuse_unmapped(mapping: EntryMapping) -> None:
@@ -171,5 +172,6 @@ def _refuse_unmapped(mapping: EntryMapping) -> None:
     ]
     if problems := [*mapping.problems, *columns]:
         raise IncompatibleError(
-            "; ".join(problems) + ". Name a function that maps the entries with --map; nothing was imported"
+            f"{'; '.join(problems)}. Name a function that maps the entries with {argument('function')}; nothing was "
+            "imported"
         )

@@ -27,6 +27,7 @@ from penstock.plan.streams import JobStreams
 from penstock.runtime.operators.table import operator_of
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
+from penstock.wording import flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class StoreTarget:
                     if next(engine.scan(None, None), None) is not None:
                         raise IncompatibleError(
                             f"store `{name}` holds entries in checkpoint {record.id} (task {task}). `penstock state "
-                            "scan` shows them; --replace deletes all of them"
+                            f"scan` shows them; {flag('replace')} deletes all of them"
                         )
 
 

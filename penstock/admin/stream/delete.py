@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError
 from penstock.metadata.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid
-from penstock.wording import listed
+from penstock.wording import flag, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,6 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
         uses.append(f"is the changelog of {owner}")
     first = "the job" if len(readers) < 2 else "the jobs"
     return (
-        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} "
-        "cannot continue then"
+        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or give {flag('force')}: "
+        f"{first} cannot continue then"
     )

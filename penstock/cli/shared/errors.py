@@ -112,8 +112,10 @@ def report_unexpected(error: BaseException) -> None:
 
 
 def say(text: str) -> None:
-    """One message for people, to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """One message for people, to standard error. Arguments of the library are shown as options."""
+    from penstock.cli.shared.arguments import with_options
+
+    print(with_options(text), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.admin.startpoint.ask import AskedFacts
+from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import effect, print_json, print_table
 from penstock.wording import utc_text
@@ -11,7 +14,7 @@ from penstock.wording import utc_text
 def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
     """Print what was asked for, and what the next start would do."""
     if as_json:
-        print_json(facts)
+        print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
         return
     print_table(
         f"Startpoints of {facts.job}",

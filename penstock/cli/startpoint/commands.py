@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import typer
 
 from penstock.admin.jobs import open_job
 from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_json, print_table
@@ -49,7 +51,7 @@ def list_startpoints(
         except PenstockError as error:
             say(f"warning: the offsets that they mean now are unknown: {error}")
     if as_json:
-        print_json(facts)
+        print_json([replace(each, problem=each.problem and with_options(each.problem)) for each in facts])
     else:
         show_requests(facts)
 

@@ -222,9 +222,14 @@ def test_no_checkpoint_and_none_that_may_be_read() -> None:
 @pytest.mark.parametrize(
     ("there", "read", "max_age", "parts"),
     [
-        ("2@10 1@20", (2, 1), 600, ("back to checkpoint 10-33577", "20-33577 (version 1)", "`--from 20-33577`")),
+        (
+            "2@10 1@20",
+            (2, 1),
+            600,
+            ("back to checkpoint 10-33577", "20-33577 (version 1)", 'from_checkpoint="20-33577"'),
+        ),
         ("2@10 1@20", (2,), 0, ("back to checkpoint 10-33577", "add 1 to task.checkpoint.read.versions")),
-        ("2@10 12@15 2@20 2@30", (1, 2), 600, ("20-33577 (version 2), 30-33577", "`--from 15-33577`")),
+        ("2@10 12@15 2@20 2@30", (1, 2), 600, ("20-33577 (version 2), 30-33577", '`from_checkpoint="15-33577"`')),
         ("2@1 " + " ".join(f"1@{n}" for n in range(2, 22)), (2, 1), 600, ("10 more, and 12-33577",)),
     ],
 )

@@ -180,7 +180,7 @@ def test_contradicting_choices_are_named() -> None:
     said = [request(0, offset(1), "a", with_state="clear"), request(1, offset(1), "b", with_state="nearest")]
     with pytest.raises(IncompatibleError) as failed:
         decide(said, saved(1))
-    for part in ("--with-state clear", "--with-state nearest", "local.dep.flights.0", "local.dep.flights.1"):
+    for part in ('with_state="clear"', 'with_state="nearest"', "local.dep.flights.0", "local.dep.flights.1"):
         assert part in str(failed.value)
 
 
@@ -238,8 +238,8 @@ def test_nearest_without_a_checkpoint_that_is_near_enough() -> None:
     for part in (
         str(RECORDS[0].id),
         "`local.dep.flights.0` at 1 (wanted 0)",
-        "--with-state clear",
-        "--with-state keep",
+        'with_state="clear"',
+        'with_state="keep"',
     ):
         assert part in str(failed.value)
 
@@ -269,7 +269,7 @@ def test_nearest_passes_over_no_checkpoint_because_of_its_version() -> None:
 
 
 def test_nearest_and_from_are_two_ways_to_say_it() -> None:
-    with pytest.raises(IncompatibleError, match="--from"):
+    with pytest.raises(IncompatibleError, match="from_checkpoint="):
         decide([request(0, offset(8), with_state="nearest")], *RECORDS, named=True)
     assert decide([request(0, offset(8), with_state="clear")], *RECORDS, named=True).clears_state
 

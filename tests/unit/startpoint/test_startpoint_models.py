@@ -229,7 +229,7 @@ def test_an_offset_that_is_not_there_is_refused_or_clamped(
     with pytest.raises(IncompatibleError) as failed:
         admin.resolve_startpoint_to_offset(ssp, startpoint)
     assert said in str(failed.value)
-    assert "--clamp" in str(failed.value)
+    assert "clamp=True" in str(failed.value)
     assert str(ssp) in str(failed.value)
     assert admin.resolve_startpoint_to_offset(ssp, startpoint, clamp=True) == nearest
 
