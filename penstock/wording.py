@@ -7,7 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 
 def counted(count: int, noun: str) -> str:
-    """The count and its noun: `1 message`, `2 messages`, `1,000 entries`."""
+    """A count with its noun, in the plural where it needs one.
+
+    Args:
+        count: the count.
+        noun: the noun in the singular.
+
+    Example:
+        >>> counted(1, "message"), counted(1000, "entry")
+        ('1 message', '1,000 entries')
+    """
     if count == 1:
         return f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
@@ -15,7 +24,15 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """The items as a list in a sentence: `a`, `a and b`, `a, b and c`."""
+    """The items as a list in a sentence.
+
+    Args:
+        items: the items, as texts.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+        ('a', 'a and b', 'a, b and c')
+    """
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
@@ -43,7 +60,15 @@ def flag(name: str) -> str:
 
 
 def size_text(count: int) -> str:
-    """Bytes for people, in powers of 1024 as the configuration has them."""
+    """A size for people, in powers of 1024 as in the configuration.
+
+    Args:
+        count: the size in bytes.
+
+    Example:
+        >>> size_text(512), size_text(3 << 19)
+        ('512 B', '1.5 MB')
+    """
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1024:
@@ -53,7 +78,15 @@ def size_text(count: int) -> str:
 
 
 def utc_text(epoch_ms: int) -> str:
-    """A time for people, in UTC; the number itself if no calendar holds it."""
+    """A time for people, in UTC; the number itself if it is beyond the calendar.
+
+    Args:
+        epoch_ms: the time in epoch milliseconds.
+
+    Example:
+        >>> utc_text(1_700_000_000_000)
+        '2023-11-14T22:13:20.000Z'
+    """
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
     except OverflowError:

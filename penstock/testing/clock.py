@@ -6,8 +6,8 @@ import threading
 
 
 class SettableClock:
-    """Time passes only when the test says so, and while somebody waits: a wait returns at once, and the time it would
-    have taken has passed. Thread-safe.
+    """A clock for tests. Time passes when the test advances it, and when code waits: a wait returns at once, and the
+    clock has moved on by its time. Thread-safe.
 
     Example:
         >>> clock = SettableClock(now_ms=1_000)
@@ -22,20 +22,32 @@ class SettableClock:
     """
 
     def __init__(self, now_ms: int = 1_600_000_000_000) -> None:
-        """`now_ms` is what the wall clock says first, in epoch milliseconds."""
+        """Make a clock.
+
+        Args:
+            now_ms: the first time of the wall clock, in epoch milliseconds.
+        """
         self._first_ms = now_ms
         self._passed_s = 0.0
         self._lock = threading.Lock()
         self.waited: list[float] = []
-        """Every wait for an event that was not set, in seconds."""
+        """The time in seconds of each wait for an event that was not set."""
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass.
+
+        Args:
+            seconds: how much.
+        """
         with self._lock:
             self._passed_s += seconds
 
     def correct(self, by_ms: int) -> None:
-        """The wall clock is corrected, forwards or backwards. No time passes."""
+        """Correct the wall clock. No time passes.
+
+        Args:
+            by_ms: the correction in milliseconds; negative to set the clock back.
+        """
         with self._lock:
             self._first_ms += by_ms
 
@@ -48,7 +60,15 @@ class SettableClock:
         return self._passed_s
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Whether the event is set. If it is not, the time passes."""
+        """Wait for an event. If it is not set, the time passes at once.
+
+        Args:
+            event: the event.
+            timeout_s: how long to wait at most, in seconds.
+
+        Returns:
+            Whether the event is set.
+        """
         if not event.is_set():
             self.waited.append(timeout_s)
             self.advance(timeout_s)

@@ -15,13 +15,15 @@ MODULES = (
     "penstock",
     "penstock.admin",
     "penstock.api.retention",
+    "penstock.config.load",
     "penstock.metadata.object_store",
     "penstock.state.backends.base",
     "penstock.testing",
     "penstock.testing.faulty_store",
     "penstock.testing.slow_store",
+    "penstock.wording",
 )
-"""What applications, programs and components of a user's own are written against. tests/unit/test_system_surface.py has
+"""What applications, programs and components of a user's own are written against. tests/unit/system/test_system_surface.py has
 that of a system."""
 
 WITHOUT_EXAMPLE = {
