@@ -23,8 +23,8 @@ MODULES = (
     "penstock.testing.slow_store",
     "penstock.wording",
 )
-"""What applications, programs and components of a user's own are written against. tests/unit/system/test_system_surface.py has
-that of a system."""
+"""The modules that applications, programs and components of a user's own import. Those of a system are in
+tests/unit/system/test_system_surface.py."""
 
 WITHOUT_EXAMPLE = {
     # Their module's example shows how errors are caught; they have nothing of their own.
