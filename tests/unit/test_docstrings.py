@@ -21,7 +21,6 @@ MODULES = (
     "penstock.testing",
     "penstock.testing.faulty_store",
     "penstock.testing.slow_store",
-    "penstock.wording",
 )
 """The modules that applications, programs and components of a user's own import. Those of a system are in
 tests/unit/system/test_system_surface.py."""
