@@ -48,6 +48,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.scans
+	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

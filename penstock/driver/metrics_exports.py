@@ -24,7 +24,7 @@ from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)
-_SHOW_SECONDS = 10.0
+SHOW_SECONDS = 10.0
 _LAST_SECONDS = 10.0
 """How long the end of a run waits for the last export."""
 
@@ -62,7 +62,7 @@ class MetricsExports:
                     reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
                     shown.put(run_id, snapshot(), reached)
 
-            undo.callback(Every(_SHOW_SECONDS, show, "to the job's folder").close)
+            undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))

@@ -55,7 +55,9 @@ def cumulative(text: str) -> dict[Sample, float]:
 
 
 def listening() -> set[tuple[str, int]]:
-    return {tuple(c.laddr) for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return {
+        (c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN
+    }
 
 
 def test_all_that_is_scraped_is_valid_and_counters_never_fall(world: World) -> None:
@@ -77,7 +79,7 @@ def test_all_that_is_scraped_is_valid_and_counters_never_fall(world: World) -> N
             for sample in family.samples:
                 assert sample.labels.keys() >= {"job", "source"}
                 assert sample.labels["job"] == "sums-1"
-        strict = list(openmetrics_families(scrape(port, OPENMETRICS)))
+        strict = list(openmetrics_families(scrape(port, OPENMETRICS)))  # type: ignore[no-untyped-call]
         assert {family.name for family in strict} == {family.name for family in families}
         now = cumulative(scrape(port))
         assert now.keys() >= before.keys()
