@@ -131,7 +131,7 @@ def test_an_object_that_holds_no_metrics_is_named(tmp_path: Path, damaged: bytes
 def test_an_object_of_a_newer_penstock_is_not_read(tmp_path: Path) -> None:
     objects, paths = open_store(str(tmp_path)), JobPaths("totals", "1")
     objects.put_if_absent(paths.metadata("metrics", "last-run"), b'{"format":2}')
-    with pytest.raises(IncompatibleError, match="reads up to 1"):
+    with pytest.raises(IncompatibleError, match="has format 2"):
         ShownMetrics(objects, paths).get()
 
 
