@@ -200,10 +200,10 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
     "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
 SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
-    "What the system is, by the key's older name.",
+    "The kind of system, by the key's older name.",
     unset="`local` for the system `local`; required for others")
 SYSTEM_FACTORY = Key("systems.<name>.samza.factory", _SYSTEM_FACTORY, None,
-    "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
+    "The kind of system: `local` keeps its streams on disk, `memory` in the process. A system `local` always exists.",
     "Samza", fallback=SYSTEM_TYPE)
 SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
     "The folder of a `local` system's streams.")

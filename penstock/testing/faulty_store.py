@@ -20,7 +20,7 @@ class Fault(Enum):
 
     NONE = "it works"
     BEFORE = "it fails and nothing happened"
-    LOST_REPLY = "it happens and fails all the same"
+    LOST_REPLY = "it happens and fails nevertheless"
     RETRIED = "its reply is lost inside the client, which tries again: a put finds its own object and says False"
 
 

@@ -28,7 +28,7 @@ def list_checkpoints(
 ) -> None:
     """List the checkpoints, oldest first, and what is damaged among them.
 
-    `retained` are those a run can begin with (--from). The others are being cleaned up.
+    A run can begin with a `retained` checkpoint (--from). The others are being deleted.
     """
     with open_job(job, config, assignments) as found:
         listed = checkpoints(found)
@@ -53,7 +53,7 @@ def show_checkpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything a checkpoint says: next offsets, stores, and the marker each can be restored from."""
+    """Show a checkpoint: next offsets, stores, and the markers that each store can be restored from."""
     with open_job(job, config, assignments) as found:
         facts = read_checkpoint(found, checkpoint)
     if as_json:

@@ -26,7 +26,7 @@ def check(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what holds, and where each value comes from; or everything that is wrong."""
+    """Print the effective values and where each comes from, or all mistakes."""
     if application is None:
         loaded = load_without_job(config, assignments)
         graph = None

@@ -21,7 +21,7 @@ def adopt(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a copied job folder a separate job, which can be started beside the original.
+    """Make a copied job folder a separate job, which can run beside the original.
 
     It continues from the copied checkpoints. It writes to the same outputs as the original, as another writer, unless
     the configuration names others. Changelog streams belong to the original: name others for the copy.

@@ -46,7 +46,7 @@ def status(
 ) -> None:
     """Show whether a job runs and how far it has read; without a name, all jobs.
 
-    Nothing is changed. For one job it shows the last checkpoint, state, inputs and startpoints as well.
+    It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints.
     """
     if metrics:
         _show_metrics(job, config, assignments, as_json=as_json)

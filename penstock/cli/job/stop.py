@@ -22,8 +22,7 @@ def stop(
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 
-    It works from every machine that reaches the job root. Only the run that has the job now is asked: a later one is
-    never stopped by it.
+    It works from every machine that reaches the job root. It never stops a later run.
     """
     with open_job(job, config, assignments) as found:
         facts = stop_job(found, wait=wait, timeout_s=timeout_s)

@@ -57,8 +57,8 @@ def run(
 ) -> None:
     """Run an application on Spark until it is stopped.
 
-    SIGTERM or Ctrl-C ends it after the current batch, with a last commit; a second one ends it at once, and what came
-    after the last checkpoint is processed again by the next run.
+    SIGTERM or Ctrl-C ends it after the current batch, with a last commit. A second one ends it at once, and the next
+    run processes everything after the last checkpoint again.
     """
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks

@@ -143,7 +143,7 @@ def _made(function: Callable[[], Any], reference: str) -> Application:
 
 @contextmanager
 def _users_code(reference: str) -> Iterator[None]:
-    """What the user's code raises is reported with its traceback; Penstock's own errors speak for themselves."""
+    """Reports with its traceback what the user's code raises; Penstock's own errors need none."""
     try:
         yield
     except PenstockError:

@@ -67,7 +67,7 @@ def delete_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete startpoints that no start has taken yet: those for the partitions or, with --task, of that task alone."""
+    """Delete startpoints that no start has applied yet: those for the partitions or, with --task, of that task alone."""
     chosen = chosen_partitions(partition, all_partitions=all_partitions)
     with open_job(job, config, assignments) as found:
         facts = delete_startpoints(found, stream, partitions=chosen, task=task)
@@ -83,7 +83,7 @@ def delete_startpoint(
 def export(job: JobName, config: ConfigFile = None, assignments: Assignments = None) -> None:
     """Print the startpoints that wait as Samza's coordinator stream has them: one JSON line with key and value each.
 
-    Samza knows neither --with-state nor --clamp: these are left out, and named.
+    Samza has neither --with-state nor --clamp: they are left out, and a note names them.
     """
     with open_job(job, config, assignments) as found:
         exported = export_startpoints(found)

@@ -72,10 +72,10 @@ def set_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the position a job begins at in an input, at its next start, whether it runs now or not.
+    """Set the position where a job begins in an input at its next start, whether it is running now or not.
 
-    The position is resolved when the job starts, and what is printed is what it means now. It is inclusive. It applies
-    once, and moves the input only: --with-state says what becomes of the state.
+    The next start resolves the position; the command prints the offset that it means now. It is inclusive. It applies
+    once and moves only the input: --with-state chooses what happens to the state.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:

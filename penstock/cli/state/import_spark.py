@@ -66,11 +66,11 @@ def import_spark(
 ) -> None:
     """Fill a store with the state of a Spark Structured Streaming query (RocksDB provider).
 
-    Both must be stopped. What becomes of each column is shown first. Then every entry is read, goes to the task that
-    owns its key, and is backed up by the store's backends; last, one new checkpoint of the job has it, with the
-    positions and the other stores of the one before; of a job that never ran, the positions its first start would
-    begin at. `penstock checkpoint set` then moves them to where the query stopped. Until that checkpoint is written
-    nothing has changed.
+    Query and job must be stopped. The command first shows how each column is mapped. It then reads every entry,
+    assigns it to the task that owns its key, and backs it up. At the end it writes one new checkpoint, which keeps the
+    positions and the other stores of the last checkpoint (for a job that never ran, the positions of a first start).
+    `penstock checkpoint set` then moves the positions to those of the query. Until the checkpoint is written, nothing
+    has changed.
     """
     from penstock.admin.state.spark_import import plan_spark_import
 

@@ -30,9 +30,9 @@ def list_state(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what the backends of each store hold for every retained checkpoint, and what lies under the job root.
+    """List the objects of each store and backend, for every retained checkpoint and under the job root.
 
-    Nothing is restored. --json has every task and whole markers.
+    Nothing is restored. With --json, every task and whole markers.
     """
     from penstock.admin.state.held import state_versions
 

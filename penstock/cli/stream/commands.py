@@ -44,9 +44,9 @@ def create(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Create a stream. Nothing happens if it is there with as many partitions.
+    """Create a stream. If it exists with the same number of partitions, nothing happens.
 
-    With --retention or --retention-bytes, a stream that is there must have exactly these limits.
+    With --retention or --retention-bytes, an existing stream must have exactly these limits.
     """
     retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
     found = open_stream(name, config, assignments)

@@ -26,8 +26,9 @@ def delete_stream(
 ) -> None:
     """Delete a stream and all its messages.
 
-    It is refused if the last checkpoint of a job under `job.root` has a position in it, or if it is the changelog of a
-    store of such a job. Jobs that write to it, or are elsewhere, are not looked for.
+    The command is refused if the last checkpoint of a job under `job.root` has a position in the stream, or if the
+    stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
+    other roots.
     """
     from penstock.admin.stream.delete import delete_stream as delete
     from penstock.admin.stream.delete import refuse_used, stream_use

@@ -37,10 +37,10 @@ def tail(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages, by their timestamps, each partition in its order.
+    """Show messages by their timestamps, each partition in its order.
 
-    With --from-beginning and -n it ends after so many messages, also if it follows; otherwise -n is about what is
-    there already.
+    With --from-beginning and -n it ends after that many messages, even with --follow. Without --from-beginning, -n
+    counts only messages that exist already.
     """
     found = StreamTail(open_stream(name, config, assignments), partition, sys.stdout.flush)
     try:
