@@ -67,7 +67,7 @@ def delete_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete startpoints that no start has applied yet: those for the partitions or, with --task, of that task alone."""
+    """Delete startpoints that no start has applied yet: for the partitions or, with --task, for that task alone."""
     chosen = chosen_partitions(partition, all_partitions=all_partitions)
     with open_job(job, config, assignments) as found:
         facts = delete_startpoints(found, stream, partitions=chosen, task=task)
