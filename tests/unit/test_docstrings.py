@@ -17,6 +17,7 @@ MODULES = (
     "penstock.api.retention",
     "penstock.config.load",
     "penstock.metadata.object_store",
+    "penstock.startpoint.manager",
     "penstock.state.backends.base",
     "penstock.testing",
     "penstock.testing.faulty_store",
