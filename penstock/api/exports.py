@@ -3,7 +3,8 @@ used, because the command line needs few."""
 
 from __future__ import annotations
 
-from penstock.api.application import MessageStream, StreamApplication, TaskApplication
+from penstock.api.application import StreamApplication, TaskApplication
+from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import (
     Bytes,
     Double,

@@ -73,7 +73,7 @@ def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
     """What a method of MessageStream would be."""
-    stream._app.store(store)
+    stream._declared.store(store, None, None)
     return stream._next("totals", None, lambda i: TotalsSpec(id=i, stores=(store,), **stream._same()))
 
 
