@@ -21,14 +21,14 @@ demo: $(STAMP)
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash
 
-# On two processes, but for the tests that kill and stop what runs: these have both cores for themselves.
+# On two processes, each of which keeps a file's tests together: they share what takes long to start.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not spark"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" tests/integration
-	$(BIN)/python -m pytest -q -m "not slow and spark" tests/cluster tests/fault
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and spark" tests/integration tests/cluster tests/fault
 
+# The long runs that kill and stop what runs have both cores for themselves.
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 -m "not spark"
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=deep -m "not spark"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration
 	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault
 
@@ -48,6 +48,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.scans
+	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -17,6 +17,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 """A whole number of at most 63 bits, as the type of a field."""
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 """A `Count` of at least 1."""
+_Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,19}\Z")]
 _LONGEST_REASON = 1000
 
 
@@ -80,7 +81,7 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
         document = orjson.loads(data)
         written = convert(Versioned, document).format
         if written > newest:
-            raise IncompatibleError(f"{name} has format {written}; this Penstock reads up to {newest}")
+            raise IncompatibleError(f"{name} has format {written}; this Penstock reads formats up to {newest}")
         return convert(form, document)
 
 
@@ -94,32 +95,6 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
 
 
-def integer(value: object, at_least: int = 0) -> int:
-    """A whole number of at most 63 bits. Raises TypeError or ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
-    if not at_least <= value <= _LARGEST:
-        raise ValueError(f"{value!r} is not between {at_least} and {_LARGEST}")
-    return value
-
-
-def text(value: object) -> str:
-    """A string. Raises TypeError."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def fields(value: object) -> dict[str, Any]:
-    """A JSON object. Raises TypeError."""
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not an object")
-    return value
-
-
-def number(value: object) -> int:
-    """A whole number written as text, as in keys: decimal digits without a sign. Raises TypeError or ValueError."""
-    digits = text(value)
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
-        raise ValueError(f"{value!r} is not a number")
-    return integer(int(digits))
+def number(digits: str) -> int:
+    """A whole number written as text, as in keys: decimal digits without a sign. Raises msgspec.ValidationError."""
+    return convert(Count, int(convert(_Digits, digits)))

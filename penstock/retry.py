@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import ContainerLostError, RetryableError
 
 T = TypeVar("T")
-
-
-class Clock(Protocol):
-    """What a retry knows of time."""
-
-    def monotonic(self) -> float:
-        """Seconds since some moment."""
-        ...
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until the event is set, at most that long; whether it is set."""
-        ...
-
-
-class SystemClock:
-    """This machine's."""
-
-    def monotonic(self) -> float:
-        """As `time.monotonic`."""
-        return time.monotonic()
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """As `threading.Event.wait`."""
-        return event.wait(timeout_s)
-
-
-SYSTEM_CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)

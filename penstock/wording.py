@@ -7,7 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 
 def counted(count: int, noun: str) -> str:
-    """The count and its noun: `1 message`, `2 messages`, `1,000 entries`."""
+    """A count with its noun, in the plural where it needs one.
+
+    Args:
+        count: the count.
+        noun: the noun in the singular.
+
+    Example:
+        >>> counted(1, "message"), counted(1000, "entry")
+        ('1 message', '1,000 entries')
+    """
     if count == 1:
         return f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
@@ -15,12 +24,51 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """The items as a list in a sentence: `a`, `a and b`, `a, b and c`."""
+    """The items as a list in a sentence.
+
+    Args:
+        items: the items, as texts.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+        ('a', 'a and b', 'a, b and c')
+    """
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
+def argument(name: str, value: str | list[str] | None = None) -> str:
+    """An argument of a function, for a message that says what to give: `` `with_state="keep"` ``, `` `operator=...` ``.
+    The command line prints its option instead (`penstock.cli.shared.arguments`).
+
+    Args:
+        name: the argument.
+        value: what to give; None if the reader chooses it.
+
+    Example:
+        >>> argument("with_state", "keep"), argument("operator")
+        ('`with_state="keep"`', '`operator=...`')
+    """
+    if value is None:
+        return f"`{name}=...`"
+    values = ", ".join(f'"{each}"' for each in ([value] if isinstance(value, str) else value))
+    return f"`{name}={values}`" if isinstance(value, str) else f"`{name}=[{values}]`"
+
+
+def flag(name: str) -> str:
+    """As `argument`, for one that is switched on: `` `clamp=True` ``."""
+    return f"`{name}=True`"
+
+
 def size_text(count: int) -> str:
-    """Bytes for people, in powers of 1024 as the configuration has them."""
+    """A size for people, in powers of 1024 as in the configuration.
+
+    Args:
+        count: the size in bytes.
+
+    Example:
+        >>> size_text(512), size_text(3 << 19)
+        ('512 B', '1.5 MB')
+    """
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1024:
@@ -30,7 +78,15 @@ def size_text(count: int) -> str:
 
 
 def utc_text(epoch_ms: int) -> str:
-    """A time for people, in UTC; the number itself if no calendar holds it."""
+    """A time for people, in UTC; the number itself if it is beyond the calendar.
+
+    Args:
+        epoch_ms: the time in epoch milliseconds.
+
+    Example:
+        >>> utc_text(1_700_000_000_000)
+        '2023-11-14T22:13:20.000Z'
+    """
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
     except OverflowError:

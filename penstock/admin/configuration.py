@@ -1,4 +1,4 @@
-"""What a configuration says, as plain values."""
+"""The keys and values of a configuration, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIDDEN = "(hidden)"
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """A key, the value that holds (None: nothing does), and where it comes from."""
+    """A key, its effective value (None: it has none), and where that comes from."""
 
     key: str
     value: str | None
@@ -28,7 +28,8 @@ class EffectiveValue:
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """A key as it is declared. `default` is the text a user would write; None if there is none, then `unset` holds."""
+    """The declaration of a key. `default` is a text as a user would write it; None if the key has no default, which
+    `unset` then explains."""
 
     key: str
     expected: str
@@ -39,10 +40,17 @@ class KeyFacts:
 
 
 def key_facts(text: str | None = None) -> list[KeyFacts]:
-    """Every key there is; with `text`, the key that it is, or else those with it in their name.
+    """The declarations of the keys.
+
+    Args:
+        text: a key, or a part of the names of keys; None for all keys.
 
     Raises:
-        NotFoundError: there is none; it names the nearest key.
+        NotFoundError: there is no such key; the message names the nearest one.
+
+    Example:
+        >>> [(each.key, each.default) for each in admin.key_facts("task.commit.ms")]
+        [('task.commit.ms', '60000')]
     """
     named = None if text is None else keys.find(text)
     found = [key for key in describe() if text is None or text in key.name or (named is not None and key is named.key)]
@@ -64,11 +72,19 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
 
 
 def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[EffectiveValue]:
-    """Every key without a name in it, those of the systems and (of the application's) stores, and what was given.
+    """The effective values of all keys: those without a name in them, those of systems and stores, and those given.
+
+    Values of keys that may be secret are hidden.
 
     Args:
         config: the configuration, such as that of an open job.
-        graph: that of the application, for the keys of its stores; without it they are left out.
+        graph: the application's graph, for the keys of its stores; None to leave these out.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     values = {each.key: each for each in admin.effective_values(job.config, None)}
+        >>> values["task.commit.ms"]
+        EffectiveValue(key='task.commit.ms', value='60000', origin='default')
     """
     found = {key.name: _value(key, "", config) for key in describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
@@ -77,7 +93,7 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
 
 
 def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
-    """What can be known of an application without its streams and without Spark.
+    """Check an application as far as possible without its streams and without Spark.
 
     Raises:
         ConfigError: the graph cannot be cut into stages, or systems are not configured; all of these are named.

@@ -1,4 +1,4 @@
-"""Finding a job from outside, by its name."""
+"""Finds jobs by their names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.wording import argument
 
 if TYPE_CHECKING:
     from penstock.api.application import Application
@@ -24,8 +25,8 @@ NO_JOB = "none"
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job: its configuration, which has its name and id, and where its objects are. `application` is the one it was
-    opened with, if any."""
+    """An open job: its configuration, the keys of its objects, and the object store. `application` is the application
+    that it was opened with, if any."""
 
     config: JobConfig
     paths: JobPaths
@@ -38,7 +39,7 @@ def load_without_job(
     assignments: Sequence[str] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> JobConfig:
-    """The configuration for what needs no `job.name`: the one that was given, else a placeholder."""
+    """The configuration, with the placeholder `NO_JOB` if no `job.name` is given."""
     return load_config(file, overrides, assignments or (), default_job_name=NO_JOB)
 
 
@@ -52,28 +53,29 @@ def open_job(
     app: Application | None = None,
     called: str | None = None,
 ) -> Iterator[FoundJob]:
-    """Open a job under the configured `job.root`, to look at it or to change it. Nothing is written by opening it.
+    """Open a job under the configured `job.root`, to look at it or to change it. Opening a job writes nothing.
 
-    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first one counts;
-    the other is `a-1-1`. With `app`, the job need not have been started before.
+    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first reading counts. The other
+    job is `a-1-1`. With `app`, the job need not have been started before.
 
     Args:
         name: `name-id`, or the name alone, with the `job.id` of the configuration.
         file: a YAML or properties file with the configuration.
-        assignments: `key=value` texts, which count more than the file and the overrides.
-        overrides: keys and values, which count more than the file.
-        app: the job's application. What needs to know the inputs of a job without a checkpoint takes them from it.
-        called: what messages call the application; its name, if None.
+        assignments: `key=value` texts, which override the file and `overrides`.
+        overrides: keys and values, which override the file.
+        app: the job's application. It is needed for a job without a checkpoint, and for serdes that are not Penstock's.
+        called: the application's name in messages; its own name, if None.
 
     Raises:
         NotFoundError: there is no such job.
         ConfigError: the name or the configuration is wrong, or the application is another job's.
 
     Example:
-        >>> import tempfile
-        >>> from penstock import admin
-        >>> with admin.open_job("counts", overrides={"job.root": tempfile.mkdtemp()}) as job:  # doctest: +ELLIPSIS
-        ...     print(admin.status(job).status)
+        >>> with admin.open_job("flights") as job:
+        ...     admin.status(job).last_checkpoint.batch
+        2
+        >>> with admin.open_job("counts") as job:
+        ...     admin.status(job)
         Traceback (most recent call last):
         ...
         penstock.errors.NotFoundError: there is no job `counts`: looked for `counts-1` in job.root ...
@@ -93,7 +95,8 @@ def open_job(
             looked = " and ".join(f"`{reading.root}`" for reading in readings)
             raise NotFoundError(
                 f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
-                "name the job's own root with --config, `-c job.root=...` or PENSTOCK_HOME"
+                f"give the root of the job with {argument('file')}, {argument('assignments', ['job.root=...'])} or "
+                "PENSTOCK_HOME"
             )
         yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
     finally:
@@ -111,6 +114,11 @@ def open_all_jobs(
 
     Args:
         file, assignments, overrides: the configuration, as in `open_job`.
+
+    Example:
+        >>> with admin.open_all_jobs() as jobs:
+        ...     [job.paths.root for job in jobs]
+        ['flights-1']
     """
     config = load_without_job(file, assignments, overrides)
     objects = open_store(config.job.root)

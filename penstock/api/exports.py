@@ -14,7 +14,8 @@ from penstock.api.aggregates import (
     Min,
     Sum,
 )
-from penstock.api.application import MessageStream, StreamApplication, TaskApplication
+from penstock.api.application import StreamApplication, TaskApplication
+from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import (
     Bytes,
     Double,
@@ -68,6 +69,8 @@ from penstock.errors import (
     SerdeError,
     UserCodeError,
 )
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.values import Counter, Gauge, Timer
 
 __all__ = [
     "Aggregate",
@@ -76,10 +79,12 @@ __all__ = [
     "ContainerLostError",
     "CorruptError",
     "Count",
+    "Counter",
     "Distinct",
     "Double",
     "FencedError",
     "First",
+    "Gauge",
     "IncomingMessageEnvelope",
     "IncompatibleError",
     "Integer",
@@ -91,6 +96,7 @@ __all__ = [
     "Mean",
     "MessageCollector",
     "MessageStream",
+    "MetricsRegistry",
     "Min",
     "NotFoundError",
     "PenstockError",
@@ -117,6 +123,7 @@ __all__ = [
     "TaskContext",
     "TaskCoordinator",
     "TimeWindow",
+    "Timer",
     "Trigger",
     "Triggers",
     "Tuple",

@@ -5,19 +5,15 @@ A startpoint is inclusive: the message that it names is the first one that is re
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class Startpoint(ABC):
         ('1200', 1700000000000)
     """
 
-    creation_timestamp: int = field(default_factory=_now_ms, kw_only=True)
+    creation_timestamp: int = field(default_factory=SYSTEM_CLOCK.now_ms, kw_only=True)
     """When it was made, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
 
     @abstractmethod
@@ -62,7 +58,7 @@ class StartpointSpecific(Startpoint):
 
     def __post_init__(self) -> None:
         if not isinstance(self.specific_offset, str) or not self.specific_offset:
-            raise ConfigError(f"a startpoint's offset is {self.specific_offset!r}; a text is needed, such as '1200'")
+            raise ConfigError(f"a startpoint's offset is {self.specific_offset!r}; it must be a string, such as '1200'")
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_specific(given, self)
@@ -86,7 +82,7 @@ class StartpointTimestamp(Startpoint):
 
     def __post_init__(self) -> None:
         if not isinstance(self.timestamp_offset, int) or isinstance(self.timestamp_offset, bool):
-            raise ConfigError(f"a startpoint's timestamp is {self.timestamp_offset!r}; epoch milliseconds are needed")
+            raise ConfigError(f"a startpoint's timestamp is {self.timestamp_offset!r}; it must be epoch milliseconds")
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_timestamp(given, self)

@@ -13,7 +13,7 @@ from penstock.checkpoint.imported import SamzaCheckpoint
 from penstock.checkpoint.value import TaskCheckpoint
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.system.base import PartitionOffsets
-from penstock.wording import counted
+from penstock.wording import argument, counted
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 
@@ -72,7 +72,7 @@ def adopt(
     notes = [f"the markers of `{name}` are left out: {why}" for name, why in sorted(left_out.items())]
     if first_read:
         named = inputs_text(dict.fromkeys(first_read))
-        notes.append(f"nothing was processed yet of {named}: they begin at their oldest message")
+        notes.append(f"no message of {named} was processed yet: they begin at their oldest message")
     return Adopted(Content(positions, markers), tuple(notes))
 
 
@@ -130,15 +130,17 @@ def _refuse_bare_store(
 
 def _next(ssp: SystemStreamPartition, last: str) -> int:
     if not (_NUMBER.fullmatch(last) and int(last) < MAX_OFFSET):
-        raise IncompatibleError(f"`{ssp}`: the last processed offset `{last}` is none of Penstock's, which are numbers")
+        raise IncompatibleError(
+            f"`{ssp}`: the last processed offset `{last}` is not a Penstock offset: offsets are integers"
+        )
     return int(last) + 1
 
 
 def _oldest(ssp: SystemStreamPartition, ends: Mapping[SystemStreamPartition, PartitionOffsets]) -> int:
     if ssp not in ends:
         raise IncompatibleError(
-            f"the file has no offset of `{ssp}`, and its oldest message cannot be looked up, so nothing tells where to "
-            "begin. Name the configuration of its system with --config"
+            f"the file has no offset of `{ssp}`, and its oldest message cannot be looked up, so there is no offset "
+            f"to begin at. Give the configuration of its system with {argument('file')}"
         )
     return ends[ssp].oldest
 

@@ -60,7 +60,9 @@ class ChangelogStreamMarker:
         what = f"not a changelog stream marker, {text[:200]!r}"
         version = decode(_Version, text, what).version
         if version > VERSION:
-            raise IncompatibleError(f"marker `{text}` has version {version}; this Penstock reads up to {VERSION}")
+            raise IncompatibleError(
+                f"marker `{text}` has version {version}; this Penstock reads versions up to {VERSION}"
+            )
         own = decode(_Written, text, what)
         ssp, generation = structs.astuple(own.changelog_ssp), own.generation_offset
         return cls(SystemStreamPartition(*ssp), own.changelog_offset, None if generation is UNSET else generation)

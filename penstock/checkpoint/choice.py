@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import versions_of
 from penstock.errors import IncompatibleError
+from penstock.wording import argument
 
 _LISTED = 10
 """How many checkpoints an error names one by one."""
@@ -57,7 +58,7 @@ def choose_version(
 def choose_newest(
     checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int], max_age_ms: int
 ) -> ChosenVersion | None:
-    """What a start without `--from` begins with: `choose_version`, if that is the newest checkpoint.
+    """What a start without `from_checkpoint` begins with: `choose_version`, if that is the newest checkpoint.
 
     Args:
         checkpoints: those that may be restored, oldest first.
@@ -76,7 +77,7 @@ def choose_newest(
     listed = ", ".join(f"{each.id} (version {_numbers(versions_of(each))})" for each in passed_over[-_LISTED:])
     more = f"{len(passed_over) - _LISTED} more, and " if len(passed_over) > _LISTED else ""
     continued = (
-        f"give `--from {newest.id}`"
+        f"give {argument('from_checkpoint', str(newest.id))}"
         if versions_of(newest) & set(read_versions)
         else f"add {_numbers(versions_of(newest))} to task.checkpoint.read.versions"
     )
@@ -84,7 +85,8 @@ def choose_newest(
         f"a start would go back to checkpoint {chosen.record.id}, because task.checkpoint.read.versions is "
         f"{','.join(map(str, read_versions))} and task.live.checkpoint.max.age is {max_age_ms} ms, and pass over the "
         f"newer checkpoints {more}{listed}. Everything processed since would be processed and sent again. To continue "
-        f"from the newest one, {continued}; to go back on purpose, give `--from {chosen.record.id}`"
+        f"from the newest one, {continued}; to go back on purpose, give "
+        f"{argument('from_checkpoint', str(chosen.record.id))}"
     )
 
 

@@ -95,7 +95,7 @@ def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> N
             known = dict.fromkeys(ssp for own in asked.values() for ssp in own)
             raise ConfigError(f"checkpoint {record.id} has no input {key}; it has {inputs_text(known)}")
         if not 0 <= offset <= MAX_OFFSET:
-            raise ConfigError(f"`{key.ssp}`: {offset} is not an offset, which is 0 or more and less than 2^63")
+            raise ConfigError(f"`{key.ssp}`: {offset} is not an offset: offsets are from 0 to 2^63 - 1")
         for own in readers:
             own[key.ssp] = offset
     return merged

@@ -54,9 +54,7 @@ def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: C
     messages, passed_over = _last_messages(lines)
     tasks = {task for task, _ in messages}
     there = Counter(version for _, version in messages)
-    notes = [
-        f"passed over: {counted(count, 'message')} of type `{name}`" for name, count in sorted(passed_over.items())
-    ]
+    notes = [f"skipped: {counted(count, 'message')} of type `{name}`" for name, count in sorted(passed_over.items())]
     if not tasks:
         raise ConfigError("; ".join(["there is no checkpoint in the file", *notes]))
     version = next((each for each in read_versions if there[each] == len(tasks)), None)
@@ -67,7 +65,7 @@ def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: C
             "task.checkpoint.read.versions allows ("
             f"{','.join(map(str, read_versions))}) is there for all of them"
         )
-    notes += [f"version {each} is there too and is passed over" for each in sorted(there) if each != version]
+    notes += [f"version {each} is there too and was skipped" for each in sorted(there) if each != version]
     read = {}
     for task in sorted(tasks):
         number, value = messages[task, version]

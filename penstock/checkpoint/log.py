@@ -250,9 +250,9 @@ class CheckpointLog:
                 "`job.id` to begin without state"
             )
         return CorruptError(
-            f"{found}Bring it back from a backup of the store, or go on without it from an intact checkpoint, the last "
-            f"of which is {intact[-1].id}: `penstock checkpoint list {job}` shows them all, `penstock checkpoint show "
-            f"{job} ID` one of them, and `penstock run ... --from ID` begins with it"
+            f"{found}Bring it back from a backup of the store, or continue without it from an intact checkpoint, the "
+            f"last of which is {intact[-1].id}: `penstock checkpoint list {job}` shows them all, `penstock "
+            f"checkpoint show {job} ID` one of them, and `penstock run ... --from ID` begins with it"
         )
 
     def _refuse_if_fenced(self) -> None:

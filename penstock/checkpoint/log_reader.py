@@ -57,7 +57,7 @@ class LogReader:
             if found is None:
                 return LogView.of(self.known, self._damaged, slot)
             self._note(slot, found)
-        raise AssertionError("there are more slots than anybody can fill")
+        raise AssertionError("no log has this many slots")
 
     def get(self, slot: int) -> Record:
         """The record in a slot, read now. Raises as ObjectStore.get and decode_record do."""

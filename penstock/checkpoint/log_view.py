@@ -114,11 +114,11 @@ class LogView:
                 return record
         if any(str(record.id) == text for record in self.left.values()):
             raise NotFoundError(
-                f"checkpoint `{text}` is not retained any more (task.checkpoint.retained), so parts of it may be gone; "
-                "`penstock checkpoint list` shows those that are"
+                f"checkpoint `{text}` is no longer retained (task.checkpoint.retained), so parts of its state may be "
+                "deleted; `penstock checkpoint list` shows the retained ones"
             )
         raise NotFoundError(
-            f"there is no checkpoint `{text}` in the log; `penstock checkpoint list` shows those there are"
+            f"there is no checkpoint `{text}` in the log; `penstock checkpoint list` lists its checkpoints"
         )
 
     def slot_of(self, record: Record) -> int:

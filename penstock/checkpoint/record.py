@@ -93,7 +93,7 @@ def decode_record(data: bytes, key: str) -> Record:
     if not 1 <= document["format"] <= _FORMATS.get(document["kind"], 0):
         known = ", ".join(f"{kind} up to format {newest}" for kind, newest in _FORMATS.items())
         raise IncompatibleError(
-            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock knows {known}. "
+            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock reads {known}. "
             "Run the version that wrote it, or a newer one"
         )
     with decoding(f"record `{key}` has a checksum that fits but a body that does not"):

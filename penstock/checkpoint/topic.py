@@ -17,5 +17,5 @@ class TopicMessage(Struct):
 def read_topic_message(line: str) -> TopicMessage:
     """Read `{"key": ..., "value": ...}`. Raises CorruptError if the line is something else."""
     return decode(
-        TopicMessage, line, f"key and value have to be texts, each the JSON that Samza writes, in {line[:200]!r}"
+        TopicMessage, line, f"key and value must be strings, each the JSON that Samza writes, in {line[:200]!r}"
     )

@@ -43,12 +43,12 @@ COMMANDS = {
         "job.status", "Show whether a job runs and how far it has read; without a name, all jobs.", "status"
     ),
     "stop": _Entry("job.stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
-    "job": _Entry("job.commands", "Look after a job as a whole."),
-    "checkpoint": _Entry("checkpoint.commands", "Look at the checkpoints of a job, and make one by hand."),
-    "startpoint": _Entry("startpoint.commands", "Say where a job begins in its inputs at its next start."),
-    "state": _Entry("state.commands", "Look at the backed-up state of a job."),
-    "stream": _Entry("stream.commands", "Create, fill, look at, limit and delete streams."),
-    "config": _Entry("config.commands", "Check a configuration, and list the keys there are."),
+    "job": _Entry("job.commands", "Delete a job, or adopt a copy of one."),
+    "checkpoint": _Entry("checkpoint.commands", "Show the checkpoints of a job, or write one by hand."),
+    "startpoint": _Entry("startpoint.commands", "Choose where the next start of a job begins to read."),
+    "state": _Entry("state.commands", "Read, compare and verify the backed-up state of a job."),
+    "stream": _Entry("stream.commands", "Create, publish to, read, limit and delete streams."),
+    "config": _Entry("config.commands", "Check a configuration, or list the keys."),
 }
 
 

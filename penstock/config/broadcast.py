@@ -54,7 +54,7 @@ class BroadcastInputs(Kind[tuple[PartitionRange, ...]]):
 def _range(text: str) -> PartitionRange:
     match = _FORM.fullmatch(text)
     if match is None:
-        raise RefusedError(f"`{text}` is no partition" if text else "an empty entry")
+        raise RefusedError(f"`{text}` is not a partition" if text else "an empty entry")
     try:
         stream = SystemStream.parse(match[1])
     except ConfigError as error:

@@ -20,7 +20,10 @@ _SPARK = "spark."
 _MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore))\.factory")
 """Keys that have a store's form but are sooner a mistake: one that holds for all stores, or Samza's."""
 _NAMES = {
-    "stores.": (r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a store's name is made of A-Za-z0-9_.-, the first one no dot or dash"),
+    "stores.": (
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
+        ("a store's name is made of A-Za-z0-9_.-, not beginning with a dot or dash"),
+    ),
     "systems.": (r"[A-Za-z0-9_-]+", "a system's name is made of A-Za-z0-9_- and has no dots"),
 }
 

@@ -1,4 +1,4 @@
-"""Reads, merges and checks all sources; reports everything that is wrong at once."""
+"""Reads, merges and checks all sources of a configuration. Reports all problems at once."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ def load_config(
         file: YAML (nested or flat) or Java properties, by its ending.
         overrides: keys and values, nested or flat; None stands for the key's default.
         assignments: `key=value` texts, as given with `-c`.
-        environ: where `PENSTOCK_HOME` is looked up; the process's environment if None.
+        environ: the variables that may have `PENSTOCK_HOME`; the process's environment if None.
         default_job_name: the name of the job if no source gives `job.name`.
-        stores: the application's stores, if it is known; a key of any other store is a mistake.
+        stores: the application's stores, if they are known; a key of any other store is a mistake.
 
     Raises:
         ConfigError: one or more values are wrong; the message lists all of them with their origins.
+
+    Example:
+        >>> config = load_config(overrides={"job.name": "flights"}, assignments=["task.commit.ms=10s"])
+        >>> config.job.name, config.task.commit_ms, config.job.retry_max
+        ('flights', 10000, 5)
     """
     problems: list[str] = []
     settings = from_file(Path(file), problems) if file is not None else []

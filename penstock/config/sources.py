@@ -111,7 +111,7 @@ def _from_yaml(file: str, text: str, problems: list[str]) -> list[Setting]:
     for setting in settings:
         seen = first.setdefault(setting.key, setting)
         if seen is not setting:
-            problems.append(f"`{setting.key}` stands twice in one file: {seen.origin} and {setting.origin}")
+            problems.append(f"`{setting.key}` is set twice in one file: {seen.origin} and {setting.origin}")
     return settings
 
 

@@ -102,24 +102,25 @@ JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
 LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
     "The folder, on each executor's host, for the working copies of stores.", "Samza")
 BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "200000",
-    "How many messages a batch reads at most, of all partitions together; of each that has new ones, one at least.")
+    ("How many messages a batch reads at most, from all partitions together; at least one from each partition that "
+    "has new ones."))
 BATCH_MAX_BYTES = Key("job.batch.max.bytes", Bytes(1), "268435456",
     "How many bytes of keys and values a batch reads at most, estimated by the size of the messages read before.")
 BATCH_TARGET_MS = Key("job.batch.target.ms", Millis(0), "10000",
     "How long a batch should take: batches begin small, and read as many messages as that allows, up to "
-    "`job.batch.max.messages`. 0 for batches that always read as many as they may.")
+    "`job.batch.max.messages`. With 0, batches always read as many as the limits allow.")
 BATCH_INTERVAL_MS = Key("job.batch.interval.ms", Millis(1), "100",
     "How long an idle job waits before it looks for new messages again.")
 LEASE_MS = Key("job.lease.ms", Millis(1), "10000",
-    "How long the lease must stand unchanged before another driver may take the job over.")
+    "How long the lease must stay unchanged before another driver may take the job over.")
 INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), None,
     "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
 HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
     "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
 STARTPOINT_ENABLED = Key("job.startpoint.enabled", Flag(), "true",
-    "Whether a start looks for startpoints; if not, requests for them stay untouched.", "Samza")
+    "Whether a start applies startpoints; otherwise they stay as they are.", "Samza")
 STARTPOINT_TTL = Key("job.startpoint.ttl.ms", Millis(1), "43200000",
-    "How long after it was made a startpoint that no start has applied expires.")
+    "How long a startpoint waits for a start before it expires.")
 RETRY_MAX = Key("job.retry.max", Number(0), "5",
     "How many failures since the last complete checkpoint are retried before the run ends.")
 
@@ -134,9 +135,9 @@ RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000
 TLS_ENABLED = Key("job.container.tls.enabled", Flag(), "false",
     "Whether driver, Spark workers and containers talk to each other over TLS, with a certificate that each run makes.")
 LOST_MS = Key("container.lost.ms", Millis(1), "10000",
-    "A container that has not beaten for this long is lost: its tasks are restored elsewhere.")
+    "A container that has sent no beat for this long is lost: its tasks are restored elsewhere.")
 ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",
-    "An attempt of a task that makes no progress for this long is given up and the batch runs again.")
+    "An attempt of a task that makes no progress for this long is given up, and the batch runs again.")
 
 COMMIT_MS = Key("task.commit.ms", Millis(), "60000",
     "The time between commits; 0 or less means that only the application asks for them.", "Samza")
@@ -149,21 +150,21 @@ COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
 SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
     "How long a stopping container waits for its tasks to close.", "Samza")
 DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,
-    "Where a message goes that the application failed on, with the reason; the job goes on.",
+    "The stream for messages that the application failed on, with the reason; the job continues.",
     unset="none: the run ends with the error")
 BROADCAST_INPUTS = Key("task.broadcast.inputs", BroadcastInputs(), None,
-    "Partitions of inputs that every task reads, instead of the task of their number; the others stay with their own "
-    "task, and they alone count for the number of tasks. Each task has its own position in them, and a message counts "
-    "once for each task. Meant for a TaskApplication, or a `process` without a repartition: behind a `partition_by` a "
-    "message arrives as many times as there are tasks.", "Samza",
+    "Input partitions that every task reads. The other partitions stay with the task of their number, and they "
+    "alone determine the number of tasks. Each task has its own position in a broadcast partition, and a message "
+    "counts once for each task. Meant for a TaskApplication, or a `process` without a repartition: behind a "
+    "`partition_by` a message arrives as many times as there are tasks.", "Samza",
     unset="none")
 WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
-    "The versions of every checkpoint that are written.", "Samza")
+    "The versions that every checkpoint is written in.", "Samza")
 READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
     "The versions a checkpoint may be read in, the preferred one first.", "Samza")
 LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
-    "A newer checkpoint without the preferred version counts only if it is newer by more; with 0 the latest counts. A "
-    "start that would go back to an older one for this is refused, and says how to choose (`--from`).",
+    "A newer checkpoint without the preferred version counts only if it is newer by more than this; with 0 the "
+    "latest counts. A start that would therefore go back to an older checkpoint is refused; `--from` chooses one.",
     "Samza")
 CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
@@ -173,7 +174,7 @@ CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",
 SNAPSHOT_COMMITS = Key("state.snapshot.interval.commits", Number(0), "20",
     "After how many commits that changed a store a snapshot of it is made in the background; 0 for no such limit.")
 SNAPSHOT_SECONDS = Key("state.snapshot.interval.seconds", Number(0), "1800",
-    "After how long what was committed of a store gets a snapshot in the background; 0 for no such limit.")
+    "After how long a commit of a store is followed by a snapshot of it in the background; 0 for no such limit.")
 
 BACKEND_ROOT = Key("state.backends.<name>.root", Url(), None,
     "Where a state backend, such as `blob`, keeps its objects, so that one commit can write to several object stores. "
@@ -197,12 +198,12 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
     "How long this stream, `<id>` being `system.stream`, keeps a message after it was appended, if the job creates it. "
     "A stream that exists must have the same.", unset="forever; any for a stream that exists")
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
-    "How much each partition of this stream keeps, in the same way.", unset="any amount")
+    "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
 SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
-    "What the system is, by the key's older name.",
+    "The kind of system, by the key's older name.",
     unset="`local` for the system `local`; required for others")
 SYSTEM_FACTORY = Key("systems.<name>.samza.factory", _SYSTEM_FACTORY, None,
-    "What the system is: `local` keeps its streams on disk, `memory` in the process; a system `local` is always there.",
+    "The kind of system: `local` keeps its streams on disk, `memory` in the process. A system `local` always exists.",
     "Samza", fallback=SYSTEM_TYPE)
 SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
     "The folder of a `local` system's streams.")
@@ -220,7 +221,7 @@ STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
     "The state backends that every store is restored from, in order of preference.", "Samza",
     unset="the store's backup factories")
 STORE_FACTORY = Key("stores.<name>.factory", _STORE_FACTORY, "rocksdb",
-    "Where a store's working copy lives: in RocksDB on disk, or in memory.", "Samza")
+    "Where a store's working copy is: in RocksDB on disk, or in memory.", "Samza")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
     "The number of last used entries whose values a task keeps in memory; it holds at most twice as many.", "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
@@ -233,23 +234,24 @@ STORE_BACKUP = Key("stores.<name>.backup.factories", _BACKENDS, None,
 STORE_RESTORE = Key("stores.<name>.restore.factories", _BACKENDS, None,
     "The state backends that this store is restored from, in order of preference.", "Samza", fallback=STORES_RESTORE)
 STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
-    "The stream of the backend `changelog-stream`: of this store alone, with one partition for each task.", "Samza",
+    "The stream that the backend `changelog-stream` writes: for this store alone, with one partition for each task.",
+    "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
 
 APPLICATION = Key("app.<key>", Verbatim(), None,
-    "The application's own: its tasks read it as `context.config[\"app.<key>\"]`, and nothing else does.",
+    'A key of the application: its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',
     unset="not there")
 
 METRICS_PROMETHEUS_PORT = Key("metrics.prometheus.port", Number(0, 65535), None,
     "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free one.",
     unset="no endpoint")
 METRICS_PROMETHEUS_HOST = Key("metrics.prometheus.host", Verbatim(), "127.0.0.1",
-    "The address that the endpoint for Prometheus listens on. It asks for no password.")
+    "The address that the endpoint for Prometheus listens on. The endpoint asks for no password.")
 METRICS_REPORTER_STREAM = Key("metrics.reporter.snapshot.stream", StreamName(), None,
-    "A stream that all metrics are appended to at an interval, in Samza's format of metrics snapshots.", "Samza",
+    "The stream that all metrics are appended to at an interval, in the format of Samza's metrics snapshots.", "Samza",
     unset="none")
 METRICS_REPORTER_INTERVAL = Key("metrics.reporter.snapshot.interval", Number(1), "60",
-    "How many seconds are between two snapshots in that stream.", "Samza")
+    "The time between two snapshots in that stream, in seconds.", "Samza")
 
 SPARK_MASTER = Key("spark.master", Verbatim(), None,
     "The Spark cluster to run on.", "Spark",

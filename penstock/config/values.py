@@ -76,7 +76,7 @@ class Word(Kind[str]):
 
     @property
     def expected(self) -> str:
-        return f"1 to {self.longest} characters out of `{self.characters}`, the first one no dot or dash"
+        return f"1 to {self.longest} characters out of `{self.characters}`, not beginning with a dot or dash"
 
     def read(self, text: str) -> str:
         if not re.fullmatch(f"(?![.-])[{self.characters}]{{1,{self.longest}}}", text):
@@ -196,7 +196,7 @@ class Listed(Kind[tuple[str, ...]]):
         if not names:
             raise RefusedError("an empty list")
         if len(set(names)) < len(names):
-            raise RefusedError("a name stands there twice")
+            raise RefusedError("a name is listed twice")
         return names
 
     def _name(self, item: str) -> str:

@@ -50,7 +50,7 @@ A = TypeVar("A")
 Handler = Callable[[Container, Identity, Q], Iterator[A]]
 BEAT_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
-_BEATS_PER_METRICS = 4
+BEATS_PER_METRICS = 4
 _MINUTE = 60.0
 _PROGRESS_SECONDS = 0.2
 
@@ -134,7 +134,7 @@ def _beat(container: Container, identity: Identity, request: Nothing) -> Iterato
     process = psutil.Process()
     changed = ChangedRows()
     for beat in itertools.count():
-        rows = changed.of(container.metrics()) if beat % _BEATS_PER_METRICS == 0 else []
+        rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
         yield replace(container.beat(process.memory_info().rss), metrics=rows)
         time.sleep(BEAT_SECONDS)
 

@@ -161,7 +161,7 @@ class ContainerClient:
         try:
             found = self.inquiry.result(_INQUIRY_SECONDS)
         except (TimeoutError, CancelledError):
-            found = Unknown("its host has not said in time how it ended")
+            found = Unknown("its host did not report in time how it ended")
         return [self.lost, found.why] if isinstance(found, Unknown) else found
 
     def _error(self, action: str, text: str) -> PenstockError:

@@ -132,7 +132,9 @@ class TaskCommitManager:
             self._folders.copies(store, self._task.task).publish(checkpoint_id, linked)
         except OSError as error:
             shutil.rmtree(linked, ignore_errors=True)
-            logger.warning("no copy of store `%s` of task %d stays on this host: %s", store, self._task.task, error)
+            logger.warning(
+                "no local copy of store `%s` of task %d is kept on this host: %s", store, self._task.task, error
+            )
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]]) -> None:
         """The checkpoint is in the log."""

@@ -35,6 +35,8 @@ class Container:
         self._epoch: Epoch | None = None
         self._past = Snapshot()
         """What was counted in the epochs before."""
+        self._left: Epoch | None = None
+        """The epoch that is being left: what it counted is not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
 
@@ -113,7 +115,9 @@ class Container:
     def metrics(self) -> Snapshot:
         """The metrics of this container and its tasks, in all of its epochs; gauges in the current one."""
         with self._lock:
-            epoch, past = self._epoch, self._past
+            epoch, left, past = self._epoch, self._left, self._past
+        if left is not None:
+            past = past.merged(left.metrics().without_gauges())
         if epoch is None:
             return past
         own = {MetricId(f"container {self.container}", "container", "pending-bytes"): GaugeValue(epoch.pending_bytes)}
@@ -126,12 +130,13 @@ class Container:
     def _leave(self, deadline_s: float) -> None:
         with self._lock:
             epoch, self._epoch = self._epoch, None
+            self._left = epoch
         if epoch is None:
             return
 
         def give_up() -> None:
             left = ", ".join(f"{name} ({doing})" if doing else name for name, doing in epoch.services.status().items())
-            _exit(f"what epoch {epoch.number} started did not end within {deadline_s:.0f} s (task.shutdown.ms): {left}")
+            _exit(f"the work of epoch {epoch.number} did not end within {deadline_s:.0f} s (task.shutdown.ms): {left}")
 
         deadline = threading.Timer(deadline_s, give_up)
         deadline.daemon = True
@@ -140,7 +145,8 @@ class Container:
             epoch.leave()
         finally:
             deadline.cancel()
-        self._past = self._past.merged(epoch.metrics().without_gauges())
+        with self._lock:
+            self._past, self._left = self._past.merged(epoch.metrics().without_gauges()), None
 
     def _check_newest(self, identity: Identity) -> None:
         if identity.epoch != self._number:

@@ -28,7 +28,7 @@ def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] |
     `is_lost`: it may have ended this very moment, so its end is waited for a while.
     """
     if address.machine != machine_id():
-        return Unknown("Spark ran nothing on its host")
+        return Unknown("Spark ran no task on its host")
     log, lives = Path(address.log_path), _lives(address.pid)
     if exit_status(log, _LOGGED_SECONDS if is_lost or not lives else 0.0) is None and _lives(address.pid):
         return Unknown("its process has not ended")

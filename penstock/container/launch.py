@@ -172,7 +172,7 @@ def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
     if not ready:
         _kill(process)
         raise PenstockTimeoutError(
-            f"{where} did not come up within job.container.start.timeout.ms{_last_words(started.log)}"
+            f"{where} did not start within job.container.start.timeout.ms{_last_words(started.log)}"
         )
     process.wait()
     status = exit_status(started.log, 0.0)

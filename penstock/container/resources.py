@@ -58,14 +58,15 @@ class EpochResources:
             self._objects.get(self.package.probe)
         except NotFoundError as error:
             raise NotFoundError(
-                f"what the driver wrote under job.root `{self.package.config.job.root}` is not there on host "
-                f"`{socket.gethostname()}`: a job root must be shared by all hosts, for example an object store"
+                f"host `{socket.gethostname()}` does not see what the driver wrote under job.root "
+                f"`{self.package.config.job.root}`: a job root must be shared by all hosts, for example an object "
+                "store"
             ) from error
         for url, objects in self._roots.separate():
             if known_uid(objects, self._paths) != self.package.job_uid:
                 raise NotFoundError(
-                    f"what the driver wrote under {url} (state.backends.<name>.root) is not there on host "
-                    f"`{socket.gethostname()}`: a root must be shared by all hosts, for example an object store"
+                    f"host `{socket.gethostname()}` does not see what the driver wrote under {url} "
+                    "(state.backends.<name>.root): a root must be shared by all hosts, for example an object store"
                 )
 
     def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:

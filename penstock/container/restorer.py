@@ -13,7 +13,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.protocol import OpenEpoch
 from penstock.container.resources import EpochResources
 from penstock.container.together import each
-from penstock.errors import CorruptError, PenstockError, RetryableError
+from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
@@ -137,7 +137,7 @@ class Restorer:
             if not self._folders.copies(store, task).take(checkpoint_id, live):
                 return None
             return self._folders.open(store, live)
-        except (CorruptError, RetryableError) as error:
+        except (CorruptError, IncompatibleError, RetryableError) as error:
             logger.warning("the local copy is not used: %s", error)
         except OSError as error:
             logger.warning("the local copy of store `%s` of task %d is not used: %s", store, task, error)

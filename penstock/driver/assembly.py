@@ -33,12 +33,12 @@ def assemble(
     feed: Feed | None = None,
 ) -> RunLoop:
     """The run loop of a prepared job on these containers and this runner. Without a feed it reads the job's inputs."""
-    task, tasks = job.config.task, job.settings.tasks
+    task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
-    gate = LeaseGate(keeper, job.config.job.lease_ms)
-    coordinator = CommitCoordinator(log, fleet, job.layout, tasks, task, job.admins, runner.cancel)
+    gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
+    coordinator = CommitCoordinator(log, fleet, job.layout, tasks, task, job.admins, runner.cancel, clock)
     policy = CommitPolicy.of(task)
-    commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate)
+    commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics
     feed = feed or offset_feed(job)
     return RunLoop(
@@ -46,7 +46,7 @@ def assemble(
             feed=feed,
             epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate),
             commits=commits,
-            runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate),
+            runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),
             fleet=fleet,
             failures=failures,
             gate=gate,
@@ -54,6 +54,7 @@ def assemble(
             board=board,
             stop=stop,
             topology=job.topology,
+            clock=clock,
         )
     )
 
@@ -62,4 +63,4 @@ def offset_feed(job: PreparedJob) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
-    return OffsetFeed(job.ends, job.inputs, bounds, settings.batch_interval_ms, job.until)
+    return OffsetFeed(job.ends, job.inputs, bounds, settings.batch_interval_ms, job.until, job.clock)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 
+from penstock.clock import Clock
 from penstock.container.calls import START_RUN
 from penstock.container.protocol import StartRun
 from penstock.driver.commits import Commits
@@ -29,7 +29,7 @@ class GoodRun:
     outcome: Succeeded
     reports: tuple[Report, ...]
     began: float
-    """On the monotonic clock, in seconds."""
+    """On the run's monotonic clock, in seconds."""
 
 
 class BatchRuns:
@@ -44,6 +44,7 @@ class BatchRuns:
         commits: Commits,
         failures: Failures,
         stop: threading.Event,
+        clock: Clock,
     ) -> None:
         """Once `stop` is set, nothing is run again."""
         self._topology = topology
@@ -53,6 +54,7 @@ class BatchRuns:
         self._commits = commits
         self._failures = failures
         self._stop = stop
+        self._clock = clock
         self.begun = 0
         """How many runs of the next batch have begun in this epoch. No two may have the same number: a late attempt of
         one must not pass for an attempt of the other."""
@@ -67,7 +69,7 @@ class BatchRuns:
             PenstockError: something failed for good, or there were too many failures.
         """
         while not self._stop.is_set():
-            began, self.begun = time.monotonic(), batch.run
+            began, self.begun = self._clock.monotonic(), batch.run
             self._fleet.ask(START_RUN, epoch, StartRun(batch))
             try:
                 reports = self._runner.run(epoch, batch, planned.ranges)
@@ -98,7 +100,7 @@ class BatchRuns:
         if self._stop.is_set():
             return
         # A container that was killed and the run that broke on it fail at about the same time.
-        self._stop.wait(_LOSS_SECONDS)
+        self._clock.wait(self._stop, _LOSS_SECONDS)
         self._commits.look()  # one that failed has cancelled the run
         if self._fleet.any_lost:
             raise ContainerLostError(self._fleet.loss()) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
+from penstock.clock import Clock
 from penstock.config.model import TaskSettings
 from penstock.container.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
@@ -51,10 +51,9 @@ class InFlight:
     total_ms: int = 0
     """Until its record was in the log."""
 
-    @property
-    def age_ms(self) -> float:
+    def age_ms(self, clock: Clock) -> float:
         """Since its snapshot began."""
-        return (time.monotonic() - self.began) * 1000
+        return (clock.monotonic() - self.began) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,7 @@ class CommitCoordinator:
         settings: TaskSettings,
         admins: BackendAdmins,
         on_failed: Callable[[], None],
+        clock: Clock,
     ) -> None:
         """`on_failed` is called, from another thread, when a commit in flight has failed."""
         self._log = log
@@ -91,6 +91,7 @@ class CommitCoordinator:
         self._admins = admins
         self._swept_epoch: int | None = None
         self._on_failed = on_failed
+        self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._collector = ThreadPoolExecutor(1, thread_name_prefix="collect")
         """Of its own: a collection may take long, and no commit waits for it."""
@@ -111,16 +112,17 @@ class CommitCoordinator:
         """
         if self.in_flight is not None:
             raise AssertionError("one commit is in flight at a time")
-        began = time.monotonic()
+        began = self._clock.monotonic()
         parent = self.last.id if self.last else None
-        checkpoint_id = self._log.known().next_id(time.time_ns() // 1_000_000, time.monotonic_ns())
+        checkpoint_id = self._log.known().next_id(self._clock.now_ms(), round(began * 1e9))
         try:
             self._fleet.ask(SNAPSHOT, claim.epoch, TakeSnapshot(str(checkpoint_id), request.ended is not None))
         except PenstockError as error:
             raise _final(error, checkpoint_id) from error
         abandoned = threading.Event()
         record: Future[CheckpointRecord] = Future()
-        self.in_flight = InFlight(checkpoint_id, began, _ms_since(began), abandoned, record)
+        took_ms = round((self._clock.monotonic() - began) * 1000)
+        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record)
         self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
     def poll(self) -> Completed | None:
@@ -146,7 +148,7 @@ class CommitCoordinator:
             ContainerLostError: a container is gone, whatever the others still do; or `stop` was set meanwhile.
             What `poll` raises.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = self._clock.monotonic() + timeout_s
         while (flight := self.in_flight) is not None:
             if (done := self.poll()) is not None:
                 return done
@@ -154,8 +156,8 @@ class CommitCoordinator:
                 raise ContainerLostError("the run was asked to end at once")
             if self._fleet.any_lost:
                 raise ContainerLostError(self._fleet.loss())
-            if time.monotonic() > deadline:
-                raise _too_late(flight)
+            if self._clock.monotonic() > deadline:
+                raise self._too_late(flight)
             _settled(flight.record, _LOOK_SECONDS)
         return None
 
@@ -185,12 +187,12 @@ class CommitCoordinator:
         except BaseException as error:
             failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
             if isinstance(failure, ContainerLostError) and self._is_too_late(flight):
-                failure = _too_late(flight)
+                failure = self._too_late(flight)
             flight.record.set_exception(_final(failure, flight.checkpoint_id))
             if not flight.abandoned.is_set():
                 self._on_failed()
             return
-        flight.total_ms = round(flight.age_ms)
+        flight.total_ms = round(flight.age_ms(self._clock))
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
         if self._collecting is None or self._collecting.done():
@@ -198,7 +200,14 @@ class CommitCoordinator:
 
     def _is_too_late(self, flight: InFlight) -> bool:
         """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
-        return flight.age_ms >= self._settings.commit_timeout_ms and not self._fleet.any_lost
+        return flight.age_ms(self._clock) >= self._settings.commit_timeout_ms and not self._fleet.any_lost
+
+    def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
+        return PenstockTimeoutError(
+            f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms(self._clock) / 1000:.0f} s after "
+            "it began (task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
+            "task.commit.timeout.ms too small?"
+        )
 
     def _record(
         self,
@@ -246,7 +255,7 @@ class CommitCoordinator:
                 self._log.append(record)
 
         try:
-            retry(append, _APPEND, interrupt=abandoned)
+            retry(append, _APPEND, interrupt=abandoned, clock=self._clock)
         except ContainerLostError:
             raise
         except RetryableError as error:
@@ -254,7 +263,7 @@ class CommitCoordinator:
                 raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch") from error
             raise PenstockError(
                 f"checkpoint {record.id} could not be written in {_APPEND.tries} tries, so the run ends: {error}. "
-                "Whether it is in the log, the next start finds out; nothing is lost"
+                "The next start finds out whether the log has it; nothing is lost"
             ) from error
 
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
@@ -280,14 +289,6 @@ class CommitCoordinator:
             self._swept_epoch = record.epoch
 
 
-def _too_late(flight: InFlight) -> PenstockTimeoutError:
-    return PenstockTimeoutError(
-        f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms / 1000:.0f} s after it began "
-        "(task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
-        "task.commit.timeout.ms too small?"
-    )
-
-
 def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
     """What the run loop sees: nothing that it would merely try again, since the changes are in no later commit."""
     if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
@@ -300,7 +301,3 @@ def _settled(future: Future[CheckpointRecord], timeout_s: float) -> None:
         future.exception(timeout_s)
     except TimeoutError:
         return
-
-
-def _ms_since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)

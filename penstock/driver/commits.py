@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.clock import Clock
 from penstock.driver.boundary import Boundary
 from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
 from penstock.driver.commit_policy import CommitDecision, CommitFacts, CommitPolicy
@@ -29,6 +29,7 @@ class Commits:
         failures: Failures,
         board: ProgressBoard,
         stop: threading.Event,
+        clock: Clock,
     ) -> None:
         """`timeout_ms` is how long to wait for a commit; once `stop` is set, no wait continues."""
         self._coordinator = coordinator
@@ -39,9 +40,10 @@ class Commits:
         self._failures = failures
         self._board = board
         self._stop = stop
+        self._clock = clock
         self._claim: Claim | None = None
         self._requested = False
-        self._began_at = time.monotonic()
+        self._began_at = clock.monotonic()
         self._last_batch = -1
         """The batch of the last commit that began in this epoch."""
         self.last_ms: dict[str, int] = {}
@@ -97,9 +99,9 @@ class Commits:
         flight = self._coordinator.in_flight
         return CommitFacts(
             requested=self._requested,
-            since_last_ms=(time.monotonic() - self._began_at) * 1000,
+            since_last_ms=(self._clock.monotonic() - self._began_at) * 1000,
             new_batches=self._last_batch != boundary.batch,
-            in_flight_ms=None if flight is None else flight.age_ms,
+            in_flight_ms=None if flight is None else flight.age_ms(self._clock),
             pending_bytes=0 if flight is None else self._fleet.pending_bytes(),
         )
 
@@ -108,7 +110,7 @@ class Commits:
             raise AssertionError("a commit belongs to an epoch")
         self._gate.check_commit()
         self._requested = False
-        self._began_at, self._last_batch = time.monotonic(), request.boundary.batch
+        self._began_at, self._last_batch = self._clock.monotonic(), request.boundary.batch
         self._board.metrics.commit_calls.inc()
         self._coordinator.begin(self._claim, request)
 

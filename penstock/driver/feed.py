@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.clock import Clock
 from penstock.driver.boundary import Boundary
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.portions import PortionRead
@@ -28,7 +28,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is nothing to do before `until`, on the monotonic clock, in seconds."""
+    """There is nothing to do before `until`, on the run's monotonic clock, in seconds."""
 
     until: float
 
@@ -75,7 +75,8 @@ class OffsetFeed:
         inputs: tuple[SystemStream, ...],
         bounds: BatchBounds,
         interval_ms: int,
-        until: Mapping[SystemStreamPartition, int] | None = None,
+        until: Mapping[SystemStreamPartition, int] | None,
+        clock: Clock,
     ) -> None:
         """
         Args:
@@ -89,6 +90,7 @@ class OffsetFeed:
         self._bounds = bounds
         self._interval_s = interval_ms / 1000
         self._until = until
+        self._clock = clock
         self._pace = Pace.first(bounds)
 
     def next(self, boundary: Boundary) -> Next:
@@ -103,7 +105,7 @@ class OffsetFeed:
         if portions:
             latest = {ssp: end.upcoming for ssp, end in ends.items()}
             return Planned(BatchRanges.group(portions, self._inputs), latest)
-        return End() if self._until is not None else Idle(time.monotonic() + self._interval_s)
+        return End() if self._until is not None else Idle(self._clock.monotonic() + self._interval_s)
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """The pace follows how long the batch took, and how many and how large its messages were."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
+from penstock.clock import Clock
 from penstock.errors import FencedError, PenstockTimeoutError
 from penstock.metadata.lease import LeaseKeeper
 
@@ -15,10 +15,11 @@ _LOOK_SECONDS = 0.05
 class LeaseGate:
     """Holds back a driver whose lease was not renewed in time, and ends one that has lost it."""
 
-    def __init__(self, keeper: LeaseKeeper, lease_ms: int) -> None:
+    def __init__(self, keeper: LeaseKeeper, lease_ms: int, clock: Clock) -> None:
         """`lease_ms` is `job.lease.ms`, in milliseconds."""
         self._keeper = keeper
         self._lease_ms = lease_ms
+        self._clock = clock
 
     def check_commit(self) -> None:
         """Raise FencedError if the lease is lost."""
@@ -34,17 +35,17 @@ class LeaseGate:
         """
         lease = self._keeper.lease
         limit_s = 3 * self._lease_ms / 1000 + 10
-        deadline = time.monotonic() + limit_s
+        deadline = self._clock.monotonic() + limit_s
         while not lease.may_start_batch():
             if lease.lost is not None:
                 raise FencedError(f"{lease.lost}. This run stops; what it did since its last checkpoint does not count")
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise PenstockTimeoutError(
                     f"the lease of the job could not be renewed for {limit_s:.0f} s (job.lease.ms is "
                     f"{self._lease_ms}), so no batch may start. The last failure: "
                     f"{self._keeper.failure or 'none, the store has not answered yet'}"
                 )
             look()
-            if stop.wait(_LOOK_SECONDS):
+            if self._clock.wait(stop, _LOOK_SECONDS):
                 return False
         return True

@@ -24,7 +24,9 @@ from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)
-_SHOW_SECONDS = 10.0
+SHOW_SECONDS = 10.0
+_LAST_SECONDS = 10.0
+"""How long the end of a run waits for the last export."""
 
 
 class MetricsExports:
@@ -60,12 +62,12 @@ class MetricsExports:
                     reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
                     shown.put(run_id, snapshot(), reached)
 
-            undo.callback(Every(_SHOW_SECONDS, show, "in the job's folder").close)
+            undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
                 reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
-                every = Every(settings.reporter_interval_s, reporter.report, f"in stream `{stream}`")
+                every = Every(settings.reporter_interval_s, reporter.report, f"to stream `{stream}`")
                 undo.callback(every.close)
             self._undo = undo.pop_all()
 
@@ -95,10 +97,14 @@ class Every:
         self._thread = threading.Thread(target=self._run, name="penstock-metrics", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Export once more, and end the thread."""
+    def close(self, timeout_s: float = _LAST_SECONDS) -> None:
+        """Export once more, and end the thread. A run ends without an export that takes longer."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            logger.warning(
+                "the last metrics were not put %s within %.0f s: the run ends without them", self._where, timeout_s
+            )
 
     def _run(self) -> None:
         ended = False
@@ -107,7 +113,7 @@ class Every:
             try:
                 self._export()
             except PenstockError as error:
-                logger.warning("the metrics could not be put %s, the next time they may: %s", self._where, error)
+                logger.warning("the metrics were not written %s; the next interval tries again: %s", self._where, error)
 
 
 class SnapshotReporter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.clock import Clock
 from penstock.driver.batch_runs import BatchRuns
 from penstock.driver.commits import Commits
 from penstock.driver.epochs import Epochs
@@ -32,3 +33,4 @@ class RunParts:
     board: ProgressBoard
     stop: StopRequest
     topology: Topology
+    clock: Clock

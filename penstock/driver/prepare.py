@@ -13,6 +13,7 @@ from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers
@@ -51,6 +52,7 @@ class PreparedJob:
     startpoints: StartpointManager
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
+    clock: Clock
 
     @property
     def inputs(self) -> tuple[SystemStream, ...]:
@@ -62,7 +64,7 @@ class PreparedJob:
         ends = self.streams.ends()
         if ends.keys() != {at.ssp for at in self.start.positions}:
             raise IncompatibleError(
-                "an input has another number of partitions than when this run began: stop the job, and start it "
+                "the number of partitions of an input has changed since this run began: stop the job, and start it "
                 "with a new `job.id`, or restore the stream"
             )
         return ends
@@ -109,6 +111,7 @@ def prepare(
     run_id: str,
     from_checkpoint: str | None,
     until_latest: bool,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> PreparedJob:
     """Claim the log and decide where the run begins. The lease is held already.
 
@@ -126,9 +129,9 @@ def prepare(
     # Who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
     view = log.read(on_damage)
-    startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms)
+    startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
     inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
-    start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints)
+    start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
     if start.restore_from is not None:
         check_layout(start.restore_from, layout, tasks)
     uid = settle(objects, paths, config.job.root)
@@ -162,6 +165,7 @@ def prepare(
         startpoints=startpoints,
         admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
+        clock=clock,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -46,6 +45,7 @@ class Replay:
         before: Positions,
         after: Positions,
         began: float,
+        ended: float,
     ) -> ReadAgain:
         """A batch has ended.
 
@@ -55,7 +55,8 @@ class Replay:
                 is not the one that was read before.
             before: where the job was before the batch.
             after: where it is now.
-            began: when the batch began, on the monotonic clock, in seconds.
+            began: when the batch began, on the run's monotonic clock, in seconds.
+            ended: when it ended.
         """
         if self._at and before is not self._at and before != self._at:
             self._target = _furthest(self._target, self._at)
@@ -70,7 +71,7 @@ class Replay:
             self._target = target
             return ReadAgain(messages)
         since, self._began, self._target = self._began, None, {}
-        return ReadAgain(messages, None if since is None else round((time.monotonic() - since) * 1e9))
+        return ReadAgain(messages, None if since is None else round((ended - since) * 1e9))
 
 
 def read_again(read: Mapping[TaskSsp, PortionRead], before: Positions, target: Positions) -> dict[TaskSsp, int]:

@@ -50,8 +50,9 @@ class ProgressReporter:
             commit_ms=self._commits.last_ms,
         )
         self._board.metrics.took(watch.parts, total_ms)
+        now = self._job.clock.monotonic()
         again = self._board.replay.ended(
-            good.outcome.inputs, planned.latest, before.positions, after.positions, good.began
+            good.outcome.inputs, planned.latest, before.positions, after.positions, good.began, now
         )
         self._board.metrics.replayed(again)
         self._board.metrics.lag({source.description: source.lag for source in progress.sources})

@@ -8,7 +8,6 @@ epoch, or end the run with the cause. The parts are in files of their own: the c
 from __future__ import annotations
 
 import logging
-import time
 
 from penstock.container.calls import END, WIND_DOWN
 from penstock.container.protocol import EndBatch, WindDown
@@ -78,7 +77,7 @@ class RunLoop:
         try:
             self._parts.fleet.ask(WIND_DOWN, self.epoch, WindDown())
         except PenstockError as error:
-            logger.warning("a container did not end what it did in the background: %s", error)
+            logger.warning("a container did not end its background work: %s", error)
 
     def _rewind(self, cause: RetryableError | None) -> None:
         self._reach(self._parts.epochs.rewind(cause))
@@ -109,12 +108,12 @@ class RunLoop:
             self._rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
             parts.failures.count(error)
-            parts.stop.graceful.wait(_RETRY_SECONDS)
+            parts.clock.wait(parts.stop.graceful, _RETRY_SECONDS)
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
         """Executors have come: commit, and restore in a new epoch in which they have their share of the tasks."""
-        logger.warning("%s came up: tasks move there from checkpoint to checkpoint", ", ".join(newcomers))
+        logger.warning("%s came up: the job commits and moves tasks there in a new epoch", ", ".join(newcomers))
         self.commit()
         self._rewind(None)
 
@@ -127,7 +126,7 @@ class RunLoop:
                 return True
             case Idle(until):
                 parts.commits.if_due(self.boundary, Stopwatch())
-                parts.stop.graceful.wait(max(0.0, until - time.monotonic()))
+                parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
                 return False
             case Planned() as planned:
                 return self._run_batch(planned)
@@ -135,7 +134,7 @@ class RunLoop:
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, Stopwatch()
-        batch = before.next_batch(time.time_ns() // 1_000_000, parts.runs.begun, planned.control)
+        batch = before.next_batch(parts.clock.now_ms(), parts.runs.begun, planned.control)
         with parts.board.batch(batch.number, planned.ranges.messages):
             good = parts.runs.until_good(self.epoch, batch, planned)
         if good is None:
@@ -145,7 +144,7 @@ class RunLoop:
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
-        parts.feed.ended((time.monotonic() - good.began) * 1000, good.outcome.inputs)
+        parts.feed.ended((parts.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()

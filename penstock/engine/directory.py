@@ -71,6 +71,8 @@ class ContainerDirectory:
         """Incarnations that count as lost, whether their processes know it or not."""
         self._past_metrics = Snapshot()
         """What containers have counted that are lost."""
+        self._metrics_lock = threading.Lock()
+        """A container is either among the clients or among the lost ones, for who adds up metrics."""
         self._lost = threading.Event()
         self._on_lost: Callable[[], None] = lambda: None
         self._stopping = threading.Event()
@@ -135,9 +137,10 @@ class ContainerDirectory:
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"
         client.disconnect()
-        self._past_metrics = self._past_metrics.merged(client.metrics.without_gauges())
         self._condemned.add(client.address.incarnation)
-        self._clients.pop(client.address.container, None)
+        with self._metrics_lock:
+            self._past_metrics = self._past_metrics.merged(client.metrics.without_gauges())
+            self._clients.pop(client.address.container, None)
 
     def _assign(self) -> None:
         if not self._clients:
@@ -165,8 +168,8 @@ class ContainerDirectory:
 
     def metrics(self) -> Snapshot:
         """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
-        clients = list(self._clients.values())
-        return self._past_metrics.merged(*(self._metrics_of(client) for client in clients))
+        with self._metrics_lock:
+            return self._past_metrics.merged(*(self._metrics_of(client) for client in list(self._clients.values())))
 
     def _metrics_of(self, client: ContainerClient) -> Snapshot:
         """Its metrics, without the gauges of tasks that have left it."""

@@ -34,6 +34,8 @@ _DEAF = 'trap "" INT TERM; exec "$0" "$@"'
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 2.0
 """How long a JVM may take to be seen as dead once its connections broke."""
+_STOP_SECONDS = 150.0
+"""How long Spark may take to stop; it waits two minutes itself for an executor that does not answer."""
 _LAST_WORDS = 12
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
 _LOG4J = "log4j2.configurationFile"
@@ -162,15 +164,41 @@ def is_ours() -> bool:
 
 
 def stop_context(context: SparkContext) -> None:
-    """Stop it, with the session that was made on it meanwhile, or forget it if its JVM is dead."""
-    if is_ours() and _Current.jvm is not None and _Current.jvm.death() is not None:
+    """Stop it, with the session that was made on it meanwhile, or forget it if its JVM is dead.
+
+    Nothing of the job depends on it any more. So a JVM that does not answer is not waited for: if this process has
+    started it, it is killed.
+    """
+    ours = _Current.jvm if is_ours() else None
+    if ours is not None and ours.death() is not None:
         forget()
         return
+    failure: list[BaseException] = []
+    stopping = threading.Thread(target=_stop, args=(context, failure), name="stop-spark", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_SECONDS)
+    if failure:
+        raise failure[0]
+    if not stopping.is_alive():
+        return
+    if ours is None:
+        logger.warning("Spark has not stopped within %.0f s and is left to the process that started it", _STOP_SECONDS)
+        return
+    logger.warning("Spark's JVM (process %d) did not stop within %.0f s: killed", ours.process.pid, _STOP_SECONDS)
+    ours.process.kill()
+    stopping.join(_DEATH_SECONDS)
+    forget()
+
+
+def _stop(context: SparkContext, failure: list[BaseException]) -> None:
     session = SparkSession._instantiatedSession  # noqa: SLF001
-    if session is not None and session.sparkContext is context:
-        session.stop()
-    else:
-        context.stop()
+    try:
+        if session is not None and session.sparkContext is context:
+            session.stop()
+        else:
+            context.stop()
+    except BaseException as error:
+        failure.append(error)
 
 
 def _is_broken(error: BaseException | None) -> bool:

@@ -36,7 +36,7 @@ def inquire(context: SparkContext, client: ContainerClient) -> list[str] | Unkno
             )
         return found[0]
     except Exception as error:  # the answer is for the reader of the log: nothing depends on it
-        logger.debug("executor %s was asked in vain: %s", executor, error)
-        return Unknown(f"{executor} could not say how it ended: {cause_of(error)}")
+        logger.debug("executor %s did not answer: %s", executor, error)
+        return Unknown(f"{executor} could not report how it ended: {cause_of(error)}")
     finally:
         patience.cancel()

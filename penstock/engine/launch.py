@@ -102,8 +102,8 @@ def _check_options(until: object, from_checkpoint: object) -> None:
         )
     if not isinstance(from_checkpoint, str | None):
         raise ConfigError(
-            f"from_checkpoint={from_checkpoint!r}: expected the id of a checkpoint as text; `penstock checkpoint list` "
-            "lists them"
+            f"from_checkpoint={from_checkpoint!r}: expected the id of a checkpoint as a string; `penstock checkpoint "
+            "list` lists them"
         )
 
 
@@ -123,7 +123,7 @@ def _leave(tenure: Tenure) -> None:
     try:
         tenure.leave()
     except PenstockError as error:
-        logger.warning("the lease was not released and runs out by itself: %s", error)
+        logger.warning("the lease was not released; it expires by itself: %s", error)
 
 
 def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:

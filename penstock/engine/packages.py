@@ -37,10 +37,10 @@ class Shipment:
 def pickled(package: object) -> bytes:
     """User code may come from a script, so functions are pickled by value where they cannot be imported."""
     try:
-        data: bytes = cloudpickle.dumps(package)  # type: ignore[no-untyped-call]
+        data: bytes = cloudpickle.dumps(package)
     except Exception as error:
         raise ConfigError(
             f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
-            "picklable; open files, locks and connections belong into StreamTask.init"
+            "picklable; open files, locks and connections belong in StreamTask.init"
         ) from error
     return data

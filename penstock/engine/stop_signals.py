@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import FrameType
@@ -39,13 +40,14 @@ class StopCount:
     """Counts requests to stop. Signals within half a second are one: `timeout` and some parents of a process group
     send theirs to the process and to its group."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.count = 0
+        self._clock = clock
         self._last = float("-inf")
 
     def signalled(self) -> bool:
         """A signal came; False if it belongs to the one before."""
-        now = time.monotonic()
+        now = self._clock()
         new = now - self._last > _TOGETHER_SECONDS
         self._last = now
         self.count += new

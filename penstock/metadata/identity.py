@@ -108,7 +108,10 @@ def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
         if identity.folder == here:
             return identity.uid
         objects.put_if_match(paths.uid, JobIdentity(identity.uid, here).encode(), tag)
-    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+    raise RetryableError(
+        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
+        "process starts this job, and try again"
+    )
 
 
 def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
@@ -139,7 +142,10 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
         after = JobIdentity(before.uid if keep else secrets.token_hex(6), here)
         if objects.put_if_match(paths.uid, after.encode(), tag):
             return before, after
-    raise RetryableError(f"`{paths.uid}` was changed by somebody else again and again")
+    raise RetryableError(
+        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
+        "process starts this job, and try again"
+    )
 
 
 def settle_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:
@@ -188,5 +194,6 @@ def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
     raise IncompatibleError(
         f"the folder {here} is a copy: the job in it belongs to {identity.folder}. Started here, it would take over "
         f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a "
-        "separate job; with --moved it stays the same job, for a folder that was moved and left nothing behind"
+        f"separate job; `penstock job adopt {paths.root} --moved` keeps it the same job, for a folder that was moved "
+        "and left nothing behind"
     )

@@ -1,4 +1,4 @@
-"""Object stores: where a job's checkpoints, metadata and state live (DESIGN section 3)."""
+"""Object stores, which hold a job's checkpoints, metadata and state (DESIGN section 3)."""
 
 from __future__ import annotations
 
@@ -15,65 +15,119 @@ _MAX_SEGMENT_BYTES = 240
 
 
 class ObjectStore(ABC):
-    """Whole objects under keys, with the two conditional writes every decision of a job rests on.
+    """Stores whole objects under keys, with the two conditional writes on which all decisions of a job depend.
 
-    A key is a relative string of non-empty segments separated by `/`; a key is never also the folder of another
-    one. Keys compare by their characters. All methods may be called from several threads at once.
+    A key is a relative string of non-empty segments separated by `/`. A key is never the folder of another key. Keys
+    compare by their characters. All methods may be called by several threads at once.
 
-    Any method raises RetryableError for a failure that may pass (network, full disk) and ConfigError for one that
-    needs a person (credentials, permissions, a malformed key). After a RetryableError from a write nothing is known:
-    it may have happened, may not have, or may still happen. Read the key before drawing a conclusion.
+    Any method raises RetryableError for a failure that may pass (network, full disk), and ConfigError for one that
+    needs a person (credentials, permissions, a malformed key). After a RetryableError from a write, it is not known
+    whether the write has happened, or still will. Read the key before you draw a conclusion.
+
+    Example:
+        >>> from penstock.metadata.open import open_store
+        >>> store = open_store("memory://example")
+        >>> store.put_if_absent("flights/first", b"1"), store.put_if_absent("flights/first", b"2")
+        (True, False)
+        >>> data, tag = store.get_with_tag("flights/first")
+        >>> store.put_if_match("flights/first", b"2", tag), store.put_if_match("flights/first", b"3", tag)
+        (True, False)
+        >>> store.list("flights"), store.get("flights/first")
+        (['flights/first'], b'2')
     """
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object; False if the key was already taken, by any writer.
+        """Create the object, unless the key has one.
 
-        Atomic: of any number of concurrent callers exactly one gets True, and no partial object is ever visible.
-        Durable: the object under the key survives a loss of power once this returned, True or False.
-        False may also mean that the reply to this very call's own write was lost and the write was tried again:
-        a caller to whom that matters puts a token into the data and reads it back.
+        Atomic: exactly one of several concurrent callers gets True, and no partial object is ever visible.
+        Durable: once this has returned, True or False, the object under the key survives a loss of power.
+        False may also mean that this call wrote the object, lost the reply and tried again. A caller to whom that
+        matters puts a token into the data, and reads it back.
+
+        Args:
+            key: the key.
+            data: the whole object.
+
+        Returns:
+            Whether the object was created; False if the key had an object.
         """
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """The whole object. Raises NotFoundError if there is none."""
+        """Read the whole object.
+
+        Args:
+            key: the key.
+
+        Raises:
+            NotFoundError: the key has no object.
+        """
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        """The whole object, piece by piece in order; a piece is valid until the next one is asked for. Here it is a
-        single piece; a store that has smaller ones at hand overrides it. Raises as `get`, at the first piece or later.
+        """Read the whole object in pieces, in order. A piece is valid until the next one is read.
+
+        This method yields one piece. A store that can read smaller pieces overrides it.
+
+        Args:
+            key: the key.
+
+        Raises:
+            NotFoundError: the key has no object. Raised at the first piece or later.
         """
         yield self.get(key)
 
     @abstractmethod
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        """The whole object and the tag of this version of it, for `put_if_match`. Raises NotFoundError."""
+        """Read the whole object, and the tag of this version for `put_if_match`.
+
+        Args:
+            key: the key.
+
+        Raises:
+            NotFoundError: the key has no object.
+        """
 
     @abstractmethod
     def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        """Replace the object if its tag still is `tag`; with None, create it as `put_if_absent` does.
+        """Replace the object if its version is still that of the tag. Atomic and durable, as `put_if_absent`.
 
-        Atomic and durable; False if the object has another tag or is gone, which may be this very call's own doing, as
-        with `put_if_absent`. Tags may be hashes of the content, so data that must not be mistaken for an older version
-        carries a counter or a token.
+        Tags may be hashes of the content. Data that must not be mistaken for an older version therefore needs a counter
+        or a token.
+
+        Args:
+            key: the key.
+            data: the whole new object.
+            tag: that of the version to replace; None to create the object.
+
+        Returns:
+            Whether the object was replaced; False if it has another version or does not exist. False may also mean
+            that this call wrote the object, lost the reply and tried again.
         """
 
     def folders(self) -> list[str]:
-        """The names of the topmost folders, ascending. Here everything is listed; stores that know better override
+        """The names of the topmost folders, ascending. This method lists all keys; a store with a faster way overrides
         it."""
         return sorted({key.partition("/")[0] for key in self.list("") if "/" in key})
 
     @abstractmethod
     def list(self, prefix: str, after: str | None = None) -> list[str]:
-        """The keys below the folder `prefix` (empty: all), ascending; with `after`, only those greater than it.
+        """The keys below a folder, ascending. The list is complete, whatever the store's page size.
 
-        The answer is whole, whatever the store's page size. `prefix` names whole segments: `a/b` finds `a/b/c`,
-        neither `a/bc` nor `a/b`. A folder that does not exist is empty.
+        Args:
+            prefix: the folder, in whole segments: `a/b` finds `a/b/c`, neither `a/bc` nor `a/b`. A folder that does
+                not exist is empty. The empty prefix finds all keys.
+            after: list only keys greater than this one.
         """
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The size in bytes of each object below the folder `prefix`, ascending by key; see `list`. Here each is read
-        whole; stores that know better override it. What is deleted meanwhile may be left out."""
+        """The sizes of the objects below a folder in bytes, ascending by key. Objects deleted meanwhile may be missing.
+
+        This method reads the objects; a store with a faster way overrides it.
+
+        Args:
+            prefix: the folder, as in `list`.
+        """
         found: dict[str, int] = {}
         for key in self.list(prefix):
             with suppress(NotFoundError):
@@ -82,28 +136,49 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; no error if there is none. Until the next loss of power at least it stays removed."""
+        """Delete the object. Nothing happens if there is none. A loss of power may bring the object back.
+
+        Args:
+            key: the key.
+        """
 
     def delete_durably(self, key: str) -> None:
-        """As `delete`, and the object stays removed after a loss of power too. A store whose deletes are not durable
-        overrides it."""
+        """Delete the object durably: a loss of power does not bring it back.
+
+        A store whose deletes are not durable overrides it.
+
+        Args:
+            key: the key.
+        """
         self.delete(key)
 
     def remove_empty_folders(self, prefix: str) -> None:
-        """Remove what deletes below the folder `prefix` left that is no object, and the folder itself if nothing is in
-        it. Objects written meanwhile stay. A store that has folders apart from its objects overrides it."""
+        """Remove empty folders below a folder, and the folder itself if it is empty. Objects written meanwhile stay.
+
+        A store whose folders exist apart from its objects overrides it.
+
+        Args:
+            prefix: the folder.
+        """
         check_key(prefix)
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. Idempotent; no other call follows."""
+        """Close the store. Idempotent; no other call follows."""
 
 
 def check_key(key: str) -> str:
-    """The key itself.
+    """Check a key and return it.
+
+    Args:
+        key: the key.
 
     Raises:
-        ConfigError: it is absolute, has an empty, `.`, `..`, reserved or too long segment, or a control character.
+        ConfigError: the key is absolute, has an empty, `.`, `..`, reserved or too long segment, or a control character.
+
+    Example:
+        >>> check_key("flights-1/metadata/lease")
+        'flights-1/metadata/lease'
     """
     for segment in key.split("/"):
         if not segment or segment in {".", ".."}:
@@ -118,6 +193,17 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix of a listing without its trailing slash; empty for everything. Raises ConfigError as `check_key`."""
+    """Check the prefix of a listing and return it without its trailing slash.
+
+    Args:
+        prefix: the folder; empty for all keys.
+
+    Raises:
+        ConfigError: as `check_key`.
+
+    Example:
+        >>> check_prefix("flights-1/")
+        'flights-1'
+    """
     trimmed = prefix.removesuffix("/")
     return check_key(trimmed) if trimmed else ""

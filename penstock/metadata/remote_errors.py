@@ -42,7 +42,7 @@ class Cause(Enum):
         "If the endpoint begins with http://, allow it with AWS_ALLOW_HTTP=true (GOOGLE_ALLOW_HTTP, AZURE_ALLOW_HTTP)"
     )
     UNSUPPORTED = "The store must support conditional writes"
-    REFUSED = "The service refuses the request as it is: check endpoint, region and `job.root`"
+    REFUSED = "The service rejects the request: check endpoint, region and `job.root`"
     PASSING = "It was tried again for a while; is the service up, and reachable under the endpoint in the environment?"
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from obstore import exceptions as obstore_errors
 
+from penstock.documents import decode
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.object_store import ObjectStore, check_key, check_prefix
 from penstock.metadata.remote_client import LARGE_BYTES, RETRY_SECONDS, RemoteClients, open_clients
@@ -159,7 +160,7 @@ def _encode_tag(e_tag: str | None, version: str | None) -> str:
 
 def _decode_tag(tag: str) -> UpdateVersion:
     """What obstore compares: S3 and Azure need the e-tag, Google the version; obstore refuses an explicit None."""
-    e_tag, version = json.loads(tag)
+    e_tag, version = decode(tuple[str | None, str | None], tag, f"{tag!r} is not the tag of an object")
     mode: UpdateVersion = {}
     if e_tag is not None:
         mode["e_tag"] = e_tag

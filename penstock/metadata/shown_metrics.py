@@ -52,7 +52,7 @@ class ShownRun:
             CorruptError: it is damaged; names the key.
             IncompatibleError: a newer Penstock wrote it.
         """
-        what = f"`{key}` does not hold metrics. Delete it: the next run writes it"
+        what = f"`{key}` does not hold the metrics of a run. Delete it, and the next run writes it. The cause"
         with decoding(what):
             written = decode_format(_Written, data, what, f"`{key}`", FORMAT)
             reached = {

@@ -74,7 +74,7 @@ class StopWatch:
             try:
                 who = self._requests.asked_by(self._token)
             except PenstockError as error:
-                logger.debug("requests to stop could not be looked for: %s", error)
+                logger.debug("requests to stop could not be read: %s", error)
                 continue
             if who is not None:
                 logger.info("%s asked this job to stop: it ends after the current batch, with a last commit", who)

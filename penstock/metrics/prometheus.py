@@ -30,7 +30,8 @@ class PrometheusEndpoint:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise ConfigError(
-                f"metrics.prometheus.port: nothing can listen on {host}:{port}: {error.strerror}. Choose a free port"
+                f"metrics.prometheus.port: nothing can listen on {host}:{port}: {error.strerror}. Choose a free port, "
+                "and with metrics.prometheus.host an address of this host"
             ) from error
         self.port: int = self._server.server_port
 
@@ -55,7 +56,9 @@ class JobCollector:
         seen: set[tuple[str, tuple[str, ...]]] = set()
         for key, value in sorted(self._snapshot().items(), key=lambda item: item[0]):
             name, labels = prometheus_name(key)
-            form, name = _FORMS[type(value)], name.removesuffix("_ns") + _SUFFIXES[type(value)]
+            form = _FORMS[type(value)]
+            if isinstance(value, TimerValue):
+                name = f"{name.removesuffix('_ns')}_seconds"
             label_names, values = ("job", *labels), (self._job, *labels.values())
             family = families.setdefault(name, form(name, f"See `{key.name}` in docs/metrics.md.", labels=label_names))
             if isinstance(family, form) and (name, values) not in seen:  # two names may be one to Prometheus
@@ -69,7 +72,6 @@ _FORMS: dict[type, Any] = {
     GaugeValue: GaugeMetricFamily,
     TimerValue: SummaryMetricFamily,
 }
-_SUFFIXES = {CounterValue: "", GaugeValue: "", TimerValue: "_seconds"}
 
 
 def prometheus_name(key: MetricId) -> tuple[str, dict[str, str]]:

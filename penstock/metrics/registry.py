@@ -13,7 +13,9 @@ M = TypeVar("M", Counter, Gauge, Timer)
 
 
 class MetricsRegistry:
-    """The metrics of one source. Making one of the same group and name again returns the one there is. Thread-safe.
+    """The metrics of one source: what `context.metrics` of a task is, and `BackendContext.metrics` of a state backend.
+
+    Making a metric of the same group and name again returns the one there is. Thread-safe.
 
     Example:
         >>> registry = MetricsRegistry("Partition 0")
@@ -26,22 +28,59 @@ class MetricsRegistry:
     """
 
     def __init__(self, source: str, prefix: str = "") -> None:
-        """`prefix` goes in front of every group."""
+        """
+        Args:
+            source: whose metrics they are, for example `Partition 0`.
+            prefix: goes in front of every group.
+        """
         self.source = source
         self._prefix = prefix
         self._lock = threading.Lock()
         self._metrics: dict[MetricId, _Metric] = {}
 
     def new_counter(self, group: str, name: str) -> Counter:
-        """A counter. Raises ValueError if the name is another kind of metric."""
+        """A counter, which begins at 0.
+
+        Args:
+            group: what it is about; in a task it is shown as `user.<group>`.
+            name: its name in the group.
+
+        Raises:
+            ValueError: the name is another kind of metric.
+        """
         return self._new(group, name, Counter())
 
     def new_gauge(self, group: str, name: str, value: float = 0) -> Gauge:
-        """A gauge; a new one has this value. Raises ValueError if the name is another kind of metric."""
+        """A gauge.
+
+        Args:
+            group: what it is about; in a task it is shown as `user.<group>`.
+            name: its name in the group.
+            value: what a new one holds.
+
+        Raises:
+            ValueError: the name is another kind of metric.
+
+        Example:
+            >>> waiting = MetricsRegistry("Partition 0").new_gauge("orders", "waiting")
+            >>> waiting.set(3)
+        """
         return self._new(group, name, Gauge(value))
 
     def new_timer(self, group: str, name: str) -> Timer:
-        """A timer. Raises ValueError if the name is another kind of metric."""
+        """A timer.
+
+        Args:
+            group: what it is about; in a task it is shown as `user.<group>`.
+            name: its name in the group.
+
+        Raises:
+            ValueError: the name is another kind of metric.
+
+        Example:
+            >>> lookups = MetricsRegistry("Partition 0").new_timer("orders", "lookup")
+            >>> lookups.update(duration_ns=1_500)
+        """
         return self._new(group, name, Timer())
 
     def _new(self, group: str, name: str, made: M) -> M:

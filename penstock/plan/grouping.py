@@ -49,8 +49,8 @@ def group_inputs(
     own = sorted(set(every).difference(shared))
     if not own:
         raise ConfigError(
-            f"`task.broadcast.inputs` names every partition of every input ({', '.join(map(str, broadcast))}), and the "
-            "others are what the tasks are counted by: leave at least one of them out"
+            f"`task.broadcast.inputs` names every partition of every input ({', '.join(map(str, broadcast))}), but "
+            "the number of tasks comes from the other partitions: leave out at least one"
         )
     count = max(at_least, *(ssp.partition + 1 for ssp in own))
     tasks = {task: list(shared) for task in range(count)}
@@ -64,8 +64,8 @@ def _refuse_missing(wanted: PartitionRange, ssps: Collection[SystemStreamPartiti
     if not partitions:
         known = ", ".join(f"`{stream}`" for stream in sorted({str(ssp.system_stream) for ssp in ssps}))
         raise ConfigError(
-            f"`task.broadcast.inputs` names `{wanted}`, but `{wanted.stream}` is no input of the application, which "
-            f"reads {known}"
+            f"`task.broadcast.inputs` names `{wanted}`, but `{wanted.stream}` is not an input of the application, "
+            f"which reads {known}"
         )
     if wanted.last >= partitions:
         raise ConfigError(

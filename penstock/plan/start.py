@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +46,7 @@ def plan_start(
     inputs: JobInputs,
     admins: Mapping[str, SystemAdmin],
     manager: StartpointManager,
+    now_ms: int,
 ) -> StartPlan:
     """Read the requests, resolve them, choose the checkpoint. Nothing is written.
 
@@ -56,12 +56,11 @@ def plan_start(
         NotFoundError: the named checkpoint does not exist.
         CorruptError: a request cannot be read.
     """
-    now_ms = time.time_ns() // 1_000_000
     requests = sort_out(manager.requests(), taken_uuids(view.checkpoints), now_ms, config.job.startpoint_ttl_ms)
     if not config.job.startpoint_enabled:
         left = len(requests.live) + len(requests.expired)
         if left:
-            logger.warning("%d startpoints are left alone: job.startpoint.enabled is false", left)
+            logger.warning("%d startpoints are ignored: job.startpoint.enabled is false", left)
         requests = Sorted((), (), requests.taken)
     decision = decide_start(
         requests.live,
@@ -107,7 +106,7 @@ def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfi
 
 def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> None:
     for request in requests.expired:
-        logger.warning("the startpoint for %s is expired (job.startpoint.ttl.ms) and is deleted", request)
+        logger.warning("the startpoint for %s has expired (job.startpoint.ttl.ms) and is deleted", request)
     applied: dict[StartpointRequest, set[int]] = {}
     for task, own in decision.requests.items():
         for ssp, request in own.items():

@@ -27,7 +27,7 @@ from penstock.runtime.sources import Sources
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
-_AT_ONCE = 1024
+AT_ONCE = 1024
 """Messages decoded before they are processed: so many that what is paid once for all of them is little, so few that
 they are still in the processor's cache."""
 
@@ -50,7 +50,7 @@ class Attempt:
         self._messages = 0
         self._fired = 0
         self._inputs: dict[int, PortionRead] = {}
-        self._at_once = _AT_ONCE
+        self._at_once = AT_ONCE
         self._dead_letters = 0
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
@@ -246,7 +246,7 @@ def _next_piece(messages: int, sent_bytes: int) -> int:
     """How many messages to process at once, after so many were turned into so many bytes."""
     if sent_bytes > FLUSH_BYTES:
         return max(1, messages * FLUSH_BYTES // sent_bytes)
-    return min(_AT_ONCE, 2 * messages)
+    return min(AT_ONCE, 2 * messages)
 
 
 def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None, **fired: object) -> bytes:

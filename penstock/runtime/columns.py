@@ -7,9 +7,11 @@ application's function and little else. What the application's own code emits is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import compress
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde, not_bytes
@@ -27,6 +29,9 @@ Raw: TypeAlias = Sequence[bytes | None]
 
 Accept: TypeAlias = "Callable[[Columns], None]"
 """Takes some messages."""
+
+Step: TypeAlias = "Callable[[Columns], Columns]"
+"""What becomes of some messages."""
 
 
 class Target(Protocol):
@@ -47,7 +52,7 @@ class Columns:
     Keys that no operator looks at are not decoded.
     """
 
-    __slots__ = ("_entry", "_keys", "key_bytes", "rows", "value_bytes", "values")
+    __slots__ = ("_keys", "entry", "key_bytes", "rows", "value_bytes", "values")
 
     def __init__(
         self,
@@ -59,7 +64,8 @@ class Columns:
         value_bytes: Raw | None = None,
     ) -> None:
         """`keys` may be None where `key_bytes` are there, which `entry` decodes."""
-        self._entry = entry
+        self.entry = entry
+        """Where they came in, which decodes them."""
         self._keys = keys
         self.values = values
         self.rows = rows
@@ -73,28 +79,33 @@ class Columns:
     def keys(self) -> Sequence[Any]:
         """The keys, decoded by the first one that asks. Raises OperatorFailedError."""
         if self._keys is None:
-            if self._entry is None or self.key_bytes is None:
+            if self.entry is None or self.key_bytes is None:
                 raise ValueError("these messages have no keys")
-            self._keys = self._entry.decoded("key", self.key_bytes, self.rows)
+            self._keys = self.entry.decoded("key", self.key_bytes, self.rows)
         return self._keys
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the keys are decoded."""
+        return self._keys is not None
 
     def with_values(self, values: Sequence[Any]) -> Columns:
         """The same keys with other values."""
-        return Columns(self._entry, self._keys, values, self.rows, self.key_bytes, None)
+        return Columns(self.entry, self._keys, values, self.rows, self.key_bytes, None)
 
     def with_keys(self, keys: Sequence[Any]) -> Columns:
         """The same values with other keys."""
-        return Columns(self._entry, keys, self.values, self.rows, None, self.value_bytes)
+        return Columns(self.entry, keys, self.values, self.rows, None, self.value_bytes)
 
     def where(self, kept: Sequence[bool]) -> Columns:
         """The messages for which it is true."""
         columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
-        return Columns(self._entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
+        return Columns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
 
     def expanded(self, results: Sequence[Sequence[Any]]) -> Columns:
         """Each message once for each of its results, which becomes the value."""
         return Columns(
-            self._entry,
+            self.entry,
             _repeated(self._keys, results),
             [value for some in results for value in some],
             [row for row, some in zip(self.rows, results, strict=True) for _ in some],
@@ -104,11 +115,11 @@ class Columns:
 
     def written_by(self, part: Part, serde: Serde[Any]) -> Raw | None:
         """The keys or values as the serde writes them, if they were read by it and no operator replaced them."""
-        if self._entry is None:
+        if self.entry is None:
             return None
         if part == "key":
-            return self.key_bytes if serde is self._entry.key_serde else None
-        return self.value_bytes if serde is self._entry.value_serde else None
+            return self.key_bytes if serde is self.entry.key_serde else None
+        return self.value_bytes if serde is self.entry.value_serde else None
 
 
 def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
@@ -236,13 +247,9 @@ def as_columns(accept: Accept, position: Position) -> Push:
 
 
 class Fork:
-    """Several targets of the same messages.
+    """Several targets of the same messages."""
 
-    Where two of them lead to the same operator or store, each message passes all of them before the next one does:
-    there the order of what a message led to shows.
-    """
-
-    def __init__(self, targets: Sequence[Target], position: Position, *, meet: bool) -> None:
+    def __init__(self, targets: Sequence[Target]) -> None:
         pushes = [target.push for target in targets]
         accepts = [target.accept for target in targets]
 
@@ -255,7 +262,76 @@ class Fork:
                 accept(columns)
 
         self.push: Push = push_all
-        self.accept: Accept = one_by_one(push_all, position) if meet else accept_all
+        self.accept: Accept = accept_all
+
+
+class MeetingFork(Fork):
+    """Several targets that lead to the same operator or store. There the order of what a message led to shows, so each
+    message passes all of them before the next one does.
+
+    Branches that only call functions, and end at one target, run by column all the same: what they made is put in that
+    order where they end.
+    """
+
+    def __init__(self, targets: Sequence[Target], position: Position, branches: Sequence[Branch]) -> None:
+        """`branches` are the ways through the targets; see `Branch`."""
+        super().__init__(targets)
+        each = one_by_one(self.push, position)
+        ends = [branch.end for branch in branches]
+        end = ends[0]
+
+        def accept_together(columns: Columns) -> None:
+            rows = columns.rows
+            if type(rows) is not range and len(set(rows)) < len(rows):
+                each(columns)  # a row does not say which message it is
+                return
+            made = [part for branch in branches if len((part := branch.run(columns)).rows)]
+            if made:
+                end(made[0] if len(made) == 1 else interleaved(made))
+
+        self.accept = accept_together if all(other == end for other in ends) else each
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The way from where a stream parts to something that is more than a function of each message."""
+
+    steps: tuple[Step, ...]
+    end: Accept
+
+    def run(self, columns: Columns) -> Columns:
+        """What comes of the messages on the way. A loop keeps no columns but the last."""
+        for step in self.steps:
+            columns = step(columns)
+            if not columns.rows:
+                break
+        return columns
+
+
+def interleaved(parts: Sequence[Columns]) -> Columns:
+    """All messages of two parts or more, in the order of the rows that they were made from, and of one row in the order
+    of the parts."""
+    rows = [row for part in parts for row in part.rows]
+    order: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(*sorted(range(len(rows)), key=rows.__getitem__))
+
+    def sort(columns: Iterable[Sequence[Any] | None]) -> Sequence[Any] | None:
+        whole: list[Any] = []
+        for column in columns:
+            if column is None:
+                return None
+            whole += column
+        return order(whole)
+
+    key_bytes = sort(part.key_bytes for part in parts)
+    decoded = key_bytes is None or any(part.has_keys for part in parts)
+    return Columns(
+        parts[0].entry,
+        sort(part.keys for part in parts) if decoded else None,
+        sort(part.values for part in parts) or (),
+        order(rows),
+        key_bytes,
+        sort(part.value_bytes for part in parts),
+    )
 
 
 class _Nowhere:

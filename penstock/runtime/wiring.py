@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from penstock.api.graph import InputSpec, OperatorSpec
-from penstock.runtime.columns import NOWHERE, Entry, Fork, Push, Target
+from penstock.runtime.columns import NOWHERE, Entry, Fork, MeetingFork, Push, Target
 from penstock.runtime.context import Position
 from penstock.runtime.operators.base import Node, Operator, Surroundings
+from penstock.runtime.operators.elementwise import branch_of
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.places import place_of_channel
 from penstock.runtime.router import Outlet, Router
@@ -82,7 +83,7 @@ class Wiring:
             return targets[0] if targets else NOWHERE
         reached = [self._reach[op_id] for op_id in operators]
         meet = sum(map(len, reached)) > len(frozenset().union(*reached))
-        return Fork(targets, self._position, meet=meet)
+        return MeetingFork(targets, self._position, [*map(branch_of, targets)]) if meet else Fork(targets)
 
     def _output_pushes(self, spec: OperatorSpec) -> dict[str, Push]:
         """`system.stream`, and `stream` where it is clear, to the outlets of this operator."""

@@ -13,7 +13,7 @@ from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.startpoint.fan_out import FanOut, TaskInputs, counting, fan_out
 from penstock.startpoint.request import StartpointRequest, WithState, task_name
 from penstock.system.base import PartitionOffsets
-from penstock.wording import counted
+from penstock.wording import argument, counted
 
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
 """The offset a request means now. Raises what `SystemAdmin.resolve_startpoint_to_offset` raises."""
@@ -48,7 +48,7 @@ class JobInputs:
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The checkpoints a start may begin with: `origin`, which it would begin with anyhow, and all that are retained,
-    oldest first. `named`: somebody chose the origin (`--from`)."""
+    oldest first. `named`: somebody chose the origin (`from_checkpoint`)."""
 
     origin: CheckpointRecord | None
     retained: Sequence[CheckpointRecord]
@@ -108,8 +108,9 @@ def decide_start(
         return StartDecision(checkpoints.origin, offsets, found, with_state)
     if checkpoints.named:
         raise IncompatibleError(
-            "a startpoint was set --with-state nearest, which chooses the checkpoint to begin with, and --from names "
-            f"{checkpoints.origin.id}. Leave out --from, or delete the startpoint (`penstock startpoint list`)"
+            f"a startpoint was set with {argument('with_state', 'nearest')}, which chooses the checkpoint to begin "
+            f"with, and {argument('from_checkpoint', str(checkpoints.origin.id))} names one. Leave that out, or delete "
+            "the startpoint (`penstock startpoint list`)"
         )
     return StartDecision(nearest_checkpoint(offsets, checkpoints, inputs.ends), {}, found, with_state)
 
@@ -122,10 +123,12 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
     """
     said = {request.with_state: request for request in requests if request.with_state is not None}
     if len(said) > 1:
-        which = " and ".join(f"--with-state {choice} ({request})" for choice, request in sorted(said.items(), key=str))
+        which = " and ".join(
+            f"{argument('with_state', choice)} ({request})" for choice, request in sorted(said.items(), key=str)
+        )
         raise IncompatibleError(
-            f"the startpoints contradict each other: {which}. The state of a job is one: delete some of them "
-            "(`penstock startpoint delete`), or set them again with the same choice"
+            f"the startpoints contradict each other: {which}. A job has one state: delete some of them (`penstock "
+            "startpoint delete`), or set them again with the same choice"
         )
     return next((choice for choice in said if choice is not None), "keep")
 
@@ -154,15 +157,16 @@ def nearest_checkpoint(
         for ssp, offset in own.items():
             if ssp in ends and not ends[ssp].oldest <= offset <= ends[ssp].upcoming:
                 raise IncompatibleError(
-                    f"checkpoint {record.id}, the newest one at or before the startpoints, reads `{ssp}` on from "
-                    f"{offset}, and it holds {ends[ssp]}: what would have to be read again is gone. {_ALTERNATIVES}"
+                    f"checkpoint {record.id}, the newest one at or before the startpoints, would read `{ssp}` from "
+                    f"offset {offset}, but it holds {ends[ssp]}: the messages to read again were "
+                    f"deleted. {_ALTERNATIVES}"
                 )
     return record
 
 
 _ALTERNATIVES = (
-    "Choose a later position, or `--with-state clear`, which empties the stores, or `--with-state keep`, which leaves "
-    "them as they are"
+    f"Choose a later position, or {argument('with_state', 'clear')}, which empties the stores, or "
+    f"{argument('with_state', 'keep')}, which leaves them as they are"
 )
 
 
@@ -184,7 +188,9 @@ def _refuse_misplaced(request: StartpointRequest, inputs: JobInputs) -> None:
             request, f"input `{stream}` has {counted(len(partitions), 'partition')}, there is no {ssp.partition}"
         )
     known = sorted({str(each.system_stream) for ssps in inputs.tasks.values() for each in ssps})
-    raise _refused(request, f"`{stream}` is no input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
+    raise _refused(
+        request, (f"`{stream}` is not an input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
+    )
 
 
 def _refused(request: StartpointRequest, reason: str) -> IncompatibleError:
@@ -195,7 +201,7 @@ def _how_to_delete(request: StartpointRequest) -> str:
     key = request.key
     task = "" if key.task is None else f" --task '{key.task}'"
     where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
-    return f"If it is a request that waits: `penstock startpoint delete JOB {where}`"
+    return f"To delete a request that waits: `penstock startpoint delete JOB {where}`"
 
 
 def _resolved(request: StartpointRequest, resolve: Resolve) -> int:

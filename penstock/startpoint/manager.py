@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -24,15 +24,25 @@ _WRITE = Retry(pause_s=0.2, tries=5)
 
 
 class StartpointManager:
-    """Writes, reads and deletes startpoints of one job (SEP-18). Thread-safe; any number of processes at once, whether
-    the job runs or not.
+    """Writes, reads and deletes startpoints of one job, as SEP-18's StartpointManager. Thread-safe.
 
-    Every request is a separate object, `<key>/<uuid>`, that is never overwritten: of several for one key the one
-    made last counts, and a deletion names what was read, so that a newer one is never deleted unread. A start
-    reads them once; its start checkpoint, one record, says where it begins and which requests that took.
+    Any number of processes may use it at once, whether the job runs or not. Every request is a separate object,
+    `<key>/<uuid>`, that is never overwritten. Of several requests for one key, the latest counts. A deletion names the
+    requests that were read, so it never deletes a newer one. A start reads the requests once; its start checkpoint
+    records where it begins, and which requests it took.
 
-    Any method raises RetryableError if the store fails, ConfigError for a malformed key, and those that read
-    CorruptError for an object that is no request.
+    Any method raises RetryableError if the store fails, and ConfigError for a malformed key. Methods that read raise
+    CorruptError for an object that is not a request.
+
+    Example:
+        >>> from penstock.metadata.open import open_store
+        >>> manager = StartpointManager(open_store("memory://startpoints"), JobPaths("flights", "1"))
+        >>> ssp = ps.SystemStreamPartition("local", "trips", 0)
+        >>> _ = manager.write_startpoint(ssp, ps.StartpointSpecific("1200"))
+        >>> manager.read_startpoint(ssp).specific_offset
+        '1200'
+        >>> len(manager.delete_startpoint(ssp)), manager.read_startpoint(ssp)
+        (1, None)
     """
 
     def __init__(
@@ -40,9 +50,16 @@ class StartpointManager:
         objects: ObjectStore,
         paths: JobPaths,
         ttl_ms: int = TTL_MS,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
     ) -> None:
-        """`ttl_ms` is `job.startpoint.ttl.ms`, by the clock `now_ms` in epoch milliseconds."""
+        """Open the startpoints of a job.
+
+        Args:
+            objects: the object store of the job root.
+            paths: the keys of the job's objects.
+            ttl_ms: `job.startpoint.ttl.ms`, in milliseconds.
+            now_ms: the wall clock, in epoch milliseconds.
+        """
         self._objects = objects
         self._paths = paths
         self._ttl_ms = ttl_ms
@@ -57,38 +74,59 @@ class StartpointManager:
         with_state: WithState | None = None,
         clamp: bool = False,
     ) -> StartpointRequest:
-        """Ask for a startpoint: it applies at the next start, also one after a crash. `task` is a task's name,
-        `Partition 3`. Durable when it returns."""
+        """Ask for a startpoint. It applies at the next start, also at one after a crash. Durable when this returns.
+
+        Args:
+            ssp: the partition.
+            startpoint: the position.
+            task: the name of one task, `Partition 3`; every task that reads the partition, if None.
+            with_state: what the start does with the state: `nearest`, `clear` or `keep`.
+            clamp: accept the nearest offset if that of a StartpointSpecific does not exist.
+        """
         request = StartpointRequest(RequestKey(ssp, task), uuid.uuid4().hex, startpoint, with_state, clamp=clamp)
         self.write(request)
         return request
 
     def write(self, request: StartpointRequest) -> None:
-        """Store a request; what may pass is tried again. Writing one twice is writing it once."""
+        """Store a request. Failures that may pass are retried. Idempotent.
+
+        Args:
+            request: the request.
+        """
         path, encoded = self._path(request), encode_request(request)
         try:
             # If it is there already, this call's or an earlier one's reply was lost: uuids are random.
             retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
         except RetryableError as error:
             raise PenstockError(
-                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. Whether it is "
-                f"there all the same, `penstock startpoint list {self._paths.root}` tells"
+                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. `penstock "
+                f"startpoint list {self._paths.root}` shows whether it was written nevertheless"
             ) from error
 
     def read_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> Startpoint | None:
-        """The startpoint that counts for exactly this key; None if there is none, or it is expired."""
+        """The startpoint that counts for exactly this key; None if there is none, or it is expired.
+
+        Args:
+            ssp: the partition.
+            task: the name of a task; None for requests that are for every task.
+        """
         own = [request for request in self.requests() if request.key == RequestKey(ssp, task)]
         newest = max(own, key=lambda request: request.rank, default=None)
         return None if newest is None or newest.is_expired(self._now_ms(), self._ttl_ms) else newest.startpoint
 
     def delete_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> tuple[StartpointRequest, ...]:
-        """Delete the requests there are for exactly this key; returns them."""
+        """Delete the requests for exactly this key, and return them.
+
+        Args:
+            ssp: the partition.
+            task: the name of a task; None for requests that are for every task.
+        """
         found = tuple(request for request in self.requests() if request.key == RequestKey(ssp, task))
         self.delete(found)
         return found
 
     def requests(self) -> tuple[StartpointRequest, ...]:
-        """Every request there is, expired ones too, by key and rank."""
+        """All requests, expired ones too, by key and rank."""
         found = []
         for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
             key, slash, name = self._paths.metadata_key(NAMESPACE, path).rpartition("/")
@@ -99,7 +137,11 @@ class StartpointManager:
         return tuple(sorted(found, key=lambda request: (str(request.key), request.rank)))
 
     def delete(self, requests: Iterable[StartpointRequest]) -> None:
-        """Delete exactly these, durably: one that came back after a loss of power would be applied. Idempotent."""
+        """Delete exactly these requests, durably: a start would apply one that a loss of power brings back. Idempotent.
+
+        Args:
+            requests: the requests, as `requests` returned them.
+        """
         for request in requests:
             self._objects.delete_durably(self._path(request))
 
@@ -112,6 +154,9 @@ class StartpointManager:
         All of them are turned, also those that do not count: an earlier start may have taken the one that does. Each
         task's request keeps the uuid of the one it was made of, so that a start that takes one takes both, and its
         time: this may be interrupted and called again. What no task reads stays, and what is expired.
+
+        Args:
+            tasks: the partitions that each task reads, by the task's name.
 
         Raises:
             ConfigError: there are no tasks.
@@ -135,14 +180,22 @@ class StartpointManager:
         }
 
     def get_fan_out_for_task(self, task: str) -> dict[SystemStreamPartition, Startpoint]:
-        """The startpoints of one task's own, expired ones left out."""
+        """The startpoints of one task by partition, without those that are expired.
+
+        Args:
+            task: the name of the task.
+        """
         now_ms = self._now_ms()
         own = [r for r in self.requests() if r.key.task == task and not r.is_expired(now_ms, self._ttl_ms)]
         found = fan_out(own, {task: {request.key.ssp for request in own}})
         return {ssp: request.startpoint for ssp, request in found.get(task, {}).items()}
 
     def remove_fan_out_for_task(self, task: str) -> None:
-        """Delete the requests of one task's own."""
+        """Delete the requests of one task.
+
+        Args:
+            task: the name of the task.
+        """
         self.delete(request for request in self.requests() if request.key.task == task)
 
     def _path(self, request: StartpointRequest) -> str:

@@ -83,7 +83,7 @@ class BackendAdmins:
                 found[name] = self._admin(name, stores).collect(plan, dry_run=dry_run)
             except PenstockError as error:
                 if isinstance(error, ConfigError) and name not in self._configured:
-                    logger.warning("what the dropped backend %s keeps cannot be collected: %s", name, error)
+                    logger.warning("the objects of the dropped backend %s cannot be collected: %s", name, error)
                 else:
                     failures.append(error)
         if failures:

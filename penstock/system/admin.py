@@ -17,7 +17,7 @@ from penstock.api.startpoint import (
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.messages import OffsetRange, PartitionOffsets
 from penstock.system.writer import WriterIdentity
-from penstock.wording import counted
+from penstock.wording import counted, flag
 
 
 class SystemAdmin(ABC):
@@ -196,15 +196,15 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
     def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
         text, ends = startpoint.specific_offset, self._ends(given)
         if not (text.isascii() and text.removeprefix("-").isdigit()):
-            raise IncompatibleError(f"`{text}` is not an offset of `{given}`, which are whole numbers")
+            raise IncompatibleError(f"`{text}` is not an offset of `{given}`: offsets are integers")
         offset = int(text)
         if ends.oldest <= offset <= ends.upcoming:
             return offset
         if self._clamp:
             return min(max(offset, ends.oldest), ends.upcoming)
         raise IncompatibleError(
-            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Name an offset that is there, or give "
-            "--clamp to begin at the nearest one"
+            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Choose an offset that it holds, or give "
+            f"{flag('clamp')} to begin at the nearest one"
         )
 
     def visit_timestamp(self, given: SystemStreamPartition, startpoint: StartpointTimestamp) -> int:

@@ -344,8 +344,8 @@ def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: Writ
     seen = partition.fences.get(writer.name, writer.epoch)
     if seen > writer.epoch:
         raise FencedError(
-            f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
-            f"{ssp.partition}: epoch {seen} has taken over. Stop this run"
+            f"the writer `{writer.name}` of epoch {writer.epoch} must not append to `{ssp.system_stream}` "
+            f"partition {ssp.partition}: epoch {seen} has taken over. Stop this run"
         )
 
 

@@ -52,8 +52,8 @@ def check_inside(offsets: OffsetRange, ends: PartitionOffsets) -> None:
 def missing(offsets: OffsetRange, expected: int, found: str) -> NotFoundError:
     """The error for a message of a range that is not there; `found` says what is."""
     return NotFoundError(
-        f"{_partition(offsets)}: expected offset {expected} of the range [{offsets.start}, {offsets.end}), but "
-        f"{found}. Choose a starting point inside what is there"
+        f"{_partition(offsets)}: expected offset {expected} of the range [{offsets.start}, {offsets.end}), "
+        f"but {found}. Choose an offset that the partition holds"
     )
 
 
@@ -88,8 +88,8 @@ class Compacted:
         check_call(offsets)
         if offsets.end > upcoming or offsets.start < self.start:
             raise NotFoundError(
-                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) cannot be compacted, there are "
-                f"[{self.start}, {upcoming})"
+                f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) cannot be compacted: the "
+                f"partition holds [{self.start}, {upcoming})"
             )
 
     def check_read(self, offsets: OffsetRange, upcoming: int) -> None:
@@ -105,7 +105,8 @@ class Compacted:
         if offsets.end < self.end:
             raise NotFoundError(
                 f"{_partition(offsets)}: the range [{offsets.start}, {offsets.end}) can no longer be distinguished, "
-                f"because what had a newer record before {self.end} is gone. Choose a range that ends there or later"
+                f"because records with a newer one before {self.end} were deleted. Choose a range that ends there or "
+                "later"
             )
 
 

@@ -20,7 +20,7 @@ class Fault(Enum):
 
     NONE = "it works"
     BEFORE = "it fails and nothing happened"
-    LOST_REPLY = "it happens and fails all the same"
+    LOST_REPLY = "it happens and fails nevertheless"
     RETRIED = "its reply is lost inside the client, which tries again: a put finds its own object and says False"
 
 
@@ -68,7 +68,7 @@ class FaultyStore(ForwardingStore):
         return self._read(f"get {key}", lambda: self._inner.get(key))
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        """The pieces of the object. Fails before the first piece, or after any other one."""
+        # Fails before the first piece, or after any other one.
         for piece in self._read(f"pieces of {key}", lambda: self._inner.pieces(key)):
             yield piece
             self._read(f"the next piece of {key}", lambda: None)

@@ -1,7 +1,8 @@
-"""A whole job in one process: its driver, its containers, its batches. Everything but Spark and the network is real.
+"""A whole job in one process: driver, containers and batches. Everything but Spark and the network is real.
 
 The run loop, epochs, commits, the checkpoint log, containers, state backends and systems are those of a cluster. Only
-two ports have another side: calls go straight to the `Container` objects, and a batch runs in the caller's thread.
+the two ports have other implementations: calls go straight to the `Container` objects, and a batch runs in the caller's
+thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.calls import Call
 from penstock.container.container import Container
@@ -65,7 +67,7 @@ def _nothing(_step: str) -> None:
 class InProcessFleet:
     """The `Fleet` of one driver: containers that are objects of this process.
 
-    Steps that `at` is called before: `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
+    The hook `at` is called before the steps `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
     """
 
     def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing) -> None:
@@ -81,11 +83,23 @@ class InProcessFleet:
         self._name = new_token()
 
     def lose(self, task: int, why: str = "it was killed") -> None:
-        """Lose the container that holds the task. From now on it answers no call."""
+        """Lose the container of a task. From now on it answers no call.
+
+        Args:
+            task: the number of the task.
+            why: the reason in error messages.
+        """
         self._lost[self._homes[task]] = why
 
     def container_of(self, task: int) -> Container:
-        """The container that holds the task. Raises ContainerLostError if it is lost."""
+        """The container of a task.
+
+        Args:
+            task: the number of the task.
+
+        Raises:
+            ContainerLostError: the container is lost.
+        """
         name = self._homes[task]
         if name in self._lost:
             raise ContainerLostError(f"container {name}: {self._lost[name]}")
@@ -145,7 +159,7 @@ class InProcessFleet:
         return sum(container.beat(0).pending_bytes for container in self._containers.values())
 
     def resident_bytes(self) -> int:
-        """Containers have no memory of their own here."""
+        """0: the containers share the memory of this process."""
         return 0
 
     def metrics(self) -> Snapshot:
@@ -153,13 +167,13 @@ class InProcessFleet:
         return self._past_metrics.merged(*(container.metrics() for container in list(self._containers.values())))
 
     def drop_attempts(self) -> None:
-        """Close what a batch that failed has touched; the next run of a batch would do so."""
+        """Close the attempts of a batch that failed, as the next run of a batch would do."""
         for container in self._containers.values():
             for task in container.tasks.values():
                 task.drop_attempts()
 
     def close(self) -> None:
-        """Close every container; what was not committed is gone."""
+        """Close every container. What was not committed is lost."""
         containers, self._containers, self._homes = self._containers, {}, {}
         for container in containers.values():
             container.close()
@@ -176,9 +190,9 @@ class InProcessFleet:
 
 
 class InProcessRunner:
-    """The `BatchRunner` of one driver: all stages of a batch one after the other, in the caller's thread.
+    """The `BatchRunner` of one driver: runs the stages of a batch one after the other, in the caller's thread.
 
-    Steps that `at` is called before: `source`, `stage N`, `sink`, and `reports`, when all stages have run.
+    The hook `at` is called before the steps `source`, `stage N` and `sink`, and before `reports`, after all stages.
     """
 
     def __init__(self, job: PreparedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
@@ -201,17 +215,17 @@ class InProcessRunner:
         return [Report.from_payload(bytes(p.payload or b"")) for p in packets if p.stage == REPORT_STAGE]
 
     def cancel(self) -> None:
-        """See `BatchRunner`. The run breaks off before its next step."""
+        """See `BatchRunner`. The run ends before its next step."""
         self._cancelled.set()
 
     def cancel_rest(self) -> None:
-        """Nothing is left once `run` has returned."""
+        """Do nothing: nothing is left when `run` has returned."""
 
     def await_quiet(self) -> None:
-        """Nothing goes on once `run` has returned."""
+        """Do nothing: nothing continues when `run` has returned."""
 
     def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
-        """This process lives."""
+        """None: this process lives."""
         return None
 
     def _step(self, name: str) -> None:
@@ -265,10 +279,27 @@ class InProcessRunner:
 
 
 class InProcessDriver:
-    """One driver of a job, with containers of its own. Several may compete for the same job: share `objects` and
-    `systems`.
+    """One driver of a job, with separate containers. Drivers that share `objects` and `systems` compete for the job.
 
     Its lease is never renewed and never lost: the checkpoint log alone decides who owns the job.
+
+    Example:
+        >>> from penstock.config import load_config
+        >>> from penstock.metadata.open import open_store
+        >>> from penstock.system.memory import MemorySystem
+        >>> from penstock.testing.in_process import InProcessDriver
+        >>> app = ps.StreamApplication("copy")
+        >>> _ = app.input("local.in").send_to(app.output("local.out"))
+        >>> systems = {"local": MemorySystem("local")}
+        >>> [systems["local"].admin().create_stream(stream, 1) for stream in ("in", "out")]
+        [True, True]
+        >>> config = load_config(overrides={"job.name": "copy", "job.root": "memory://copy"})
+        >>> objects = open_store(config.job.root)
+        >>> driver = InProcessDriver(app.graph(), config, objects, systems, until_latest=True)
+        >>> driver.loop.run()
+        >>> driver.log.read().latest.ended
+        'stopped'
+        >>> driver.close()
     """
 
     def __init__(
@@ -283,21 +314,36 @@ class InProcessDriver:
         task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
         until_latest: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Claim the job and decide where it begins; `loop.start()` opens the first epoch.
+        """Claim the job and decide where it begins. `loop.start()` opens the first epoch.
 
         Args:
-            config: `job.root` must name the same store as `objects`, because containers open it themselves.
-            layers: what is put around every store.
+            graph: the application, from `app.graph()`.
+            config: the configuration. `job.root` must name the store `objects`, because containers open it themselves.
+            objects: the object store of the job root.
+            systems: the systems by name.
+            containers: how many containers the driver has.
+            layers: layers around every store, from the inside to the outside.
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
+            until_latest: end the run once everything that the inputs hold now is read.
+            clock: the driver's clock, for batch times, commits that are due, expiry, and all pauses.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = self.log.read("report").unfinished_run or uuid.uuid4().hex[:12]
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
-            graph, config, objects, streams, self.log, run_id=run_id, from_checkpoint=None, until_latest=until_latest
+            graph,
+            config,
+            objects,
+            streams,
+            self.log,
+            run_id=run_id,
+            from_checkpoint=None,
+            until_latest=until_latest,
+            clock=clock,
         )
         shown = job.settings.config if task_config is None else task_config
         self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
@@ -307,7 +353,7 @@ class InProcessDriver:
         self.loop = assemble(self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed)
 
     def close(self) -> None:
-        """End at once, as a process that is killed between two calls: nothing more is committed or written."""
+        """End at once, as a process that is killed between two calls. Nothing more is committed or written."""
         self.loop.close()
         self.fleet.close()
         self.job.admins.close()

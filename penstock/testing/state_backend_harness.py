@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metadata.metered_store import MeteredObjectStore
@@ -57,8 +58,9 @@ class BackendHarness:
         engine: EngineName = "rocksdb",
         systems: Mapping[str, System] | None = None,
         overrides: Mapping[str, object] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`overrides`: what the job's configuration says besides its name."""
+        """`overrides`: what the job's configuration says besides its name. `clock`: what the backend has."""
         self.factory = factory
         self.objects = objects
         self.systems = dict(systems or {})
@@ -69,6 +71,7 @@ class BackendHarness:
         """The copies somebody still uses."""
         self.metrics = MetricsRegistry("Partition 0")
         """What all contexts have counted."""
+        self._clock = clock
         self._directory = directory
         self._engine = engine
         self._folders = 0
@@ -79,7 +82,17 @@ class BackendHarness:
     def context(self, epoch: int, task: int = 0) -> BackendContext:
         """What a backend is given."""
         metered = MeteredObjectStore(self.objects, self.metrics, f"backend.{self.factory.name}")
-        return BackendContext(metered, self.paths, task, STORES, epoch, self.config, self.systems, metrics=self.metrics)
+        return BackendContext(
+            metered,
+            self.paths,
+            task,
+            STORES,
+            epoch,
+            self.config,
+            self.systems,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
 
     def admin_context(self) -> AdminContext:
         """What a backend's admin is given."""

@@ -52,7 +52,7 @@ def killing_starts(driver: DriverProcess, times: int) -> Iterator[list[int]]:
 
 
 def test_containers_that_die_while_they_start_are_started_again(home: Home) -> None:
-    driver = home.driver(**{"spark.master": "local[1]"})
+    driver = home.driver(spark_master="local[1]")
     with killing_starts(driver, 2) as killed:
         ended = driver.succeeded()
     assert len(killed) == 2
@@ -61,7 +61,7 @@ def test_containers_that_die_while_they_start_are_started_again(home: Home) -> N
 
 
 def test_the_error_shows_why_containers_did_not_start(home: Home) -> None:
-    driver = home.driver(**{"spark.master": "local[1]", "job.retry.max": 1})
+    driver = home.driver(spark_master="local[1]", job_retry_max=1)
     with killing_starts(driver, 100):
         ended = driver.ended()
     assert ended.status == 1
@@ -75,7 +75,7 @@ def test_a_launch_that_fails_is_reported_with_its_cause(home: Home) -> None:
     """On the host, the folder of the logs cannot be made."""
     (home.folder / "file").touch()
     folder = home.folder / "file" / "state"
-    driver = home.driver(**{"spark.master": "local[1]", "job.retry.max": 0, "job.logged.store.base.dir": str(folder)})
+    driver = home.driver(spark_master="local[1]", job_retry_max=0, job_logged_store_base_dir=str(folder))
     try:
         ended = driver.ended()
     finally:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +22,7 @@ from tests.support.standalone import Standalone, standalone
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
 
 MESSAGES = 2000
-QUICK = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
+QUICK: dict[str, Any] = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
 """A lost host is noticed soon; Spark itself would take two minutes."""
 
 
@@ -29,13 +31,6 @@ def home(tmp_path: Path) -> Home:
     home = Home(tmp_path)
     home.publish(MESSAGES, seed=7)
     return home
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """For tests that leave it as it was."""
-    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as cluster:
-        yield cluster
 
 
 @contextmanager
@@ -54,13 +49,38 @@ def running(cluster: Standalone, home: Home, until: str | None = "latest", **con
         driver.clean_up()
 
 
-def test_containers_are_reached_though_host_names_resolve_to_loopback(cluster: Standalone, home: Home) -> None:
-    with running(cluster, home) as driver:
-        for host in cluster.workers:
-            for container in cluster.containers(host):
-                assert listens_on(container) == {host.address}
+@dataclass(frozen=True)
+class Killed:
+    """A job of which a container was killed on another host than the driver's, after its end."""
+
+    home: Home
+    addresses: dict[str, set[str]]
+    """What each host's containers listen on, by the address of the host."""
+    address: str
+    """Of the host of the container that was killed."""
+    pid: int
+    incarnation: str
+    log: str
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    folder = tmp_path_factory.mktemp("killed")
+    home = Home(folder)
+    home.publish(MESSAGES, seed=7)
+    with standalone(folder / "spark") as cluster, running(cluster, home) as driver:
+        addresses = {h.address: set().union(*map(listens_on, cluster.containers(h))) for h in cluster.workers}
+        host = cluster.workers[0]
+        lost = cluster.containers(host)[0]
+        incarnation = lost.cmdline()[-2]
+        lost.kill()
         driver.succeeded()
-    home.verify()
+        return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
+
+
+def test_containers_are_reached_though_host_names_resolve_to_loopback(killed: Killed) -> None:
+    assert killed.addresses == {address: {address} for address in killed.addresses}
+    killed.home.verify()
 
 
 def listens_on(container: psutil.Process) -> set[str]:
@@ -91,19 +111,11 @@ def address(text: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(text[-8:])))
 
 
-def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_and_last_words(
-    cluster: Standalone, home: Home
-) -> None:
-    with running(cluster, home) as driver:
-        lost = cluster.containers(cluster.workers[0])[0]
-        incarnation = lost.cmdline()[-2]
-        lost.kill()
-        driver.succeeded()
-        found = re.search(rf"process {lost.pid} was killed by SIGKILL .*", driver.log)
+def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_and_last_words(killed: Killed) -> None:
+    found = re.search(rf"process {killed.pid} was killed by SIGKILL .*", killed.log)
     assert found is not None
-    assert re.search(rf"its last words: .*incarnation {incarnation}", found[0])
-    assert re.search(rf"its log: \S+\.log on the host of grpc://{cluster.workers[0].address}:", found[0])
-    home.verify()
+    assert re.search(rf"its last words: .*incarnation {killed.incarnation}", found[0])
+    assert re.search(rf"its log: \S+\.log on the host of grpc://{killed.address}:", found[0])
 
 
 @pytest.mark.slow
@@ -115,25 +127,29 @@ def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
     assert len(home.log.claims) >= 2, "its tasks were restored on the other host"
 
 
+@pytest.mark.slow
 def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
-    # With TLS, so that it is used between hosts in a test that runs anyway.
-    tls: dict[str, object] = {"job_container_tls_enabled": True}
-    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK, **tls) as driver:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
         lost = cluster.workers[0]
         old = [*cluster.containers(lost), *cluster.executors(lost)]
         lost.cut()
         driver.succeeded()
-        assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
-        assert "Spark gives up executor" in driver.log
-        assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
-        assert "Spark itself sends its tasks in clear" in driver.log
+        assert_given_up(driver, old)
     home.verify()
+
+
+def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> None:
+    """The driver goes on without what is on a host that was cut off."""
+    assert all(process.is_running() for process in old), "nobody could end them: they know nothing of it"
+    assert "Spark gives up executor" in driver.log
+    assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
 
 
 @pytest.mark.parametrize(
     ("cut_s", "config"),
     [
-        pytest.param(0, QUICK, id="until-it-is-noticed"),
+        # With TLS, so that it is used between hosts in a test that runs anyway.
+        pytest.param(0, {**QUICK, "job_container_tls_enabled": True}, id="until-it-is-noticed"),
         pytest.param(20, {}, id="20s", marks=pytest.mark.slow),
         pytest.param(300, {}, id="5min", marks=pytest.mark.slow),
     ],
@@ -150,6 +166,8 @@ def test_a_host_that_comes_back_gets_a_new_executor(
         await_while_running(driver, lambda: len(home.log.claims) > epochs, "an epoch without the lost host")
         home.publish(MESSAGES, seed=8)
         await_while_running(driver, lambda: all_read(home), "all messages without the lost host")
+        assert_given_up(driver, old)
+        assert ("Spark itself sends its tasks in clear" in driver.log) == ("job_container_tls_enabled" in config)
         wait_until(lambda: time.monotonic() - cut_at >= cut_s, "the link to come back", cut_s + 10)
         lost.join()
         await_while_running(driver, lambda: set(cluster.containers(lost)) - old, "a container in a new executor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from penstock.errors import NotFoundError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.system.local import LocalSystem
+from tests.support.processes import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +59,21 @@ if __name__ == "__main__":
         while True:
             time.sleep(60)
 """
+FROZEN = f"""
+import signal
+from penstock.engine import gateway, launch
+from signals import app
+
+def stop_frozen(context):
+    gateway._Current.jvm.process.send_signal(signal.SIGSTOP)
+    gateway.stop_context(context)
+
+gateway._STOP_SECONDS = 1.0
+launch.stop_context = stop_frozen
+app.run({CONFIG!r}).await_termination()
+print("after the job", flush=True)
+"""
+"""Spark's JVM stands still when it is to stop."""
 NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
 
 
@@ -69,15 +86,28 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=folder,
-                env={**os.environ, "PENSTOCK_HOME": str(folder / "home")},
+                env={**os.environ, **HEARD, "PENSTOCK_HOME": str(folder / "home")},
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                preexec_fn=hear_ctrl_c,
             )
 
     @property
     def log(self) -> str:
         return (self.folder / "stderr").read_text()
+
+    def explain(self, started: list[psutil.Process]) -> None:
+        """Print all there is to know of a run that failed: what every process does that has not ended, and the logs."""
+        left = [process for process in started if process.is_running()]
+        if self.process.poll() is None:
+            left = list(dict.fromkeys([*self.processes(), *left]))
+        write_stacks(left, self.folder / "stderr")
+        print_logs(self.folder / "stderr", self.folder)
+
+    def await_log(self, text: str) -> None:
+        """Until the log has the text."""
+        self._await(lambda: text in self.log)
 
     def await_output(self) -> None:
         """Until a batch has ended, and the next one runs."""
@@ -102,7 +132,8 @@ class Run:
     def processes(self) -> list[psutil.Process]:
         """The driver, and all that it started."""
         driver = psutil.Process(self.process.pid)
-        return [driver, *driver.children(recursive=True)]
+        found = [driver, *driver.children(recursive=True)]
+        return list(dict.fromkeys([*found, *containers_of(found)]))
 
     def jvm(self) -> psutil.Process:
         return next(process for process in self.processes() if process.name() == "java")
@@ -131,11 +162,12 @@ def running(folder: Path, *command: str) -> Iterator[Run]:
     try:
         run.await_output()
         started = run.processes()
+        assert containers_of(started), "its containers are among those that must end"
         yield run
         _, left = psutil.wait_procs(started, timeout=DEADLINE_S)
         assert not left, f"these outlive the driver: {left}"
     except BaseException:
-        print(run.log)
+        run.explain(started)
         raise
     finally:
         for process in [*started, psutil.Process(run.process.pid)] if run.process.poll() is None else started:
@@ -143,18 +175,25 @@ def running(folder: Path, *command: str) -> Iterator[Run]:
                 process.kill()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "signals.py").write_text(APPLICATION)
-    (tmp_path / "numbers.jsonl").write_text("\n".join(json.dumps({"n": n % 7}) for n in range(5000)))
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the application and its input, to be copied."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "signals.py").write_text(APPLICATION)
+    (folder / "numbers.jsonl").write_text("\n".join(json.dumps({"n": n % 7}) for n in range(5000)))
     for arguments in ("create numbers --partitions 2", "publish numbers --file numbers.jsonl"):
         subprocess.run(
             [sys.executable, "-m", "penstock.cli", "stream", *arguments.split()],
-            cwd=tmp_path,
-            env={**os.environ, "PENSTOCK_HOME": str(tmp_path / "home")},
+            cwd=folder,
+            env={**os.environ, "PENSTOCK_HOME": str(folder / "home")},
             check=True,
         )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(published: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(published, tmp_path, dirs_exist_ok=True)
 
 
 PENSTOCK_RUN = (
@@ -187,7 +226,7 @@ def test_sigterm_to_every_process_is_a_clean_stop(folder: Path) -> None:
 def test_ctrl_c_twice_ends_at_once_without_a_traceback(folder: Path) -> None:
     with running(folder, *PENSTOCK_RUN) as run:
         os.killpg(run.process.pid, signal.SIGINT)
-        run._await(lambda: "once more stops at once" in run.log)
+        run.await_log("a second signal stops at once")
         time.sleep(0.6)  # two signals within half a second are one
         os.killpg(run.process.pid, signal.SIGINT)
         run.wait()
@@ -202,6 +241,16 @@ def test_a_killed_jvm_is_reported_as_that(folder: Path) -> None:
     assert f"error: Spark's JVM (process {jvm.pid}) was killed by SIGKILL (9" in run.log
     assert f"The state is as of checkpoint {run.last.id}" in run.log
     assert not re.search("Traceback|unexpected", run.log), run.log
+
+
+def test_a_job_ends_though_spark_does_not(folder: Path) -> None:
+    with running(folder, "-c", FROZEN) as run:
+        jvm = run.jvm()
+        run.process.terminate()
+        assert run.wait() == 0
+    assert run.stopped_cleanly()
+    assert f"Spark's JVM (process {jvm.pid}) did not stop within 1 s: killed" in run.log
+    assert "after the job" in run.log
 
 
 def test_nothing_outlives_a_killed_driver(folder: Path) -> None:

@@ -81,7 +81,7 @@ def _join(source: DataFrame) -> DataFrame:
 
 
 def _with_state(source: DataFrame) -> DataFrame:
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Processor(StatefulProcessor):
         def init(self, handle: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 SNAPSHOT = Snapshot(
     (12, 3),

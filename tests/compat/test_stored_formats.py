@@ -13,7 +13,7 @@ import pytest
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.metadata.shown_metrics import ShownRun
@@ -23,10 +23,11 @@ from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import LocalCopies
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
+from tests.support.places import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 ID = CheckpointId(1614147487244, 33577)
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 LEASE = LeaseState(
@@ -170,6 +171,45 @@ def test_the_messages_of_samzas_snapshot_reporter() -> None:
     container = json.loads(messages["samza-container-0-1"])
     assert container["header"]["container-name"] == container["header"]["source"] == "samza-container-0-1"
     assert container["metrics"]["org.apache.samza.container.SamzaContainerMetrics"] == {"physical-memory-mb": 3}
+
+
+ENTRIES: dict[bytes, bytes | None] = {b"a": b"1", b"b": b"", b"": b"x" * 40}
+
+
+def copied(tmp_path: Path, data: bytes) -> MemoryEngine:
+    """The engine over a copy with these bytes."""
+    (tmp_path / "read").mkdir(exist_ok=True)
+    (tmp_path / "read" / "entries.zst").write_bytes(data)
+    return MemoryEngine(tmp_path / "read")
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_copy_of_a_store_in_memory(tmp_path: Path, written: int) -> None:
+    engine = copied(tmp_path, golden(f"memory-copy-format{written}.zst"))
+    assert dict(engine.scan(None, None)) == ENTRIES
+    engine = MemoryEngine()
+    engine.apply(ENTRIES)
+    engine.copy_to(tmp_path / "made")
+    assert (tmp_path / "made" / "entries.zst").read_bytes() == golden("memory-copy-format2.zst")
+
+
+def test_a_damaged_copy_of_a_store_in_memory_is_refused(tmp_path: Path) -> None:
+    """Whichever bit is flipped, also where zstd would not notice it."""
+    data = golden("memory-copy-format2.zst")
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        with pytest.raises(CorruptError, match="damaged"):
+            copied(tmp_path, bytes(damaged))
+    for size in range(len(data)):
+        with pytest.raises(CorruptError, match="damaged"):
+            copied(tmp_path, data[:size])
+
+
+def test_a_copy_of_a_store_in_memory_of_a_newer_format(tmp_path: Path) -> None:
+    body = golden("memory-copy-format2.zst")[:-32].replace(b"PSTMEM\0\2", b"PSTMEM\0\3")
+    with pytest.raises(IncompatibleError, match="has format 3"):
+        copied(tmp_path, body + hashlib.sha256(body).digest())
 
 
 @pytest.fixture

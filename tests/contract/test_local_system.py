@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System
-from penstock.system.local import LocalSystem
+from penstock.system.local import LocalSystem, compaction
 from penstock.system.local import admin as local_admin
 from penstock.testing.system_contract import (
     COMPACTOR,
@@ -33,6 +33,7 @@ from penstock.testing.system_contract import (
     records,
     ssp,
 )
+from tests.support.profiles import examples
 
 
 class TestLocalSystem(SystemContract):
@@ -178,7 +179,7 @@ def _is_open(fd: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(st.lists(st.lists(st.integers(-5, 25), max_size=6), max_size=8), st.integers(0, 20))
 def test_offset_at_time_as_a_scan(tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], cut: int) -> None:
     """Whatever the order of the timestamps, and also when the oldest messages are gone."""
@@ -200,7 +201,7 @@ def test_a_compaction_that_breaks_off_changes_nothing(system: LocalSystem, monke
     here = ssp(system, 0)
     append(system, here, [(0, b"k", b"1"), (1, b"k", None), *records(2, 2)])
     admin = system.admin()
-    drop = local_admin.drop_superseded
+    drop = compaction.drop_superseded
 
     def drop_and_fail(*arguments: Any) -> None:
         drop(*arguments)
@@ -231,7 +232,7 @@ def _tables(system: LocalSystem) -> list[str]:
     return [name for (name,) in names]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), max_size=6), max_size=8), st.data())
 def test_offset_at_time_after_compactions(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[tuple[int, int]]], data: st.DataObject

@@ -22,7 +22,6 @@ from penstock.runtime.packet import Kind, from_batch, to_batch
 from penstock.system.partitioner import partition_of
 from tests.support.container_app import messages, oracle
 from tests.support.containers import (
-    ROOT,
     SECRET,
     STAGE,
     ContainerProcess,
@@ -34,6 +33,7 @@ from tests.support.containers import (
     stored,
     wait_until,
 )
+from tests.support.places import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ NO_DELAY = {"task.commit.max.delay.ms": 0}
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(job_app)
     session = create_session("tests", {"spark.master": "local[2]", **executor_env()})
     yield session
     session.stop()

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import penstock as ps
+from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as cli
 from penstock.engine.job import Job
@@ -28,11 +29,12 @@ from penstock.metadata.lease import LeaseHeldError
 from tests.support import job_app
 from tests.support.cli import call_json
 from tests.support.job_app import add_event, add_region
-from tests.support.jobs import DEADLINE_S, ROOT, Home, same, wait_until
+from tests.support.jobs import DEADLINE_S, Home, same, wait_until
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.spark
 
-CASES: dict[str, tuple[Callable[[], ps.Application], dict[str, object], str]] = {
+CASES: dict[str, tuple[Callable[[], Application], dict[str, object], str]] = {
     "a store is removed": (lambda: job_app.totals_app(regions=False), {}, "store `regions`.*no longer"),
     "a serde is changed": (lambda: job_app.totals_app(value=ps.String()), {}, "store `totals`.*json.*string"),
     "an operator id is changed": (lambda: job_app.totals_app(key_id="other"), {}, "store `totals`.*keys.*other"),
@@ -66,7 +68,7 @@ def settled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ho
 def start(
     home: Home,
     spark: SparkSession,
-    app: ps.Application | None = None,
+    app: Application | None = None,
     *,
     until: Literal["latest"] | None = "latest",
     **config: Any,
@@ -82,7 +84,7 @@ def finish(job: Job) -> Job:
     return job
 
 
-def refused(home: Home, spark: SparkSession, app: ps.Application, **config: Any) -> ps.PenstockError:
+def refused(home: Home, spark: SparkSession, app: Application, **config: Any) -> ps.PenstockError:
     """A start that must not come about, and must change nothing that counts."""
     before = home.job_files()
     with pytest.raises(ps.PenstockError) as caught:
@@ -232,11 +234,11 @@ def test_a_job_without_state(spark: SparkSession, home: Home) -> None:
     home.publish(200, seed=13)
     finish(start(home, spark, job_app.stateless_app()))
     found = [(partition, value) for partition, _, _, value in home.messages("evens")]
-    expected = [(p, event) for p, events in home.events["events"].items() for event in events if event["n"] % 2 == 0]
+    expected = [(p, event) for p, events in home.published["events"].items() for event in events if event["n"] % 2 == 0]
     assert found == expected
     home.publish(50, seed=14)
     finish(start(home, spark, job_app.stateless_app()))
-    assert home.length("evens") == sum(e["n"] % 2 == 0 for events in home.events["events"].values() for e in events)
+    assert home.length("evens") == sum(e["n"] % 2 == 0 for events in home.published["events"].values() for e in events)
 
 
 def test_a_task_application_without_a_shuffle(spark: SparkSession, home: Home) -> None:
@@ -246,7 +248,7 @@ def test_a_task_application_without_a_shuffle(spark: SparkSession, home: Home) -
     finish(start(home, spark, job_app.task_app()))
     expected = {
         f"{stream}-{partition}": {"sum": sum(e["n"] for e in events), "count": len(events)}
-        for stream, partitions in home.events.items()
+        for stream, partitions in home.published.items()
         for partition, events in partitions.items()
     }
     same(home.stored("totals"), expected, "store totals")
@@ -260,7 +262,7 @@ def test_inputs_that_merge_at_different_depths(spark: SparkSession, home: Home) 
     finish(start(home, spark, job_app.two_depths_app()))
     by_key: dict[str, Any] = {}
     by_region: dict[str, Any] = {}
-    for stream, partitions in home.events.items():
+    for stream, partitions in home.published.items():
         for event in (e for events in partitions.values() for e in events):
             by_region[event["region"]] = add_region(by_region.get(event["region"]), event)
             if stream == "events":
@@ -342,7 +344,7 @@ def test_a_copy_of_the_job_root_fences_nothing_until_it_is_adopted(
     """The copy reads and writes the original's streams, as one does that was made with `cp -r` for a test."""
     home = settled.copy(tmp_path / "original")
     twin = home.copy(tmp_path / "twin", moved=False)
-    streams = {"systems_local_path": home.config["systems.local.path"]}
+    streams: dict[str, Any] = {"systems_local_path": home.config["systems.local.path"]}
     lengths = {name: home.length(name) for name in ("totals", "regions")}
     error = refused(twin, spark, job_app.totals_app(), **streams)
     assert isinstance(error, ps.IncompatibleError)

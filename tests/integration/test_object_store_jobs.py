@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pyspark import cloudpickle
@@ -29,7 +29,7 @@ __all__ = ["project"]
 pytestmark = pytest.mark.spark
 
 BACKENDS = ("changelog-files", "blob")
-EVERY_BATCH = {"task.commit.ms": 1}
+EVERY_BATCH: dict[str, Any] = {"task.commit.ms": 1}
 RETRY_S = 0.5
 
 
@@ -45,7 +45,7 @@ def server() -> Iterator[S3]:
 @pytest.fixture(scope="module")
 def spark(server: S3) -> Iterator[SparkSession]:
     """The JVM may be an older one, of another environment, so executors are given theirs as on a cluster."""
-    cloudpickle.register_pickle_by_value(job_app)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(job_app)
     given = {f"spark.executorEnv.{name}": value for name, value in server.environment.items()}
     session = create_session("tests", {"spark.master": "local[2]", **executor_env(), **given})
     yield session

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(job_app)
     session = create_session("tests", {"spark.master": "local[2]"})
     yield session
     session.stop()

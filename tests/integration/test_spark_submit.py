@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.jobs import ROOT
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.spark
 

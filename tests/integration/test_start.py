@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import DEADLINE_S, ROOT, Home
+from tests.support.jobs import DEADLINE_S, Home
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.spark
 JOB = """

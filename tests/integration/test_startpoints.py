@@ -44,7 +44,7 @@ PATHS = JobPaths("totals", "1")
 class TimedHome(Home):
     """A job whose messages have times, and that commits after each small batch."""
 
-    def __init__(self, folder: Path, **config: object) -> None:
+    def __init__(self, folder: Path, **config: Any) -> None:
         super().__init__(folder, **config)
         self.config |= {"job.batch.max.messages": 40, "task.commit.ms": 1, "task.checkpoint.retained": "100"}
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedH
     manager = home.manager()
     gone = manager.write_startpoint(SystemStreamPartition("local", "gone", 0), StartpointOldest())
     before = home.log
-    with pytest.raises(IncompatibleError, match=r"`local\.gone` is no input of the job"):
+    with pytest.raises(IncompatibleError, match=r"`local\.gone` is not an input of the job"):
         home.run(session)
     output = manager.write_startpoint(SystemStreamPartition("local", "totals", 0), StartpointOldest())
     manager.delete([gone])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
@@ -134,7 +134,6 @@ runs = st.lists(
 )
 
 
-@settings(deadline=None)  # tests are not timed
 @given(runs, st.builds(RetentionPolicy, st.integers(1, 5), st.integers(0, 4), st.integers(0, 2)))
 def test_the_live_lineage_is_what_stays(steps: Sequence[tuple[int, int, int | None]], policy: RetentionPolicy) -> None:
     job, now = Job(policy), NOON

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from obstore.store import MemoryStore
@@ -140,7 +139,6 @@ class LogMachine(RuleBasedStateMachine):
             assert all(record in known for writer in self.all for record in writer.acknowledged)
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestLogMachine = LogMachine.TestCase
 
 

@@ -180,7 +180,7 @@ def test_only_what_is_retained_is_found(store: ObjectStore) -> None:
     view = filled(store).read()
     assert view.find(at(4)) == view.restorable[1]
     assert [record.id for record in view.left.values()] == [at(1), at(3)]
-    with pytest.raises(NotFoundError, match="not retained any more"):
+    with pytest.raises(NotFoundError, match="is no longer retained"):
         view.find("3-0")
     with pytest.raises(NotFoundError, match="no checkpoint `9-0`"):
         view.find("9-0")

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from obstore.store import MemoryStore
@@ -230,7 +229,6 @@ class PruningMachine(RuleBasedStateMachine):
                     assert all(other.writer != record.writer for other in view.checkpoints), "nothing came of it"
 
 
-PruningMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestPruningMachine = PruningMachine.TestCase
 
 

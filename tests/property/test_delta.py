@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from pathlib import Path
 
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.delta import (
     DeltaHeader,
     decode_delta,
-    decode_records,
     encode_delta,
-    encode_records,
 )
+from penstock.state.records import decode_records, encode_records
+from tests.support.places import GOLDEN
+from tests.support.profiles import examples
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "delta-format1.delta"
+SAVED = GOLDEN / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))
 GOLDEN_CHANGES: dict[bytes, bytes | None] = {
     b"N14228": b'{"flights":111}',
@@ -59,12 +59,12 @@ def test_many_records_are_laid_out_as_few() -> None:
 
 
 def test_the_golden_file_reads() -> None:
-    assert decode_delta(GOLDEN.read_bytes(), "golden") == (HEADER, GOLDEN_CHANGES)
+    assert decode_delta(SAVED.read_bytes(), "golden") == (HEADER, GOLDEN_CHANGES)
 
 
 def test_what_is_written_today_is_laid_out_as_the_golden_file() -> None:
     """All but the compressed bytes, which another zstd may choose otherwise."""
-    for data in (SAMPLE, GOLDEN.read_bytes()):
+    for data in (SAMPLE, SAVED.read_bytes()):
         assert data[:8] == b"PSTDELTA"
         (size,) = struct.unpack(">i", data[8:12])
         records = records_by_hand(GOLDEN_CHANGES)
@@ -102,7 +102,7 @@ def test_a_value_of_64_megabytes() -> None:
 
 
 @given(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255))
-@settings(max_examples=300)
+@examples(3)
 def test_any_byte_changed_is_noticed(position: int, change: int) -> None:
     damaged = bytearray(SAMPLE)
     damaged[position] ^= change
@@ -125,7 +125,7 @@ def test_anything_appended_is_noticed() -> None:
 def test_a_newer_format_is_not_damage() -> None:
     head = orjson.dumps({"format": 2, "something": "else"})
     body = b"PSTDELTA" + struct.pack(">i", len(head)) + head + b"other bytes"
-    with pytest.raises(IncompatibleError, match="`f` has format 2; this Penstock reads up to 1"):
+    with pytest.raises(IncompatibleError, match="`f` has format 2; this Penstock reads formats up to 1"):
         decode_delta(body + hashlib.sha256(body).digest(), "f")
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock.state.engines.rocksdb as rocksdb_engine
@@ -18,6 +18,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
+from tests.support.profiles import examples
 
 BULK = 1000
 """From so many changes on, RocksDB gets a table."""
@@ -106,7 +107,7 @@ def test_what_was_loaded_outlives_compaction_and_reopening(tmp_path: Path, seed:
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 def test_every_load_as_a_table(steps: list[tuple[bool, dict[bytes, bytes | None]]]) -> None:
     """Also of odd keys, of deletes only, and of keys that the last table has."""
     model: dict[bytes, bytes] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -17,7 +17,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ODD_TEXT = st.text(st.sampled_from("\x00\x01a\x7f\xff\uffff\U00010000"))
 ODD_BYTES = st.lists(st.sampled_from([b"\x00", b"\x01", b"\xff", b"\x00\x01", b"a"])).map(b"".join)
 NUMBERS = st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0, math.inf, -math.inf, 5e-324, -5e-324])
@@ -39,7 +39,6 @@ TUPLES: list[tuple[ps.Serde[Any], st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("declared", "keys"), [*FIELDS, *TUPLES], ids=lambda p: getattr(p, "name", ""))
-@settings(deadline=None)
 @given(data=st.data())
 def test_bytes_sort_as_the_keys_do(declared: ps.Serde[Any], keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
     serde = declared.for_store_keys()
@@ -51,7 +50,6 @@ def test_bytes_sort_as_the_keys_do(declared: ps.Serde[Any], keys: st.SearchStrat
 
 
 @pytest.mark.parametrize(("serde", "keys"), TUPLES, ids=lambda p: getattr(p, "name", ""))
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_prefix_of_a_tuple_holds_exactly_the_tuples_that_begin_so(
     serde: ps.Serde[Any], keys: st.SearchStrategy[Any], data: st.DataObject
@@ -62,7 +60,6 @@ def test_a_prefix_of_a_tuple_holds_exactly_the_tuples_that_begin_so(
     assert (serde.bound_to_bytes(prefix) <= serde.to_bytes(key)) == (prefix <= key)
 
 
-@settings(deadline=None)
 @given(st.lists(ODD_BYTES), ODD_BYTES)
 def test_the_end_of_a_prefix(keys: list[bytes], prefix: bytes) -> None:
     end = end_of_prefix(prefix)
@@ -128,11 +125,12 @@ def test_names_and_forms(declared: ps.Serde[Any], store: str, message: str, valu
 
 
 def test_integers_of_numpy_are_keys_as_well() -> None:
-    for declared, number in (
+    cases: list[tuple[ps.Serde[Any], Any]] = [
         (ps.Integer(), np.int32(-5)),
         (ps.Long(), np.int64(2**62)),
         (ps.Double(), np.float64(0.5)),
-    ):
+    ]
+    for declared, number in cases:
         serde = declared.for_store_keys()
         assert serde.from_bytes(serde.to_bytes(number)) == number
 

@@ -21,18 +21,21 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.edit import OffsetKey
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.topic import TopicMessage, read_topic_message
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
+from penstock.cli.checkpoint.offsets import parse_offsets
 from penstock.container import launch
 from penstock.container.machine import ExecutorProcess
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
@@ -51,11 +54,17 @@ from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_listing
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.records import compress
+from penstock.state.spark.changelog import ChangelogHead, read_head
+from penstock.state.spark.checkpoint import OperatorFacts
+from penstock.state.spark.checkpoint import _operator as spark_operator
+from penstock.state.spark.schema import EntrySchema, read_schema
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
+from tests.support.places import GOLDEN
+from tests.support.profiles import examples
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden"
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
@@ -194,6 +203,47 @@ FORMATS: dict[str, Format] = {
         JobIdentity,
     ),
     "containers": Format([asdict(ADDRESS)], read_register, tuple[ContainerAddress, ...]),
+    "Samza's message": Format(
+        {"key": "k", "value": "v"}, lambda d: read_topic_message(d.decode(errors="replace")), TopicMessage
+    ),
+    "next offsets": Format(
+        {"tasks": [{"task": 0, "nextOffsets": {"local.a.0": 3}}]},
+        lambda d: parse_offsets(d.decode(errors="replace"), "f"),
+        dict[OffsetKey, int],
+    ),
+    "Spark's operator": Format(
+        {
+            "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateExec"},
+            "stateStoreInfo": [
+                {
+                    "storeName": "default",
+                    "numColsPrefixKey": 0,
+                    "numPartitions": 5,
+                    "stateSchemaFilePaths": ["file:/a/schema"],
+                }
+            ],
+            "operatorPropertiesJson": '{"stateVariables":[{"stateName":"a","stateVariableType":"ValueState"}]}',
+        },
+        lambda d: spark_operator(0, d, "k"),
+        OperatorFacts,
+    ),
+    "Spark's schema": Format(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "a", "type": {"type": "array", "elementType": "decimal(10,2)", "containsNull": True}},
+                {"name": "a", "type": {"type": "map", "keyType": "string", "valueType": {"type": "udt", "class": "x"}}},
+            ],
+        },
+        lambda d: read_schema(d, "k"),
+        dict[str, EntrySchema],
+        lambda d: struct.pack(">H2sH", 2, b"v1", len(d)) + d + struct.pack(">H", len(d)) + d,
+    ),
+    "Spark's lineage": Format(
+        [{"version": 1, "checkpointUniqueId": "a-b"}],
+        lambda d: read_head(compress(b"\x00\x02v3" + struct.pack(">H", len(d)) + d), "k"),
+        ChangelogHead,
+    ),
     "local stream": Format({"format": 1, "partitions": 4, "uid": "00ff"}, lambda d: _parse(d, "k"), StreamInfo),
 }
 
@@ -311,7 +361,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-@settings(max_examples=600, deadline=None)
+@examples(6)
 def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
     form = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
     document = form.document
@@ -322,7 +372,7 @@ def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_any_bytes_are_refused(data: bytes) -> None:
     for name, form in FORMATS.items():
         if form.wrap is bytes and "marker" not in name and name != "identity":  # once, a uid was any word
@@ -341,13 +391,19 @@ def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path, size: int)
     entries.apply({b"key": b"value"})
     entries.copy_to(tmp_path / "copy")
     (copy,) = (tmp_path / "copy").iterdir()
-    copy.write_bytes(size.to_bytes(8, "big") + copy.read_bytes()[8:])
+    written = copy.read_bytes()[:-32]
+    of_format_1, of_format_2 = (
+        size.to_bytes(8, "big") + written[16:],
+        written[:8] + size.to_bytes(8, "big") + written[16:],
+    )
     tracemalloc.start()
     try:
         with pytest.raises(CorruptError, match="claims"):
             form.read(form.wrap(orjson.dumps(form.document | {"size": size})))
-        with pytest.raises(CorruptError, match="claims"):
-            MemoryEngine(tmp_path / "copy")
+        for claim in (of_format_1, of_format_2 + hashlib.sha256(of_format_2).digest()):
+            copy.write_bytes(claim)
+            with pytest.raises(CorruptError, match="claims"):
+                MemoryEngine(tmp_path / "copy")
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()

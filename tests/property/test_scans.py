@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -189,11 +189,8 @@ class GatheringMachine(WriteBehindMachine):
 
 
 TestMemory = ScanMachine.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestWriteBehind = WriteBehindMachine.TestCase
-TestWriteBehind.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestGathering = GatheringMachine.TestCase
-TestGathering.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30))))

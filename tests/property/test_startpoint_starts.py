@@ -7,9 +7,7 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -21,7 +19,6 @@ from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions import build_versions
 from penstock.config.load import load_config
 from penstock.metadata.file_store import FileObjectStore
-from penstock.plan import start as start_plan
 from penstock.plan.grouping import group_inputs
 from penstock.plan.start import StartPlan, plan_start
 from penstock.startpoint.decide import JobInputs
@@ -136,10 +133,8 @@ class Starts(RuleBasedStateMachine):
     def _plan(self, log: CheckpointLog) -> StartPlan:
         ends = {ssp(n): end for n, end in self.system.admin().offsets(STREAM).items()}
         admins = {"local": self.system.admin()}
-        with mock.patch.object(start_plan.time, "time_ns", return_value=self.now_ms * 1_000_000):
-            return plan_start(
-                log.read(), None, CONFIG, JobInputs(group_inputs(ends).by_name, ends), admins, self.manager
-            )
+        inputs = JobInputs(group_inputs(ends).by_name, ends)
+        return plan_start(log.read(), None, CONFIG, inputs, admins, self.manager, self.now_ms)
 
     def _expect(self, plan: StartPlan) -> None:
         """The start takes all that is there; of each partition the one made last, unless it is expired, moves it."""
@@ -173,6 +168,3 @@ class Starts(RuleBasedStateMachine):
 
 
 TestStarts = Starts.TestCase
-TestStarts.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.retention import StreamRetention
@@ -15,6 +15,7 @@ from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.local import LocalAdmin, LocalReader, LocalWriter
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.retention import live_bytes
+from tests.support.profiles import examples
 
 HERE = SystemStreamPartition("local", "flights", 0)
 MINUTE = 60_000
@@ -73,7 +74,7 @@ class Model:
             assert live <= self.retention.max_bytes
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(steps=_STEPS)
 def test_what_goes_and_what_stays(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
     model = Model()

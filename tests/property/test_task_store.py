@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,6 +21,7 @@ from penstock.state.stores.build import build_store
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.task_store import StoreLayer
 from penstock.testing.checked_store import CheckedStore
+from tests.support.profiles import examples
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])
 VALUES = st.integers(0, 9)
@@ -188,25 +189,20 @@ class RocksUndoMachine(UndoMachine):
         return rocksdb(self.folder.name)
 
 
-_MEMORY = settings(max_examples=60, stateful_step_count=40, deadline=None)
-_ROCKS = settings(max_examples=15, stateful_step_count=40, deadline=None)
 TestMemoryStore: Any = StoreMachine.TestCase
-TestMemoryStore.settings = _MEMORY
 TestMemoryUndo: Any = UndoMachine.TestCase
-TestMemoryUndo.settings = _MEMORY
 TestCheckedUndo: Any = CheckedUndoMachine.TestCase
-TestCheckedUndo.settings = _MEMORY
 TestRocksStore: Any = RocksStoreMachine.TestCase
-TestRocksStore.settings = _ROCKS
+TestRocksStore.settings = examples(0.2)
 TestRocksUndo: Any = RocksUndoMachine.TestCase
-TestRocksUndo.settings = _ROCKS
+TestRocksUndo.settings = examples(0.2)
 
 CHANGES = st.dictionaries(KEYS, st.none() | st.sampled_from([b"", b"1", b"2"]))
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocksdb"])
 @given(stored=CHANGES, changed=CHANGES, start=st.none() | KEYS, end=st.none() | KEYS)
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 def test_an_overlay_reads_through_and_never_writes(
     kind: str, stored: dict[bytes, bytes | None], changed: dict[bytes, bytes | None], start: bytes, end: bytes
 ) -> None:
@@ -238,7 +234,8 @@ def test_an_open_scan_of_an_engine_does_not_move(tmp_path: Path) -> None:
 
 @given(st.integers(0, 5), st.lists(st.tuples(st.sampled_from("gpa"), KEYS, st.dictionaries(KEYS, st.binary()))))
 def test_the_cache_never_says_anything_old(entries: int, steps: list[tuple[str, bytes, dict[bytes, bytes]]]) -> None:
-    cache, last = ValueCache(entries), {}
+    cache = ValueCache(entries)
+    last: dict[bytes, bytes] = {}
     for what, key, values in steps:
         match what:
             case "g":

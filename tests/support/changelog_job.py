@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.metadata.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
@@ -38,7 +39,8 @@ class Version:
 
 
 class Job:
-    """Snapshots are made after `every` commits; with 0 only where a test asks for one."""
+    """Snapshots are made after `every` commits, and `seconds` after the last one; with 0 and 0 only where a test asks
+    for one."""
 
     def __init__(
         self,
@@ -46,20 +48,22 @@ class Job:
         engine: EngineName = "memory",
         *,
         every: int = 0,
+        seconds: int = 0,
         changelog: bool = True,
         objects: HookedStore | None = None,
         max_part_bytes: int = PART_BYTES,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.objects = objects or HookedStore(open_store(f"memory://{directory}"))
         overrides = {
             "state.snapshot.interval.commits": every,
-            "state.snapshot.interval.seconds": 0,
+            "state.snapshot.interval.seconds": seconds,
             "state.changelog.enabled": changelog,
             "stores.first.factory": engine,
             "stores.second.factory": engine,
         }
         factory = ChangelogFilesFactory(max_part_bytes=max_part_bytes)
-        self.harness = BackendHarness(factory, self.objects, directory, engine, overrides=overrides)
+        self.harness = BackendHarness(factory, self.objects, directory, engine, overrides=overrides, clock=clock)
 
     def task(self, epoch: int, begun: Version | None = None) -> Task:
         """Open the task in an epoch, new or continued from a version."""
@@ -157,9 +161,11 @@ class Task:
 
 
 @contextmanager
-def open_job(directory: Path, engine: EngineName = "memory", *, every: int = 0) -> Iterator[Job]:
+def open_job(
+    directory: Path, engine: EngineName = "memory", *, every: int = 0, seconds: int = 0, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[Job]:
     """A job that is closed in the end."""
-    job = Job(directory, engine, every=every)
+    job = Job(directory, engine, every=every, seconds=seconds, clock=clock)
     try:
         yield job
     finally:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
@@ -21,7 +22,7 @@ class Chaos:
 
     home: Home
     seed: int
-    config: dict[str, object] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     driver: DriverProcess | None = None
 

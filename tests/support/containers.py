@@ -57,8 +57,8 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
 from tests.support.container_app import Message, totals_graph
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRET = "5f0c3a9e77d14b12"
 DEADLINE_S = 30.0
 STAGE = 1

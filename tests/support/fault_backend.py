@@ -19,7 +19,7 @@ What a wrapped backend writes lies under another job name, so that it and the on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,7 +122,7 @@ class BriefHolds(FaultyBlob):
     asks the driver to try again."""
 
     def backup_manager(self, context: BackendContext) -> TaskBackupManager:
-        epoch.HOLD_SECONDS = 0.05
+        setattr(epoch, "HOLD_SECONDS", 0.05)  # noqa: B010 - mypy: it is a name that the module imports
         return super().backup_manager(context)
 
 
@@ -295,7 +295,8 @@ class HookedWriter(SystemWriter):
         self._before = before
         self._after = after
 
-    def append(self, ssp: SystemStreamPartition, records: Sequence[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        records = list(records)
         if not records:
             return self._inner.append(ssp, records)
         self._before(str(ssp))

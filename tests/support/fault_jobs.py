@@ -14,7 +14,8 @@ from penstock.metadata.paths import JobPaths
 from penstock.state.backends import registry
 from penstock.state.reading.reader import StateReader
 from tests.support.faults import Faults
-from tests.support.jobs import ROOT, Home, Totals, same
+from tests.support.jobs import Home, Totals, same
+from tests.support.places import ROOT
 
 FAULTY = {"changelog-files": "FaultyFiles", "blob": "FaultyBlob", "changelog-stream": "FaultyStream"}
 """By the backend it wraps."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.api.application import Application
 
 Event = dict[str, Any]
 
@@ -126,7 +127,7 @@ def slow_once(gate: Path) -> None:
         time.sleep(4)  # this is the user's code that is slow
 
 
-def declare(app: ps.Application, *, regions: bool = True, value: ps.Serde[Any] | None = None) -> None:
+def declare(app: Application, *, regions: bool = True, value: ps.Serde[Any] | None = None) -> None:
     """The stores and outputs."""
     app.store("totals", key=ps.String(), value=value or ps.Json())
     app.output("local.totals", key=ps.String(), value=ps.Json())
@@ -170,7 +171,7 @@ def two_depths_app() -> ps.StreamApplication:
     app = ps.StreamApplication("totals")
     declare(app)
     through = app.input("local.events").partition_by(by_key, key=ps.String()).process(KeyTotals, stores=["totals"])
-    direct = app.input("local.direct").map(partial(dict))
+    direct: ps.MessageStream[Any] = app.input("local.direct").map(partial(dict))
     through.merge(direct).partition_by(by_region, key=ps.String()).process(RegionTotals, stores=["regions"])
     return app
 
@@ -214,7 +215,7 @@ def pass_gate(event: Event) -> bool:
     return True
 
 
-APPS: dict[str, Callable[[], ps.Application]] = {
+APPS: dict[str, Callable[[], Application]] = {
     "totals": totals_app,
     "blocking source": blocking_source_app,
 }

@@ -34,8 +34,9 @@ from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 from tests.support.job_app import Event, add_event, add_region
+from tests.support.places import ROOT
+from tests.support.processes import HEARD, containers_of, print_logs, write_stacks
 
-ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("driver.py")
 DEADLINE_S = 240.0
 """For one step of a driver under load."""
@@ -197,6 +198,14 @@ class Home:
 
     # What must come out.
 
+    @property
+    def published(self) -> dict[str, dict[int, list[Event]]]:
+        """`events` without what is not an event."""
+        return {
+            stream: {partition: [event for event in events if event] for partition, events in partitions.items()}
+            for stream, partitions in self.events.items()
+        }
+
     def expected(self, record: CheckpointRecord | None = None) -> tuple[Totals, Totals]:
         """Totals by key and by region, by a plain loop over the input, up to a checkpoint's offsets."""
         by_key: Totals = {}
@@ -304,6 +313,7 @@ class DriverProcess:
                 cwd=home.folder,
                 env={
                     **(os.environ if environ is None else environ),
+                    **HEARD,
                     "PENSTOCK_HOME": str(home.folder / "home"),
                     "PYTHONUNBUFFERED": "1",
                 },
@@ -353,13 +363,8 @@ class DriverProcess:
         return [p for p in daemons if _parent(p) in pids]
 
     def containers(self) -> list[psutil.Process]:
-        """Live containers. One whose parent, a worker, is gone is no descendant any more; it names its executor."""
-        jvms = {str(p.pid) for p in self.jvms()}
-        found = [
-            p
-            for p in psutil.process_iter()
-            if _is(p, lambda c: "penstock.container" in c and c[-1] in jvms) and p.status() != psutil.STATUS_ZOMBIE
-        ]
+        """Live containers."""
+        found = containers_of(self.jvms())
         self._containers.update(found)
         return found
 
@@ -384,7 +389,11 @@ class DriverProcess:
 
     def ended(self, timeout_s: float = DEADLINE_S) -> Ended:
         """Wait for its end; what came of it."""
-        wait_until(lambda: not self.running, f"the driver's end; its log so far:\n{self.log[-4000:]}", timeout_s)
+        try:
+            wait_until(lambda: not self.running, "the driver's end", timeout_s)
+        except AssertionError:
+            self.explain()
+            raise
         facts = json.loads(self._result.read_text(encoding="utf-8")) if self._result.exists() else {"error": "killed"}
         return Ended(self.process.returncode, facts["error"], facts.get("text", ""), facts, self.log)
 
@@ -393,6 +402,11 @@ class DriverProcess:
         ended = self.ended(timeout_s)
         assert ended.status == 0, ended.log[-8000:]
         return ended
+
+    def explain(self) -> None:
+        """Print what it and all that it started are doing, which ends them, and what they have logged."""
+        write_stacks([psutil.Process(self.pid), *self.descendants(), *self.containers()], self._log)
+        print_logs(self._log, self.home.folder)
 
     # Signals.
 

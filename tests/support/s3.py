@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.support.jobs import ROOT
 from tests.support.line import Line
+from tests.support.places import ROOT
 
 BUCKET = "penstock"
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 PAGE = 7

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.state.spark.reader import SparkState
+from tests.support import places
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "spark_state"
+GOLDEN = places.GOLDEN / "spark_state"
 
 
 def read_plain(state: SparkState, scratch: Path) -> list[str]:

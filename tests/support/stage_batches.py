@@ -113,7 +113,7 @@ class StageBatches:
             for offset, m in enumerate(messages)
         ]
         (source,) = self.topology.channels_to(self.stage)
-        sent = []
+        sent: list[Packet] = []
         for number in range(0, len(rows), 3):
             part = rows[number : number + 3]
             columns = [

@@ -71,9 +71,8 @@ class StoppedJob:
         """A run that claims the job and appends checkpoints like these."""
         log = CheckpointLog(self.objects, PATHS)
         claim = log.claim(run_id)
-        owner = {"epoch": claim.epoch, "run_id": claim.run_id, "writer": claim.writer}
         for record in records:
-            log.append(replace(record, **owner))
+            log.append(replace(record, epoch=claim.epoch, run_id=claim.run_id, writer=claim.writer))
         return claim
 
     def files(self) -> dict[str, bytes]:

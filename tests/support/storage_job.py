@@ -16,6 +16,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.container.calls import SNAPSHOT, UPLOAD, Call
 from penstock.container.container import Container
@@ -187,7 +188,7 @@ class StorageJob:
             self.notes += self.fleet.homes[name].notes
         settings = config.task
         commits = CommitCoordinator(
-            log, cast("FleetPort", self.fleet), layout, self.tasks, settings, admins, lambda: None
+            log, cast("FleetPort", self.fleet), layout, self.tasks, settings, admins, lambda: None, SYSTEM_CLOCK
         )
         commits.last = record
         return commits

@@ -16,6 +16,7 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
+from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 
 TASKS = 3
@@ -45,7 +46,7 @@ class Sum(ps.StreamTask):
 
 
 class World:
-    """What outlives a driver: the object store, the streams. And what was put into them."""
+    """What outlives a driver: the object store, the streams, the clock. And what was put into the streams."""
 
     def __init__(self, folder: Path, system: MemorySystem | None = None) -> None:
         self.app = ps.StreamApplication("sums")
@@ -60,6 +61,7 @@ class World:
         for stream in ("events", "sums"):
             self.system.admin().create_stream(stream, TASKS)
         self.folder = folder
+        self.clock = SettableClock()
         self.given: list[tuple[str, int]] = []
         self.drivers: list[InProcessDriver] = []
 
@@ -78,7 +80,7 @@ class World:
         }
         systems = {"m": self.system, "local": MemorySystem("local")}
         settings = load_config(overrides=overrides, environ={})
-        driver = InProcessDriver(self.app.graph(), settings, self.objects, systems, until_latest=False)
+        driver = InProcessDriver(self.app.graph(), settings, self.objects, systems, clock=self.clock)
         self.drivers.append(driver)
         return driver
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.places import ROOT
 
 
 def test_the_package_says_whose_it_is_and_under_which_license() -> None:

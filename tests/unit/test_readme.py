@@ -1,17 +1,21 @@
-"""The examples of the README and of the page on tests run as written."""
+"""The examples of the README and of pages of the documentation run as written."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-README = Path(__file__).parents[2] / "README.md"
+import penstock as ps
+from penstock.testing import TestRunner
+from tests.support.places import ROOT
+
+
+def examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_example_and_its_test_run_as_written() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    example, test = blocks[0], blocks[1]
+    example, test = examples("README.md")[:2]
     namespace: dict[str, Any] = {"__name__": "readme"}
     exec(compile(example + test, "README.md", "exec"), namespace)
     assert namespace["runner"].store("aircraft") == {"N14228": {"flights": 1, "miles": 1400}}
@@ -19,7 +23,41 @@ def test_the_example_and_its_test_run_as_written() -> None:
 
 
 def test_the_page_on_tests_runs_as_written() -> None:
-    page = README.parent / "docs" / "testing.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    blocks = examples("docs/testing.md")
     assert len(blocks) == 2
     exec(compile("".join(blocks), "testing.md", "exec"), {"__name__": "testing_page"})
+
+
+def test_the_page_on_stores_runs_as_written() -> None:
+    use, serde = examples("docs/stores.md")
+    declaration, in_task = use.split("# in the task\n")
+
+    class Trips(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.context = context
+
+        def process(
+            self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        ) -> None:
+            exec(compile(in_task, "stores.md", "exec"), {"ps": ps, "context": self.context})
+
+    app = ps.TaskApplication("stores", Trips)
+    exec(compile(declaration, "stores.md", "exec"), {"ps": ps, "app": app})
+    app.input("local.trips")
+    runner = TestRunner(app, partitions=1).input("local.trips", [1]).run()
+    assert runner.store("trips") == {("N14228", 517): {"miles": 1400}}
+
+    found: dict[str, Any] = {"ps": ps}
+    exec(compile(serde, "stores.md", "exec"), found)
+    celsius = found["Celsius"]()
+    assert celsius.from_bytes(celsius.to_bytes(21.5)) == 21.5
+
+
+def test_the_task_of_the_page_on_metrics_runs_as_written() -> None:
+    found: dict[str, Any] = {"ps": ps}
+    exec(compile(examples("docs/metrics.md")[1], "metrics.md", "exec"), found)
+    app = ps.TaskApplication("orders", found["Orders"])
+    app.input("local.orders")
+    runner = TestRunner(app, partitions=1).input("local.orders", [1, 2]).run()
+    metrics = runner._running().board.metrics.snapshot()
+    assert metrics.total("late", group="user.orders") == 2

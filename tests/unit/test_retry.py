@@ -9,22 +9,7 @@ import pytest
 
 from penstock.errors import ConfigError, ContainerLostError, RetryableError
 from penstock.retry import Retry, retry
-
-
-class ManualClock:
-    """Time passes only while somebody waits."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.waited: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        self.waited.append(timeout_s)
-        self.now += timeout_s
-        return event.is_set()
+from penstock.testing import SettableClock
 
 
 class Work:
@@ -43,7 +28,7 @@ class Work:
 
 
 def test_pauses_grow_up_to_the_longest_one() -> None:
-    clock, told = ManualClock(), list[str]()
+    clock, told = SettableClock(), list[str]()
     policy = Retry(pause_s=1.0, longest_pause_s=5.0)
     assert retry(Work(5), policy, clock=clock, on_failure=lambda error: told.append(str(error))) == 6
     assert clock.waited == [1.0, 2.0, 4.0, 5.0, 5.0]
@@ -52,7 +37,7 @@ def test_pauses_grow_up_to_the_longest_one() -> None:
 
 @pytest.mark.parametrize("tries", [1, 2, 5])
 def test_the_last_try_raises_and_nothing_is_waited_for_after_it(tries: int) -> None:
-    clock, work = ManualClock(), Work(99)
+    clock, work = SettableClock(), Work(99)
     with pytest.raises(RetryableError) as raised:
         retry(work, Retry(pause_s=1.0, growth=1.0, tries=tries), clock=clock)
     assert raised.value is work.error
@@ -61,17 +46,17 @@ def test_the_last_try_raises_and_nothing_is_waited_for_after_it(tries: int) -> N
 
 
 def test_no_try_begins_after_the_deadline() -> None:
-    clock = ManualClock()
-    work = Work(99, takes=lambda: setattr(clock, "now", clock.now + 2))
+    clock = SettableClock()
+    work = Work(99, takes=lambda: clock.advance(2))
     with pytest.raises(RetryableError):
         retry(work, Retry(pause_s=1.0, growth=1.0, within_s=9.0), clock=clock)
     assert work.done == 4  # they began at 0, 3, 6 and 9
-    assert clock.now == 100 + 11
+    assert clock.monotonic() == 11
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong"), ContainerLostError("gone"), ValueError("no")])
 def test_what_does_not_pass_is_raised_at_once(error: Exception) -> None:
-    clock, work = ManualClock(), Work(1, error)
+    clock, work = SettableClock(), Work(1, error)
     with pytest.raises(type(error)):
         retry(work, Retry(pause_s=1.0), clock=clock)
     assert (work.done, clock.waited) == (1, [])
@@ -85,7 +70,7 @@ def test_an_event_that_is_set_ends_it_with_the_last_error() -> None:
     interrupt = threading.Event()
     work = Work(99, takes=lambda: interrupt.set() if work.done == 3 else None)
     with pytest.raises(RetryableError, match="not yet"):
-        retry(work, Retry(pause_s=1.0), interrupt=interrupt, clock=ManualClock())
+        retry(work, Retry(pause_s=1.0), interrupt=interrupt, clock=SettableClock())
     assert work.done == 3
 
 

@@ -1,11 +1,19 @@
-"""Counts and lists in sentences."""
+"""Counts and lists in sentences, and the English of texts for people."""
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from penstock.cli.main import COMMANDS
 from penstock.engine.run_view import RunView
 from penstock.wording import counted, listed
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -28,3 +36,59 @@ def test_a_list_ends_with_and() -> None:
 def test_a_run_of_one_message() -> None:
     view = RunView("running", done=1, total=1, rate=None, batch=None, checkpoint=None, restored_bytes=0)
     assert str(view) == "running, 1 of 1 message"
+
+
+AVOIDED = re.compile(
+    r"\b(stands? (in|there|twice)|(is|are) told|told apart|anew|whoever|lies? (in|at|above)|at the most|all the same"
+    r"|(go|goes|gone|going) on (from|with)|of (its|their) own|in vain|from the ground|none of Penstock's)\b"
+    r"|(^|[.:;] )(Also|What|Of)\b"
+)
+"""Phrases that make a reader read twice. Better: is in, reported, separate, again, continued, at most, nevertheless;
+and a sentence that begins with its subject or a verb."""
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """The texts in the code that are not docstrings: errors, log lines, help, descriptions of keys."""
+    for file in sorted((ROOT / "penstock").rglob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = [each.value if isinstance(each, ast.Constant) else "..." for each in node.values]
+                skipped |= {id(each) for each in node.values}
+                yield f"{file}:{node.lineno}", "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+                yield f"{file}:{node.lineno}", node.value
+
+
+def paragraphs() -> Iterator[tuple[str, str]]:
+    """The prose of the README and of the pages: paragraphs, list items and cells, without code."""
+    for file in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = re.sub(r"^```.*?^```", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for block in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) |\|", text):
+            yield file.name, " ".join(block.split())
+
+
+def test_texts_for_people_avoid_phrases_that_make_them_read_twice() -> None:
+    texts = [*messages(), *paragraphs()]
+    assert len(texts) > 2000
+    assert [(where, found[0], text) for where, text in texts if (found := AVOIDED.search(text))] == []
+
+
+def test_commands_describe_themselves_without_such_phrases(help_texts: list[str]) -> None:
+    assert [text for text in help_texts if AVOIDED.search(text)] == []
+
+
+@pytest.fixture
+def help_texts() -> list[str]:
+    """The help of every command, which is its docstring."""
+    files = sorted((ROOT / "penstock/cli").rglob("*.py"))
+    trees = [ast.parse(file.read_text("utf-8")) for file in files]
+    functions = [each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    alone = {entry.function for entry in COMMANDS.values()}
+    commands = [
+        each
+        for each in functions
+        if each.name in alone or ".command(" in "".join(map(ast.unparse, each.decorator_list))
+    ]
+    return [text for each in commands if (text := ast.get_docstring(each))]

@@ -34,8 +34,8 @@ def append_successor(
         view = log.known()
         if view.latest != latest or view.retained != seen.retained:
             raise IncompatibleError(
-                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` since this "
-                "command read its log. Call it again, and look at what would change now"
+                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
+                "command read the log. Run it again and look at the new changes"
             )
         now_ms = time.time_ns() // 1_000_000
         record = successor(base, content, view, claim, found.config.task, now_ms, time.monotonic_ns())
@@ -54,6 +54,6 @@ def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> Non
         retry(lambda: log.append(record), _APPEND)
     except RetryableError as error:
         raise PenstockError(
-            f"checkpoint {record.id} could not be written in {_APPEND.tries} tries: {error}. Whether it is in the log "
-            f"all the same, `penstock checkpoint list {job}` tells"
+            f"checkpoint {record.id} could not be written in {_APPEND.tries} tries: {error}. `penstock checkpoint "
+            f"list {job}` shows whether the log has it nevertheless"
         ) from error

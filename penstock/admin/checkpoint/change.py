@@ -16,7 +16,7 @@ from penstock.checkpoint.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class PositionFacts:
-    """A changed position, as it is shown."""
+    """A changed position: the next offset of a task in a partition, before and after."""
 
     task: int
     stream: str
@@ -32,8 +32,8 @@ class PositionFacts:
 
 @dataclass(frozen=True, slots=True)
 class WrittenCheckpoint:
-    """What was done. Without a `checkpoint` nothing was to be changed, and nothing was written. `origin` is the one it
-    was made from; `markers` says of how many tasks there is one, by backend and store."""
+    """The result of `write_checkpoint`. `checkpoint` is None if nothing had to change. `origin` is the checkpoint that
+    it was made from. `markers` counts the tasks with a marker, by backend and store."""
 
     job: str
     origin: str | None
@@ -46,10 +46,10 @@ class WrittenCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChange:
-    """A checkpoint to be made, by `plan_offsets` or `plan_import`; `write_checkpoint` makes it.
+    """A planned checkpoint, from `plan_offsets` or `plan_import`. `write_checkpoint` writes it.
 
-    It has `content`, and for the rest what `base` says. `before` is what holds now. `changes` are the positions that
-    move; `notes` and `warnings` are sentences for people.
+    It has the positions and markers of `content`, and the other fields of `base`. `before` is the present content.
+    `changes` are the positions that move. `notes` and `warnings` are sentences for people.
     """
 
     job: FoundJob = field(repr=False)
@@ -71,23 +71,35 @@ class CheckpointChange:
 
     @property
     def moves_markers(self) -> bool:
-        """Whether the state is another one afterwards."""
+        """Whether the change replaces state: markers differ."""
         return self.before is None or self.before.markers != self.content.markers
 
     @property
     def markers(self) -> dict[str, dict[str, int]]:
-        """By backend and store: how many tasks have a marker afterwards."""
+        """How many tasks have a marker after the change, by backend and store."""
         return _marker_counts(self.content)
 
 
 def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
-    """Write a planned checkpoint, under a claim of the job. Nothing is written if nothing would change.
+    """Write a planned checkpoint, under a claim of the job. Writes nothing if nothing would change.
+
+    The checkpoint is in the log as a whole or not at all.
+
+    Args:
+        change: the plan, from `plan_offsets` or `plan_import`.
 
     Raises:
         LeaseHeldError: the job runs.
-        IncompatibleError: somebody wrote a checkpoint since, or no start would begin with this one.
+        IncompatibleError: another process has written a checkpoint since, or no start would begin with this one.
         FencedError: another driver took the job over meanwhile.
-        PenstockError: the store failed, and whether the record is in the log is not known.
+        PenstockError: the store failed, and it is not known whether the checkpoint is in the log.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 2})
+        ...     written = admin.write_checkpoint(change)
+        ...     admin.read_checkpoint(job).id == written.checkpoint, admin.status(job).inputs[0].lag
+        (True, 1)
     """
     record = None
     if change.is_needed:

@@ -23,7 +23,7 @@ class StreamEnds:
     def warnings(self) -> tuple[str, ...]:
         """What cannot be checked."""
         return tuple(
-            f"the offsets of `{stream}` are not checked, which the job's next start does: {why}"
+            f"the offsets of `{stream}` were not checked ({why}); the job's next start checks them"
             for stream, why in self.unknown.items()
         )
 

@@ -16,25 +16,33 @@ from penstock.errors import NotFoundError
 
 
 def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:
-    """A checkpoint as Samza's checkpoint topic has it: one JSON text with key and value for each task.
+    """A checkpoint in the form of Samza's checkpoint topic: one JSON text with `key` and `value` for each task.
 
     Args:
         job: the job.
         checkpoint_id: the checkpoint, retained or not; the last one, if None.
-        version: of Samza's checkpoint values, 1 or 2.
+        version: the version of Samza's checkpoint values, 1 or 2.
 
     Raises:
         NotFoundError: there is no such checkpoint, or a task has no value of that version.
         CorruptError: a value does not decode.
+
+    Example:
+        >>> import json
+        >>> with admin.open_job("flights") as job:
+        ...     for line in admin.export_checkpoint(job):
+        ...         print(json.loads(json.loads(line)["value"])["input-offsets"])
+        {'local.trips.0': '2'}
+        {'local.trips.1': '0'}
     """
     view = CheckpointLog(job.objects, job.paths).read("report")
     return list(_exported_lines(find_checkpoint(view, checkpoint_id, job.paths.root), version))
 
 
 def _exported_lines(record: CheckpointRecord, version: int) -> Iterator[str]:
-    """For each task an object `key`, `value`: two texts, the very bytes of Samza's message.
+    """For each task an object `key`, `value`: two texts with the bytes of Samza's message.
 
-    Version 1 is made of version 2 where it was not written; markers that only version 2 can hold are then left out.
+    A version 1 that was not written is made from version 2, without the markers that only version 2 can hold.
 
     Raises:
         NotFoundError: a task has no value of that version.

@@ -17,7 +17,7 @@ from penstock.metadata.paths import JobPaths
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """A checkpoint, as a list shows it. Times are epoch milliseconds."""
+    """A checkpoint in a list. `batch_time_ms` is in epoch milliseconds."""
 
     id: str
     kind: Detail
@@ -47,8 +47,8 @@ class CheckpointSummary:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A record that cannot be read, is not in its place, or is missing. `needed`: no run starts until it is dealt
-    with, by a run that names an intact checkpoint or by bringing the record back."""
+    """A record of the log that cannot be read, is in the wrong place, or is missing. If it is `needed`, no run starts
+    until the record is restored, or a run names an intact checkpoint."""
 
     slot: int
     key: str
@@ -58,9 +58,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ListedCheckpoint:
-    """A line of the list: a checkpoint and whether it can be restored, or a damaged record, which has no `checkpoint`.
+    """A slot of the log: a checkpoint, and whether it can be restored; or a damaged record, without a `checkpoint`.
 
-    `versions` are those in which every task's value was written.
+    `versions` are the versions in which the value of every task was written.
     """
 
     slot: int
@@ -72,7 +72,7 @@ class ListedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """One task of a checkpoint: next offsets by SSP, markers by backend and store, values as written, by version."""
+    """One task of a checkpoint: next offsets by SSP, markers by backend and store, written values by version."""
 
     task: int
     next_offsets: Mapping[str, int]
@@ -82,7 +82,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """Everything a checkpoint record says, whether it is retained, and what is damaged in the log around it."""
+    """All fields of a checkpoint, whether it is retained, and the damaged records of the log."""
 
     id: str
     parent: str | None
@@ -105,25 +105,39 @@ class CheckpointFacts:
 
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
-    """Every checkpoint of the job, oldest first, and what is damaged among them."""
+    """All checkpoints of the job, oldest first, and the damaged records among them.
+
+    Args:
+        job: the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     [(each.checkpoint.kind, each.checkpoint.batch, each.retained) for each in admin.checkpoints(job)]
+        [('start', 0, True), ('commit', 1, True), ('start', 1, False), ('commit', 2, True)]
+    """
     return listed_checkpoints(CheckpointLog(job.objects, job.paths).read("report"), job.paths)
 
 
 def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> CheckpointFacts:
-    """Everything a checkpoint says: next offsets, stores, and the marker each can be restored from.
+    """All fields of a checkpoint: next offsets, stores, and the markers from which stores can be restored.
 
     Args:
         job: the job.
         checkpoint_id: the checkpoint, retained or not; the last one, if None.
 
     Raises:
-        NotFoundError: there is none, or none with that id.
+        NotFoundError: the job has no checkpoint, or none with this id.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     {task.task: task.next_offsets for task in admin.read_checkpoint(job).tasks}
+        {0: {'local.trips.0': 3}, 1: {'local.trips.1': 1}}
     """
     return checkpoint_facts(CheckpointLog(job.objects, job.paths).read("report"), checkpoint_id, job.paths)
 
 
 def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
-    """What is wrong in the log, by slot."""
+    """The damaged and missing records of the log, by slot."""
     return tuple(
         Problem(slot, paths.checkpoint(slot), view.faults.get(slot, view.damaged.get(slot, "")), slot in view.faults)
         for slot in sorted({*view.damaged, *view.faults})
@@ -131,7 +145,7 @@ def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
 
 
 def listed_checkpoints(view: LogView, paths: JobPaths) -> tuple[ListedCheckpoint, ...]:
-    """Every checkpoint that is there and every record that is damaged or missing, by slot."""
+    """All checkpoints, and all records that are damaged or missing, by slot."""
     kept = view.retained
     lines = {
         slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
@@ -143,7 +157,7 @@ def listed_checkpoints(view: LogView, paths: JobPaths) -> tuple[ListedCheckpoint
 
 
 def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRecord:
-    """The checkpoint of the wanted id, retained or not; the last one without an id.
+    """The checkpoint with the wanted id, retained or not; the last one without an id.
 
     Raises:
         NotFoundError: there is none, or none with that id; `job` names the job in the message.
@@ -154,12 +168,12 @@ def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRe
     if not view.checkpoints:
         raise NotFoundError(f"job `{job}` has no checkpoint yet")
     raise NotFoundError(
-        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` shows those there are"
+        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
     )
 
 
 def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> CheckpointFacts:
-    """All about the checkpoint of the wanted id, or the last one. Raises as `find_checkpoint`."""
+    """The facts of the checkpoint with the wanted id, or of the last one. Raises as `find_checkpoint`."""
     record = find_checkpoint(view, wanted, paths.root)
     slot = view.slot_of(record)
     tasks = sorted({*record.tasks, *record.next_offsets})

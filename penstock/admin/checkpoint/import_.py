@@ -1,4 +1,4 @@
-"""Making a checkpoint from messages of Samza's checkpoint topic."""
+"""Plans a checkpoint from messages of Samza's checkpoint topic."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from penstock.checkpoint.log_view import LogView
 
 
 def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
-    """Plan a checkpoint from messages of Samza's checkpoint topic: the inverse of `export_checkpoint`. Nothing is
-    written.
+    """Plan a checkpoint from messages of Samza's checkpoint topic, the inverse of `export_checkpoint`. Writes nothing.
 
     Args:
-        job: the job, which must be stopped when the change is written; opened with its application, if it has no
+        job: the job, which must be stopped when the change is written. Open it with its application if it has no
             checkpoint yet.
-        lines: texts of `{"key": ..., "value": ...}`.
+        lines: JSON texts, `{"key": ..., "value": ...}`.
 
     Raises:
         ConfigError: the job has no checkpoint and was opened without its application.
         CorruptError: a line cannot be read.
         IncompatibleError: the messages do not fit the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     exported = admin.export_checkpoint(job)
+        ...     admin.plan_import(job, exported).is_needed
+        False
     """
     log = CheckpointLog(job.objects, job.paths)
     view = log.read()
@@ -63,6 +68,6 @@ def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Ite
     ids = sorted({task.id for task in samza.tasks.values() if task.id is not None} - known)
     if target.before is not None and ids and not target.finds_everywhere(samza):
         yield (
-            f"checkpoint {ids[-1]} of the file is not in the log of this job: its state can be restored only if it "
-            "was this very job's and is still there. `penstock state verify` tells, before the job is started"
+            f"checkpoint {ids[-1]} of the file is not in the log of this job. Its state can be restored only if this "
+            "job wrote it and it still exists: run `penstock state verify` before you start the job"
         )

@@ -1,4 +1,4 @@
-"""Setting the positions of a stopped job."""
+"""Plans other positions of a stopped job."""
 
 from __future__ import annotations
 
@@ -28,26 +28,34 @@ def plan_offsets(
     offsets: Mapping[OffsetKey, int] | Mapping[SystemStreamPartition, int],
     from_checkpoint: str | None = None,
 ) -> CheckpointChange:
-    """Plan a checkpoint that is as the last one, except for these positions. Nothing is written.
+    """Plan a checkpoint like the last one with other positions. Writes nothing.
 
-    The state is not moved with the input; the change's `warnings` say what that means.
+    The state is not moved with the input; the change's `warnings` explain the consequences.
 
     Args:
         job: the job, which must be stopped when the change is written.
-        offsets: the NEXT offset to read (Samza's checkpoints hold the last one processed), by partition; an
-            `OffsetKey` names one task's position. Partitions that are not named stay where they are.
+        offsets: the NEXT offset to read, by partition (Samza's checkpoints hold the last offset processed). An
+            `OffsetKey` names the position of one task. Other partitions keep their positions.
         from_checkpoint: the id of the checkpoint to begin with; the last one, if None.
 
     Raises:
-        NotFoundError: the job has no checkpoint, none of that id, or does not read a partition.
-        IncompatibleError: an offset is outside of its partition.
+        NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.
+        IncompatibleError: an offset is outside its partition.
         CorruptError: the log is damaged where it is needed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0})
+        ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
+        ([(3, 0)], 1)
     """
     log = CheckpointLog(job.objects, job.paths)
     view = log.read()
     base = choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
-        raise NotFoundError(f"job `{job.paths.root}` has no checkpoint yet, so it reads from nowhere yet")
+        raise NotFoundError(
+            f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
+        )
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
     before = content_of(base, lambda task: changelogs(job.config, base, task))
     content = Content(with_offsets(base, wanted), before.markers)
@@ -61,8 +69,8 @@ def plan_offsets(
 def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[str]:
     if latest is not None and latest.id != base.id:
         yield (
-            f"checkpoint {base.id} is not the last one, which is {latest.id}: the state, and the positions that the "
-            "file does not name, go back to it as well"
+            f"checkpoint {base.id} is not the last one ({latest.id}): the state, and the positions that the file "
+            "does not name, go back to it too"
         )
 
 
@@ -72,6 +80,6 @@ def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[
         return
     stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read once more count twice in it" if min(moves) < 0 else ""
-    never = "messages that are skipped never come into it" if max(moves) > 0 else ""
+    twice = "messages that are read again count twice in it" if min(moves) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves) > 0 else ""
     yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"

@@ -16,8 +16,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
+from penstock.wording import argument
 
-NAME_IT = "a job that has no checkpoint yet is described by its application: name it with --app"
+NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ImportTarget:
         if self.before is not None or not new:
             return self, []
         covered = {store: layout for store, layout in self.base.stores.items() if store in found.stores}
-        notes = [f"the file has no marker of store `{store}`: it begins empty" for store in new]
+        notes = [f"the file has no marker of store `{store}`: the store begins empty" for store in new]
         return replace(self, base=replace(self.base, stores=covered)), notes
 
     def unusable(self, found: SamzaCheckpoint) -> dict[str, str]:
@@ -66,7 +67,7 @@ class ImportTarget:
                 reasons[name] = str(error)
             else:
                 if self.before is None and kept_in == "job-folder":
-                    reasons[name] = "what they name is in the folder of the job that made them, and this one is new"
+                    reasons[name] = "they refer to the folder of the job that wrote them, and this job is new"
         return reasons
 
     def finds_everywhere(self, found: SamzaCheckpoint) -> bool:
@@ -88,24 +89,18 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
     if base is None:
         if found.application is None:
             raise ConfigError(f"job `{found.paths.root}`: {NAME_IT}")
-        return _of_application(found.config, found.application)
+        return _described_by(found.config, found.application)
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
     before = content_of(base, lambda task: changelogs(found.config, base, task))
     return ImportTarget(found.config, base, before, inputs, ends)
 
 
-def _of_application(config: JobConfig, app: Application) -> ImportTarget:
+def _described_by(config: JobConfig, app: Application) -> ImportTarget:
+    from penstock.admin.application import application_inputs
     from penstock.plan.layout import store_layout
-    from penstock.plan.streams import JobStreams
 
-    graph = app.graph()
-    streams = JobStreams.open(graph, config)
-    try:
-        ends = streams.ends()
-        grouping = streams.group(ends)
-    finally:
-        streams.close()
+    grouping, inputs = application_inputs(config, app)
     base = CheckpointRecord(
         id=CheckpointId(0, 0),
         parent=None,
@@ -115,8 +110,8 @@ def _of_application(config: JobConfig, app: Application) -> ImportTarget:
         task_count=grouping.count,
         batch=0,
         batch_time_ms=0,
-        stores=store_layout(graph),
+        stores=store_layout(app.graph()),
         next_offsets={},
         tasks={},
     )
-    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(ends, {}))
+    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(inputs.ends, {}))

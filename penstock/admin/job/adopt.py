@@ -1,4 +1,4 @@
-"""Making a copied job folder a separate job."""
+"""Makes a copied job folder a separate job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
 
     Args:
         job: the job in the copied folder.
-        moved: the folder was moved, and nothing is left at its old place: it stays the same job.
+        moved: the folder was moved, and nothing is left at its old place. It remains the same job.
 
     Returns:
-        The identity before and after. They are equal if the folder was the job's own already.
+        The identity before and after. They are equal if the folder is not a copy.
 
     Raises:
         LeaseHeldError: the job runs.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     before, after = admin.adopt(job)
+        ...     before == after
+        True
     """
     with held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
         return adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)

@@ -1,4 +1,4 @@
-"""What of a job there is, and deleting it."""
+"""Deletes a job, and lists what that deletes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobContent:
-    """What of a job there is: under the job root, and on this host. Its streams stay."""
+    """Everything of a job that is deleted with it, under the job root and on this host. Its streams are not."""
 
     job: str
     root: str
@@ -31,15 +31,25 @@ class JobContent:
     state_bytes: int
     metadata_objects: int
     roots: tuple[str, ...]
-    """The roots of backends with state of the job, by their URLs. It is among the state."""
+    """The URLs of backends' roots that have state of the job. The state's numbers include it."""
     folders: tuple[str, ...]
-    """Of this host: copies of its stores, and logs."""
+    """Folders of this host with copies of its stores, and logs."""
     changelogs: tuple[str, ...]
-    """The streams that the job owns, which stay."""
+    """The streams that the job owns. They are not deleted."""
 
 
 def job_content(found: FoundJob) -> JobContent:
-    """Look at everything that `delete_job` deletes. Nothing is changed."""
+    """List everything that `delete_job` deletes. Changes nothing.
+
+    Args:
+        found: the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     content = admin.job_content(job)
+        >>> content.job, content.checkpoints
+        ('flights-1', 4)
+    """
     paths = found.paths
     state = list(found.objects.sizes(f"{paths.root}/state").values())
     with closing(BackendRoots(found.config, found.objects)) as roots:
@@ -60,15 +70,25 @@ def job_content(found: FoundJob) -> JobContent:
 
 
 def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent:
-    """Delete a job that does not run; returns what it was. Its streams stay, changelogs among them. A call that was cut
-    off can be repeated.
+    """Delete a job that does not run, but none of its streams. A call that was interrupted can be repeated.
 
     Args:
         found: the job.
-        content: what `job_content` found; it is looked at again if None.
+        content: what `job_content` returned; None to look again.
+
+    Returns:
+        What was deleted.
 
     Raises:
-        LeaseHeldError: the job runs; names the holder. Nothing was deleted.
+        LeaseHeldError: the job runs; the message names the holder. Nothing was deleted.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.delete_job(job).checkpoints
+        4
+        >>> with admin.open_all_jobs() as jobs:
+        ...     jobs
+        []
     """
     content = content or job_content(found)
     with held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
@@ -128,6 +148,6 @@ def _folders(found: FoundJob) -> list[Path]:
     except NotFoundError:
         return []
     except PenstockError as error:
-        logger.info("its folders on this host stay: %s", error)
+        logger.info("its folders on this host were not deleted: %s", error)
         return []
     return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]

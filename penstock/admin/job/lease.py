@@ -1,4 +1,4 @@
-"""Whether a driver runs, by the job's lease."""
+"""Finds out whether a driver runs, by the job's lease."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """`holder` is who has the lease, or had it last; None if nobody ever did."""
+    """Whether a job runs. `holder` has the lease, or had it last; None if nobody ever had it."""
 
     running: Running
     reason: str
@@ -58,7 +58,7 @@ def watch_lease(
             case Verdict.HELD:
                 return LeaseFacts("running", "its lease is being renewed", state.holder)
         if not wait:
-            return LeaseFacts("held, not verified", "its lease was looked at only once", state.holder)
+            return LeaseFacts("held, not verified", "its lease was read only once", state.holder)
         pause(min(state.lease_ms / 20_000, _MOST_PAUSE_S))
 
 
@@ -67,8 +67,13 @@ def lease(job: FoundJob, *, wait: bool = True) -> LeaseFacts:
 
     Args:
         job: the job.
-        wait: watch the lease until it is certain, at most for the lease's own time. Without it, a lease that is held
-            is `held, not verified`.
+        wait: watch the lease until the answer is certain, for `job.lease.ms` at most. Otherwise a lease that is held is
+            `held, not verified`.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.lease(job).running
+        'not running'
     """
     return watch_lease(job.objects, job.paths.lease, wait=wait)
 

@@ -20,7 +20,7 @@ def metrics_of(job: FoundJob) -> Snapshot:
     found = ShownMetrics(job.objects, job.paths).get()
     if found is None:
         raise NotFoundError(
-            f"job {job.paths.root} has no metrics yet: a run puts them into the job's folder every ten seconds, "
-            "and when it ends"
+            f"job {job.paths.root} has no metrics yet: a run writes them to the job's folder every ten seconds and "
+            "when it ends"
         )
     return found.metrics

@@ -62,4 +62,4 @@ def _leave(tenure: Tenure) -> None:
     try:
         tenure.leave()
     except PenstockError as error:
-        logger.warning("the lease was not released and runs out by itself: %s", error)
+        logger.warning("the lease was not released; it expires by itself: %s", error)

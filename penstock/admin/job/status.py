@@ -69,17 +69,17 @@ class BackendStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job as it was found. `epoch` and `run_id` are the owner's, by the last claim of the log. `startpoints` wait for
-    the next start; `taken_startpoints` are what a start of the last run made of those it found."""
+    """The status of a job. `epoch` and `run_id` are those of the last claim in the log. `startpoints` wait for the next
+    start; `taken_startpoints` are those that the last run took at a start, and their effect."""
 
     job: str
     name: str
     id: str
     root: str
     logs: str
-    """Where its containers log, on each host."""
+    """The folder of its containers' logs, on each host."""
     containers: tuple[ContainerProcess, ...]
-    """Those that run on this host."""
+    """Its containers on this host."""
     status: Running
     reason: str
     holder: LeaseHolder | None
@@ -95,7 +95,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableJob:
-    """A job whose status cannot be read, and why."""
+    """A job whose status cannot be read; `problem` is the reason."""
 
     job: str
     problem: str
@@ -105,8 +105,13 @@ def statuses(jobs: Sequence[FoundJob], *, wait: bool = True) -> list[JobStatus |
     """The status of each job, several at once. A damaged job does not hide the others.
 
     Args:
-        jobs: as `open_all_jobs` gives them.
+        jobs: open jobs, from `open_all_jobs`.
         wait: as in `status`.
+
+    Example:
+        >>> with admin.open_all_jobs() as jobs:
+        ...     [(each.job, each.status) for each in admin.statuses(jobs)]
+        [('flights-1', 'not running')]
     """
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         return list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
@@ -120,15 +125,21 @@ def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | UnreadableJo
 
 
 def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
-    """Whether the job runs, how far it has read, and what its last checkpoint has. Nothing is written.
+    """Whether the job runs, how far it has read, and its last checkpoint. Writes nothing.
 
     Args:
         job: the job.
-        wait: watch the lease until it is certain whether the job runs, at most for the lease's own time.
+        wait: watch the lease until it is certain whether the job runs, for `job.lease.ms` at most.
 
     Raises:
         CorruptError, IncompatibleError: the log or the lease cannot be read.
         RetryableError: the object store failed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     status = admin.status(job)
+        >>> status.status, status.last_checkpoint.batch, [(each.stream, each.lag) for each in status.inputs]
+        ('not running', 2, [('local.trips', 0)])
     """
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
@@ -205,7 +216,9 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
         try:
             ends, dense = _ends(stream, config)
         except PenstockError as error:
-            found.append(input_status(stream, next_offsets, {}, f"its ends are unknown: {error}"))
+            found.append(
+                input_status(stream, next_offsets, {}, f"its oldest and upcoming offsets are unknown: {error}")
+            )
         else:
             found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Asking the run of a job to stop."""
+"""Asks the run of a job to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """What came of it. `run_id` is that of the run that was asked, `last_checkpoint` the last one of the job."""
+    """The result of `stop`. `run_id` names the run that was asked; `last_checkpoint` is the job's."""
 
     job: str
     status: Literal["not running", "asked", "stopped"]
@@ -30,8 +30,7 @@ class StopFacts:
 
 
 def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
-    """Ask the run that has the job now to stop after its current batch, with a last commit. A later run is never
-    stopped by it.
+    """Ask the present run of the job to stop after its current batch, with a last commit. Later runs are not affected.
 
     Args:
         job: the job.
@@ -40,6 +39,11 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
 
     Raises:
         PenstockTimeoutError: the run has not ended in time; the request stays.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.stop(job).status
+        'not running'
     """
     deadline = time.monotonic() + timeout_s
     lease = watch_lease(job.objects, job.paths.lease, wait=True)
@@ -53,9 +57,9 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     while _holds(job, state):
         if time.monotonic() > deadline:
             raise PenstockTimeoutError(
-                f"{state.holder} was asked to stop and has not ended within {timeout_s:g} s. The request stays: it "
-                "ends after its current batch. If it does not, kill its process: the state is as of the last "
-                "checkpoint"
+                f"{state.holder} was asked to stop and has not ended within {timeout_s:g} s. The request stays: the "
+                "run ends after its current batch. If it does not, kill its process; the next start continues from "
+                "the last checkpoint"
             )
         time.sleep(_POLL_SECONDS)
     return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job))

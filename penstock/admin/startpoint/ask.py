@@ -13,13 +13,14 @@ from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import IncompatibleError
 from penstock.startpoint.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
 from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
 class AskedFacts:
-    """What was asked for, and what the next start would do if it were now: all the positions that it would move, what
-    becomes of the state (None: the job has none), and the checkpoint it would begin with. `nearest` is the one that
-    `--with-state nearest` would take, if there is one. With `dry_run` nothing was written."""
+    """The requests, and what a start would do now: `changes` are the positions that it would move, `with_state` is what
+    it would do with the state (None: the job has none), `checkpoint` is the one it would begin with. `nearest` is the
+    checkpoint for `with_state="nearest"`, if there is one. With `dry_run` nothing was written."""
 
     job: str
     dry_run: bool
@@ -67,7 +68,7 @@ def ask_for(
 
 
 def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, str]:
-    """The checkpoint that `--with-state nearest` takes, or why there is none."""
+    """The checkpoint that `with_state="nearest"` takes, or why there is none."""
     if decision.with_state == "nearest" or job.origin is None:
         return (None if decision.restore_from is None else str(decision.restore_from.id)), ""
     try:
@@ -80,7 +81,7 @@ def _notes(
     job: StartpointJob, decision: StartDecision, changes: Sequence[OffsetChange], nearest: str | None, why_not: str
 ) -> Iterator[str]:
     if not job.found.config.job.startpoint_enabled:
-        yield "job.startpoint.enabled is false in this configuration: a start with it leaves startpoints alone"
+        yield "job.startpoint.enabled is false in this configuration: a start with it ignores startpoints"
     if job.origin is None or not job.stores:
         return
     stores = ", ".join(f"`{store}`" for store in job.stores)
@@ -91,18 +92,22 @@ def _notes(
                 "before the wanted positions: state and input agree"
             )
         case "clear":
-            yield f"the stores ({stores}) begin empty; only what is read from then on comes into them"
+            yield f"the stores ({stores}) begin empty; they will hold only what is read from then on"
         case "keep":
             yield from _keeping(stores, changes, nearest, why_not)
 
 
 def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, why_not: str) -> Iterator[str]:
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read once more count twice in it" if min(moves, default=0) < 0 else ""
-    never = "messages that are skipped never come into it" if max(moves, default=0) > 0 else ""
+    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
     if not twice and not never:
         return
-    yield f"the state ({stores}) stays as it is (--with-state keep): {' and '.join(filter(None, (twice, never)))}"
+    yield f"the state ({stores}) stays as it is ({_with('keep')}): {' and '.join(filter(None, (twice, never)))}"
     other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {why_not}"
-    yield f"--with-state nearest would begin every input and all stores at one retained checkpoint, {other}"
-    yield "--with-state clear would empty the stores first"
+    yield f"{_with('nearest')} would begin every input and all stores at one retained checkpoint, {other}"
+    yield f"{_with('clear')} would empty the stores first"
+
+
+def _with(state: WithState) -> str:
+    return argument("with_state", state)

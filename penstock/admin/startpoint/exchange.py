@@ -19,7 +19,7 @@ from penstock.startpoint.serde import (
     encode_startpoint,
     parse_coordinator_key,
 )
-from penstock.wording import counted
+from penstock.wording import argument, counted, flag
 
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
@@ -32,7 +32,7 @@ def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[s
         value = encode_startpoint(request.startpoint)
         lines.append(orjson.dumps({"key": coordinator_key(NAMESPACE, key), "value": value}).decode())
         if request.with_state is not None or request.clamp:
-            notes.append(f"`{key}`: --with-state and --clamp are left out")
+            notes.append(f"`{key}`: {argument('with_state')} and {flag('clamp')} are left out")
     return lines, notes
 
 
@@ -70,7 +70,7 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
 
 
 def _notes(passed_over: int) -> list[str]:
-    return [f"passed over: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
+    return [f"skipped: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
 
 
 def _message(line: str) -> tuple[str, str, str | None]:

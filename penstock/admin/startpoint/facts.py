@@ -21,8 +21,8 @@ next start deletes all of them."""
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """A request. `kind` is `specific`, `timestamp`, `oldest` or `upcoming`; `value` the offset, or epoch milliseconds.
-    `resolves_to` is the offset it means now, if that is known, else `problem` says why it is not."""
+    """A request for a startpoint. `kind` is `specific`, `timestamp`, `oldest` or `upcoming`; `value` is the offset, or
+    epoch milliseconds. `resolves_to` is the offset that it means now; if that is not known, `problem` is the reason."""
 
     stream: str
     partition: int

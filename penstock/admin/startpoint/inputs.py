@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.admin.application import application_inputs
 from penstock.admin.jobs import FoundJob
-from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
 from penstock.checkpoint.log import CheckpointLog
@@ -17,12 +17,12 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.plan.positions import to_next_offsets
 from penstock.plan.start import resolve_request, start_positions
-from penstock.plan.streams import JobStreams
 from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
+from penstock.wording import argument
 
 
 class Admins(dict[str, SystemAdmin]):
@@ -92,13 +92,13 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
     admins = Admins(found.config)
     try:
         if found.application is not None:
-            inputs = _of_application(found.config, found.application)
+            _, inputs = application_inputs(found.config, found.application)
         elif origin is not None:
             inputs = _of_checkpoint(found.config, origin, admins)
         else:
             raise ConfigError(
-                f"job `{found.paths.root}` has no checkpoint yet, so what it reads is not known: name its application "
-                "with --app"
+                f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
+                f"with {argument('app')}"
             )
         manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
         yield StartpointJob(found, view, origin, inputs, admins, manager)
@@ -116,14 +116,3 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
     if config.task.dead_letter_stream is not None:
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
     return JobInputs(tasks, ends, others)
-
-
-def _of_application(config: JobConfig, app: Application) -> JobInputs:
-    graph = app.graph()
-    streams = JobStreams.open(graph, config)
-    try:
-        ends = streams.ends()
-        grouping = streams.group(ends)
-    finally:
-        streams.close()
-    return JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))

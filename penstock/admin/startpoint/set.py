@@ -1,4 +1,4 @@
-"""Asking for positions at the next start."""
+"""Asks for positions at the next start."""
 
 from __future__ import annotations
 
@@ -29,24 +29,31 @@ def set_startpoint(
     with_state: WithState | None = None,
     dry_run: bool = False,
 ) -> AskedFacts:
-    """Ask for the position a job begins at in an input, at its next start, whether it runs now or not.
+    """Ask for the position at which a job begins in an input at its next start (SEP-18). The job may run now.
 
     The position is resolved when the job starts; the result says what it means now. It applies once.
 
     Args:
-        job: the job; opened with its application, if it has no checkpoint yet or the input is new.
+        job: the job. Open it with its application if it has no checkpoint yet, or the input is new.
         stream: the input, `system.stream`.
-        startpoint: the position. When it was made is set here.
-        partitions: of the stream; all, if None.
-        task: for this task only: its number, or `Partition N`; for every task that reads them, if None.
-        clamp: accept the nearest offset if that of a StartpointSpecific is not there at the start.
+        startpoint: the position. Its `creation_timestamp` is replaced by the present time.
+        partitions: the numbers of the partitions; all, if None.
+        task: the number or name (`Partition 3`) of one task; every task that reads the partitions, if None.
+        clamp: accept the nearest offset if the offset of a StartpointSpecific does not exist at the start.
         with_state: `nearest` begins all inputs and stores at the newest retained checkpoint at or before the position,
             `clear` empties the stores first, `keep` leaves them as they are.
-        dry_run: write nothing: the result is a preview.
+        dry_run: write nothing; the result is a preview.
 
     Raises:
-        ConfigError: a name is wrong, or what the job reads is not known.
+        ConfigError: a name is wrong, or the job's inputs are not known.
         IncompatibleError: a start would refuse it. Nothing was written.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     oldest = ps.StartpointOldest()
+        ...     asked = admin.set_startpoint(job, "local.trips", oldest, partitions=[0], with_state="clear")
+        >>> [(each.partition, each.old_next, each.new_next) for each in asked.changes]
+        [(0, 3, 0)]
     """
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
@@ -56,18 +63,27 @@ def set_startpoint(
 
 
 def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = False) -> AskedFacts:
-    """Ask for the startpoints in messages of Samza's coordinator stream: the inverse of `export_startpoints`. Expired
-    ones are passed over.
+    """Ask for the startpoints in messages of Samza's coordinator stream, the inverse of `export_startpoints`.
+
+    Expired startpoints are left out.
 
     Args:
         job: as in `set_startpoint`.
-        lines: texts of `{"key": ..., "value": ...}`.
-        dry_run: write nothing: the result is a preview.
+        lines: JSON texts, `{"key": ..., "value": ...}`.
+        dry_run: write nothing; the result is a preview.
 
     Raises:
-        CorruptError: a line cannot be read; it is named by its number.
+        CorruptError: a line cannot be read; the message has its number.
         ConfigError: there is no startpoint to apply.
         IncompatibleError: a start would refuse them. Nothing was written.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), partitions=[0], with_state="keep")
+        ...     lines = admin.export_startpoints(job).lines
+        ...     _ = admin.delete_startpoints(job, "local.trips")
+        ...     [each.kind for each in admin.import_startpoints(job, lines, dry_run=True).requests]
+        ['oldest']
     """
     requests, notes = imported_requests(lines)
     with open_inputs(job) as found:
@@ -75,7 +91,7 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
         live = [request for request in requests if not request.is_expired(now_ms, ttl_ms)]
         if len(live) < len(requests):
             expired = counted(len(requests) - len(live), "startpoint")
-            notes.append(f"passed over: {expired} older than job.startpoint.ttl.ms")
+            notes.append(f"skipped: {expired} older than job.startpoint.ttl.ms")
         if not live:
             raise ConfigError("; ".join(["there is no startpoint to apply in the file", *notes]))
         return ask_for(found, live, dry_run=dry_run, notes=notes)

@@ -17,11 +17,12 @@ from penstock.errors import NotFoundError, PenstockError
 from penstock.startpoint.decide import Sorted, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedFacts:
-    """The requests that were deleted."""
+    """The requests that were deleted, of a job."""
 
     job: str
     deleted: tuple[RequestFacts, ...]
@@ -29,7 +30,7 @@ class DeletedFacts:
 
 @dataclass(frozen=True, slots=True)
 class ExportedStartpoints:
-    """Samza's messages, one JSON text each, and what they leave out."""
+    """Messages of Samza's coordinator stream as JSON texts, and notes about what these leave out."""
 
     lines: tuple[str, ...]
     notes: tuple[str, ...]
@@ -40,10 +41,15 @@ def startpoints(job: FoundJob, *, resolve: bool = True) -> tuple[RequestFacts, .
 
     Args:
         job: the job.
-        resolve: find out the offsets that they mean now. This looks at the inputs.
+        resolve: find the offsets that they mean now, in the inputs.
 
     Raises:
-        NotFoundError, ConfigError: with `resolve`, if the job's inputs are not known.
+        NotFoundError, ConfigError: with `resolve`, the job's inputs are not known.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.startpoints(job)
+        ()
     """
     requests, ttl_ms = _waiting(job), job.config.job.startpoint_ttl_ms
     if not resolve:
@@ -61,11 +67,17 @@ def delete_startpoints(
     Args:
         job: the job.
         stream: `system.stream`.
-        partitions: of the stream; all, if None.
-        task: those for this task alone, by its number or `Partition N`; those for no particular task, if None.
+        partitions: the numbers of the partitions; all, if None.
+        task: the number or name (`Partition 3`) of the task that they are for; those for no particular task, if None.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such startpoint.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), with_state="keep")
+        ...     [each.partition for each in admin.delete_startpoints(job, "local.trips", partitions=[1]).deleted]
+        [1]
     """
     wanted, name = SystemStream.parse(stream), parse_task(task)
     requests = _waiting(job)
@@ -79,16 +91,27 @@ def delete_startpoints(
     every = (*meant.live, *meant.expired, *meant.taken)
     if not every:
         raise NotFoundError(
-            f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` shows "
-            "those that wait; one of a task is named with --task"
+            f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
+            f"that wait. For a startpoint of a single task, give {argument('task')}"
         )
     StartpointManager(job.objects, job.paths).delete(every)
     return DeletedFacts(job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms))
 
 
 def export_startpoints(job: FoundJob) -> ExportedStartpoints:
-    """The startpoints that wait as Samza's coordinator stream has them. Samza knows neither `with_state` nor `clamp`:
-    these are left out, and named in `notes`."""
+    """The waiting startpoints in the form of Samza's coordinator stream.
+
+    Samza has neither `with_state` nor `clamp`. They are left out, and `notes` names them.
+
+    Args:
+        job: the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), partitions=[0], with_state="keep")
+        ...     print(admin.export_startpoints(job).lines[0])
+        {"key":"[1,...local.trips.0...]","value":"{...StartpointOldest...}"}
+    """
     lines, notes = exported_lines(_waiting(job).live)
     return ExportedStartpoints(tuple(lines), tuple(notes))
 

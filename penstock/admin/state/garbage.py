@@ -1,4 +1,4 @@
-"""Deleting what no retained checkpoint needs."""
+"""Deletes what no retained checkpoint needs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,29 @@ from penstock.system.registry import open_systems
 
 @dataclass(frozen=True, slots=True)
 class CollectedGarbage:
-    """What was deleted, or with `dry_run` would be, by backend."""
+    """What was deleted by backend; with `dry_run`, what would be deleted."""
 
     dry_run: bool
     backends: Mapping[str, Garbage]
 
 
 def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage:
-    """Delete what no retained checkpoint needs: what is left of runs that ended badly, and of backends that were
-    dropped. A running job does this by itself.
+    """Delete what no retained checkpoint needs: remains of runs that failed, and of backends that are no longer used.
+
+    A running job does this by itself.
 
     Args:
-        job: the job, which must be stopped unless it is a dry run.
-        dry_run: only find out what would be deleted.
+        job: the job. It must be stopped, except for a dry run.
+        dry_run: delete nothing; the result is a preview.
 
     Raises:
         LeaseHeldError: the job runs.
-        NotFoundError: it has no checkpoint.
+        NotFoundError: the job has no checkpoint.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.collect_garbage(job).backends
+        {'changelog-files': Garbage(names=(), size_bytes=None)}
     """
     log = CheckpointLog(job.objects, job.paths)
     last = choose_version(log, job, "latest")

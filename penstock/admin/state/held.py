@@ -51,15 +51,21 @@ class StateFacts:
 
 
 def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
-    """What the backends of each store hold for every retained checkpoint. Nothing is restored.
+    """The versions that each backend holds of each store, for every retained checkpoint. Restores nothing.
 
     Args:
         found: the job.
-        version: one of them only: a checkpoint's id, the number of its batch, `latest` or `latest-N`.
+        version: the id of a single checkpoint, the number of its batch, `latest` or `latest-N`; None for all.
 
     Raises:
         ConfigError, NotFoundError: no retained checkpoint has this name.
         CorruptError: a task's value does not decode.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     held = admin.state_versions(job)
+        >>> [(each.store, each.backend, each.batch, len(each.versions)) for each in held.versions if each.batch]
+        [('miles', 'changelog-files', 1, 2), ('miles', 'changelog-files', 2, 2)]
     """
     log = CheckpointLog(found.objects, found.paths)
     view = log.read("report")

@@ -1,4 +1,4 @@
-"""Reading the state of a job as of a retained version. The job need not run, and is not disturbed if it does."""
+"""Reads the state of a job as of a retained checkpoint. A job that runs is not disturbed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,38 @@ from penstock.system.registry import open_systems
 
 
 class Watcher:
-    """Sees what is restored. Every method may be overridden."""
+    """Reports what is restored. Override its methods.
+
+    Example:
+        >>> class Restores(admin.Watcher):
+        ...     def restored(self, store, backend, task):
+        ...         print(f"task {task} of {store} from {backend}")
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.verify(job, watcher=Restores())
+        task 0 of miles from changelog-files
+        task 1 of miles from changelog-files
+    """
 
     def read(self, count: int) -> None:
-        """So many bytes more were read."""
+        """Called when more bytes were read.
+
+        Args:
+            count: how many bytes.
+        """
 
     def restored(self, store: str, backend: str, task: int) -> None:
-        """A task of a store was restored from a backend."""
+        """Called when the store of a task was restored.
+
+        Args:
+            store: the store.
+            backend: the name of the backend.
+            task: the number of the task.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """A key and its value, as the store's serdes have them, and the task that holds it."""
+    """An entry of a store: its decoded key and value, and the number of the task that holds it."""
 
     key: Any
     value: Any
@@ -42,14 +62,16 @@ class StoredEntry:
 
 
 class OpenStore:
-    """One store as of one retained checkpoint. A task is restored to scratch when it is first read.
-
-    Args:
-        version: the same over bytes.
-        keys, values: the serdes.
-    """
+    """A store as of one retained checkpoint, from `open_state`. A task is restored to scratch when it is first read."""
 
     def __init__(self, version: StoreVersion, keys: Serde[Any], values: Serde[Any]) -> None:
+        """Read a version with serdes.
+
+        Args:
+            version: the store's version, whose keys and values are bytes.
+            keys: the serde of the keys.
+            values: the serde of the values.
+        """
         self.version = version
         self._keys = keys
         self._values = values
@@ -60,14 +82,25 @@ class OpenStore:
         return self.version.record
 
     def get(self, key: Any, task: int | None = None) -> list[StoredEntry]:
-        """What is under a key: in the task that owns it or, if it has none, in the others; or in the named task."""
+        """The entries of a key: that of the task that owns the key, or of the other tasks if it has none.
+
+        Args:
+            key: the key.
+            task: the number of the only task to look in.
+        """
         return [
             StoredEntry(key, self._values.from_bytes(each.value), each.task)
             for each in self.version.get(self._keys.to_bytes(key), task)
         ]
 
     def scan(self, start: Any = None, end: Any = None, tasks: Iterable[int] | None = None) -> Iterator[StoredEntry]:
-        """The entries with start <= key < end (None: unbounded), in the order of the keys' bytes, over all tasks."""
+        """The entries with `start` <= key < `end` of all tasks, in the order of the keys' bytes.
+
+        Args:
+            start: the first key; None for no bound.
+            end: the key behind the last one; None for no bound.
+            tasks: the numbers of the tasks to read; None for all.
+        """
         first = None if start is None else self._keys.bound_to_bytes(start)
         last = None if end is None else self._keys.bound_to_bytes(end)
         return (
@@ -84,17 +117,25 @@ def open_state(
     *,
     backend: str | None = None,
 ) -> Iterator[OpenStore]:
-    """Open a store as of a retained version, to get and scan its entries.
+    """Open a store as of a retained checkpoint, to get and scan its entries.
 
     Args:
-        job: the job; opened with its application, if the store's serdes are not Penstock's.
+        job: the job. Open it with its application if the store's serdes are not Penstock's.
         store: the store.
-        version: a checkpoint's id, the number of its batch, `latest` or `latest-N`.
-        backend: restore from this one; from the first that can, if None.
+        version: the id of a checkpoint, the number of its batch, `latest` or `latest-N`.
+        backend: the backend to restore from; the first one that can, if None.
 
     Raises:
-        ConfigError: the version is no name of one, or a serde is not known.
-        NotFoundError: no retained checkpoint has this name, or it has no such store.
+        ConfigError: the version is malformed, or a serde is not known.
+        NotFoundError: no retained checkpoint is meant, or it has no such store.
+
+    Example:
+        >>> with admin.open_job("flights") as job, admin.open_state(job, "miles") as miles:
+        ...     {entry.key: entry.value for entry in miles.scan()}, miles.get("N1")
+        ({'N1': 1200, 'N14': 90, 'N2': 200}, [StoredEntry(key='N1', value=1200, task=0)])
+        >>> with admin.open_job("flights") as job, admin.open_state(job, "miles", "1") as miles:
+        ...     [entry.value for entry in miles.get("N1")]
+        [500]
     """
     with open_version(job, store, version, backend=backend) as opened:
         serdes = store_serdes(opened.record, store, job.application)
@@ -112,8 +153,7 @@ def open_version(
     backend: str | None = None,
     watcher: Watcher | None = None,
 ) -> Iterator[StoreVersion]:
-    """A store as of a retained version, over the bytes of its keys and values. As `open_state`; `watcher` sees what
-    is restored."""
+    """A store as of a retained checkpoint, over the bytes of its keys and values. Otherwise as `open_state`."""
     watcher = watcher or Watcher()
     log = CheckpointLog(job.objects, job.paths)
     record = choose_version(log, job, version)
@@ -126,7 +166,7 @@ def open_version(
 
 @dataclass(frozen=True, slots=True)
 class OpenDiff:
-    """Two versions of a store, and an iterator over what differs, in the order of the keys' bytes. It reads lazily."""
+    """Two versions of a store, and a lazy iterator over their differences, in the order of the keys' bytes."""
 
     before: CheckpointRecord
     after: CheckpointRecord
@@ -143,17 +183,22 @@ def open_diff(
     backend: str | None = None,
     watcher: Watcher | None = None,
 ) -> Iterator[OpenDiff]:
-    """What differs between two retained versions of a store.
+    """Compare two retained versions of a store.
 
     Args:
         job: the job.
         store: the store.
-        before, after: the versions: a checkpoint's id, the number of its batch, `latest` or `latest-N`.
-        backend: restore from this one; from the first that can, if None.
-        watcher: sees what is restored.
+        before, after: the versions: the id of a checkpoint, the number of its batch, `latest` or `latest-N`.
+        backend: the backend to restore from; the first one that can, if None.
+        watcher: reports what is restored.
 
     Raises:
-        ConfigError, NotFoundError: a version is not one, or is not retained, or has no such store.
+        ConfigError, NotFoundError: a version is malformed, is not retained, or has no such store.
+
+    Example:
+        >>> with admin.open_job("flights") as job, admin.open_diff(job, "miles", "1") as compared:
+        ...     [(each.key, each.before, each.after) for each in compared.differences]
+        [(b'N1', b'500', b'1200')]
     """
     watcher = watcher or Watcher()
     log = CheckpointLog(job.objects, job.paths)
@@ -168,7 +213,7 @@ def open_diff(
 
 @dataclass(frozen=True, slots=True)
 class StateVerdict:
-    """What restoring every backend of a checkpoint to scratch has shown."""
+    """The result of `verify`: for each store, what each backend restored."""
 
     checkpoint: str
     stores: tuple[StoreVerdict, ...]
@@ -182,16 +227,21 @@ class StateVerdict:
 def verify(
     job: FoundJob, version: str = "latest", stores: Sequence[str] = (), *, watcher: Watcher | None = None
 ) -> StateVerdict:
-    """Restore each backend of a retained version to scratch and compare what they hold, key by key.
+    """Restore each backend of a retained checkpoint to scratch, and compare the contents key by key.
 
     Args:
         job: the job.
-        version: a checkpoint's id, the number of its batch, `latest` or `latest-N`.
-        stores: these only; all, if there are none.
-        watcher: sees what is restored.
+        version: the id of a checkpoint, the number of its batch, `latest` or `latest-N`.
+        stores: the names of the stores to compare; all, if empty.
+        watcher: reports what is restored.
 
     Raises:
         NotFoundError: the version is not retained, or has no such store.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.verify(job).agrees
+        True
     """
     watcher = watcher or Watcher()
     record = choose_version(CheckpointLog(job.objects, job.paths), job, version)

@@ -1,4 +1,4 @@
-"""Filling a store with the state of a Spark Structured Streaming query."""
+"""Fills a store with the state of a Spark Structured Streaming query."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from penstock.metadata.open import open_store
 from penstock.state.spark.checkpoint import SparkCheckpoint
 from penstock.state.spark.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.state.spark.reader import SparkState, open_state
+from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts:
-    """What was imported. `left_out` counts entries the function returned None for; `entries` are by task."""
+    """The result of `import_spark`. `entries` counts entries by task; `left_out` counts those for which the function
+    returned None."""
 
     job: str
     store: str
@@ -39,7 +41,7 @@ class ImportFacts:
 
 @dataclass(frozen=True, slots=True)
 class SparkImport:
-    """An import that is planned: what is read, what becomes of each column, and the store. `import_spark` does it."""
+    """A planned import, from `plan_spark_import`: Spark's state, the mapping of its columns, and the store."""
 
     state: SparkState = field(repr=False)
     mapping: EntryMapping = field(repr=False)
@@ -47,7 +49,7 @@ class SparkImport:
 
     @property
     def columns(self) -> tuple[MappedColumn, ...]:
-        """What becomes of each column."""
+        """The mapping of each column."""
         return self.mapping.columns
 
 
@@ -69,7 +71,7 @@ def plan_spark_import(
     called: str | None = None,
     function_called: str | None = None,
 ) -> Iterator[SparkImport]:
-    """Look at a query's state and at the store that it is to fill. Nothing is written.
+    """Plan to fill a store with the state of a Spark query. Writes nothing.
 
     Args:
         app: the application of the job.
@@ -79,11 +81,11 @@ def plan_spark_import(
         operator: the number of Spark's stateful operator; the only one, if None.
         spark_store: Spark's state store.
         variable: the state variable of a transformWithState.
-        batch: the state after this batch; after the last one that was committed, if None.
+        batch: read the state after this batch; after the last committed one, if None.
         function: called with key and value as dicts of their columns; returns (key, value) for the store, or None to
             leave the entry out. A third item is the key of the entry's messages.
-        raw: keys and values as Spark's own bytes.
-        function_called: what messages call the function.
+        raw: store keys and values as Spark's own bytes.
+        function_called: the function's name in messages.
 
     Raises:
         ConfigError, NotFoundError, IncompatibleError, CorruptError: one of the two sides cannot be opened.
@@ -111,19 +113,20 @@ def import_spark(
     confirm: Callable[[], None] = lambda: None,
     progress: Progress = lambda partition, entries: None,
 ) -> ImportFacts:
-    """Read every entry, give it to the task that owns its key, back all of them up, and write one checkpoint of the
-    job that has them. Until that checkpoint is written nothing has changed.
+    """Import every entry into the task that owns its key, back the tasks up, and write one checkpoint with them.
+
+    Until the checkpoint is written, the job has not changed.
 
     Args:
-        planned: what `plan_spark_import` gave.
-        replace: forget what the store holds now; without it, a store that holds entries is refused.
-        confirm: called after all checks and before anything is read or written. It raises to give up.
-        progress: called now and then with the partition that is read and the number of entries so far.
+        planned: the plan, from `plan_spark_import`.
+        replace: replace what the store holds now. Otherwise a store that holds entries is refused.
+        confirm: called after all checks, before anything is read or written. It raises to give up.
+        progress: called now and then with the partition that is read, and the number of entries so far.
 
     Raises:
         IncompatibleError: a column cannot be mapped, or the store holds entries.
         LeaseHeldError: the job runs.
-        NotFoundError, CorruptError: a file of Spark's is missing or damaged; named.
+        NotFoundError, CorruptError: a file of Spark's is missing or damaged; the message names it.
     """
     state, mapping, target = planned.state, planned.mapping, planned.target
     _refuse_unmapped(mapping)
@@ -157,7 +160,7 @@ def _operator(query: SparkCheckpoint, wanted: int | None) -> int:
         return known[0]
     query.committed()
     there = ", ".join(map(str, known)) or "none"
-    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with --operator")
+    raise ConfigError(f"`{query.url}` has the stateful operators {there}: name one with {argument('operator')}")
 
 
 def _refuse_unmapped(mapping: EntryMapping) -> None:
@@ -169,5 +172,6 @@ def _refuse_unmapped(mapping: EntryMapping) -> None:
     ]
     if problems := [*mapping.problems, *columns]:
         raise IncompatibleError(
-            "; ".join(problems) + ". Name a function that maps the entries with --map; nothing was imported"
+            f"{'; '.join(problems)}. Name a function that maps the entries with {argument('function')}; nothing was "
+            "imported"
         )

@@ -27,6 +27,7 @@ from penstock.plan.streams import JobStreams
 from penstock.runtime.operators.table import operator_of
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
+from penstock.wording import flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class StoreTarget:
                 with reader.open(record, name, task) as engine:
                     if next(engine.scan(None, None), None) is not None:
                         raise IncompatibleError(
-                            f"store `{name}` holds entries in checkpoint {record.id} (task {task}). --replace forgets "
-                            "all of them; `penstock state scan` shows them"
+                            f"store `{name}` holds entries in checkpoint {record.id} (task {task}). `penstock state "
+                            f"scan` shows them; {flag('replace')} deletes all of them"
                         )
 
 
@@ -138,8 +139,8 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
         elif isinstance(op, InputSpec):
             if any(each.stream == op.stream for each in streams.broadcast):
                 raise IncompatibleError(
-                    f"store `{store}` gets messages of `{op.stream}`, which every task reads (task.broadcast.inputs), "
-                    "so nothing says which task owns a key"
+                    f"store `{store}` gets messages of `{op.stream}`, which every task reads "
+                    "(task.broadcast.inputs), so it is not known which task owns a key"
                 )
             own = streams.admins[op.stream.system].partition_count(op.stream.stream)
             counts.setdefault(own, f"input `{op.stream}` by {own}")
@@ -147,7 +148,7 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
             pending.extend(op.upstream)
     if len(counts) > 1:
         raise IncompatibleError(
-            f"keys of store `{store}` are spread over the tasks in more than one way "
-            f"({', '.join(counts.values())}), so nothing says which task owns one: use partition_by before the operator"
+            f"keys of store `{store}` are spread over the tasks in more than one way ({', '.join(counts.values())}), "
+            "so it is not known which task owns a key: use partition_by before the operator"
         )
     return next(iter(counts), tasks)

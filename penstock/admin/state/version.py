@@ -56,9 +56,9 @@ def find_version(retained: Sequence[CheckpointRecord], version: str) -> Checkpoi
     elif _ID.fullmatch(version):
         matching = [record for record in retained if str(record.id) == version]
     else:
-        raise ConfigError(f"`{version}` is no version: expected {FORMS}")
+        raise ConfigError(f"`{version}` is not a version: expected {FORMS}")
     if not matching:
-        raise NotFoundError(f"version `{version}` is not retained. Retained are: {_listed(retained)}")
+        raise NotFoundError(f"version `{version}` is not retained. Retained: {_listed(retained)}")
     return matching[-1]
 
 

@@ -1,4 +1,4 @@
-"""Deleting a stream that no job needs."""
+"""Deletes a stream that no job needs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError
 from penstock.metadata.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid
-from penstock.wording import listed
+from penstock.wording import flag, listed
 
 
 @dataclass(frozen=True, slots=True)
 class StreamUse:
-    """Who still needs a stream: the jobs whose last checkpoint has a position in it, and the owner of a changelog. If
-    the owner's job is gone, `note` says so, and `readers` are also jobs whose state may be in the stream."""
+    """The users of a stream: `readers` are the jobs whose last checkpoint has a position in it; `owner` is that of a
+    changelog. If the owner's job is gone, `note` says so, and `readers` includes jobs whose state may be in it."""
 
     readers: tuple[str, ...]
     owner: str | None
@@ -34,15 +34,23 @@ def refuse_used(found: FoundStream, use: StreamUse) -> None:
 
 
 def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
-    """Delete a stream and all its messages. Jobs that write to it, or are elsewhere, are not looked for.
+    """Delete a stream and all its messages. It does not find jobs that write to it, or have another `job.root`.
 
     Args:
         found: the stream.
-        force: delete it although a job under `job.root` has a position in it, or it is the changelog of its store.
+        force: delete the stream although a job under `job.root` has a position in it, or it is a store's changelog.
 
     Raises:
-        NotFoundError: there is no such stream.
-        ConfigError: a job needs it. Nothing was deleted.
+        NotFoundError: the stream does not exist.
+        ConfigError: a job needs the stream. Nothing was deleted.
+
+    Example:
+        >>> admin.delete_stream(admin.open_stream("trips"))
+        Traceback (most recent call last):
+        ...
+        penstock.errors.ConfigError: stream `local.trips` is read by job flights-1. ...
+        >>> admin.delete_stream(admin.open_stream("trips"), force=True).messages
+        4
     """
     messages = existing_stream(found).messages
     if not force:
@@ -53,7 +61,18 @@ def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
 
 
 def stream_use(found: FoundStream) -> StreamUse:
-    """Who under `job.root` still needs a stream. Raises NotFoundError if there is no such stream."""
+    """The jobs under `job.root` that need a stream.
+
+    Args:
+        found: the stream.
+
+    Raises:
+        NotFoundError: the stream does not exist.
+
+    Example:
+        >>> admin.stream_use(admin.open_stream("trips")).readers
+        ('flights-1',)
+    """
     stream, sources = found.stream, found.sources
     with closing(found.system.admin()) as admin:
         owner = admin.owner(stream.stream)
@@ -83,6 +102,6 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
         uses.append(f"is the changelog of {owner}")
     first = "the job" if len(readers) < 2 else "the jobs"
     return (
-        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or add --force: {first} can "
-        "then not continue"
+        f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or give {flag('force')}: "
+        f"{first} cannot continue then"
     )

@@ -1,4 +1,4 @@
-"""Finding a stream by the name a person gives."""
+"""Finds a stream by its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.system.registry import open_system
 
 @dataclass(frozen=True, slots=True)
 class ConfigSources:
-    """Where a configuration comes from. The fields are the arguments of `open_job`."""
+    """The sources of a configuration. The fields are the arguments of `open_job`."""
 
     file: str | Path | None = None
     assignments: Sequence[str] | None = None
@@ -33,9 +33,9 @@ class FoundStream:
 
 
 def no_stream(stream: SystemStream) -> NotFoundError:
-    """The error where a command is about a stream that should be there, so that creating it is no advice."""
+    """The error for a stream that should exist. It does not advise to create the stream."""
     return NotFoundError(
-        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` shows those that do"
+        f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` lists those that do"
     )
 
 
@@ -46,14 +46,18 @@ def open_stream(
     *,
     overrides: Mapping[str, object] | None = None,
 ) -> FoundStream:
-    """Find the system of a stream, which need not exist.
+    """Find a stream and its system. The stream need not exist.
 
     Args:
-        name: `system.stream`, or a name without a dot for a stream of `local`.
+        name: `system.stream`, or a name without a dot for a stream of the system `local`.
         file, assignments, overrides: as in `open_job`.
 
     Raises:
-        ConfigError: there is no such system.
+        ConfigError: the system is not configured.
+
+    Example:
+        >>> str(admin.open_stream("trips").stream)
+        'local.trips'
     """
     config = load_without_job(file, assignments, overrides)
     stream = SystemStream.parse(name if "." in name else f"{DEFAULT_SYSTEM}.{name}")

@@ -1,4 +1,4 @@
-"""Publishing a file of records to a stream, as a person does with `penstock stream publish`."""
+"""Publishes a file of records to a stream, as `penstock stream publish`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,22 @@ _MOST_MS = (1 << 63) - 1
 class PublishOptions:
     """How records become messages.
 
-    If `format` is None, the file's name decides. `key_field` names the field whose value is the key: a
-    string's UTF-8 bytes, or what `ps.Json()` writes for another value; every record must have it, and null means no
-    key. Messages without a key go to the partitions in turn. `timestamp_field` names a field that holds epoch
-    milliseconds (a whole number, or a string of one) or an ISO 8601 time (without a zone: UTC); without it, every
-    message of a batch has the time at which the batch was made. `infer` is for CSV, see `read_records`.
+    Args:
+        format: `csv` or `jsonl`; None to decide by the file's name.
+        key_field: the field with the key. A string's UTF-8 bytes are the key; of another value it is what `ps.Json()`
+            writes. Every record must have the field; null means no key. Messages without a key go to the partitions in
+            turn.
+        timestamp_field: the field with the timestamp: epoch milliseconds (an integer, or a string of one), or an ISO
+            8601 time (UTC if it has no zone). None for the time at which the message's batch was made.
+        infer: guess the types of CSV fields, see `read_records`.
+        batch_messages: how many messages are appended at once.
+
+    Raises:
+        ConfigError: `batch_messages` is less than 1.
+
+    Example:
+        >>> admin.PublishOptions(key_field="tail").batch_messages
+        10000
     """
 
     format: Format | None = None
@@ -51,7 +62,7 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published: messages, the bytes of their keys and values, and the line of the last record."""
+    """The result of `publish`: messages, the bytes of their keys and values, and the line of the last record."""
 
     messages: int = 0
     bytes: int = 0
@@ -68,24 +79,33 @@ class _Message(NamedTuple):  # a tuple, because one is made for every line
 def publish(
     system: System, stream: str, source: str, options: PublishOptions, progress: Progress | None = None
 ) -> Published:
-    """Publish every record of a file (or standard input, `-`) and say how much that was.
+    """Publish every record of a file, or of standard input.
 
-    Records are appended in batches, each batch as one atomic step per partition, in the file's order within a
-    partition. A line of JSON is published as it is, without the white space around it; the value of a CSV record is
-    compact JSON. The partition is Kafka's for the key's bytes.
+    Records are appended in batches, atomically in each partition, and in the file's order within a partition. A line of
+    JSON is published unchanged, without the white space around it. The value of a CSV record is compact JSON. The
+    partition follows from the key's bytes by Kafka's murmur2.
 
     Args:
         system: the system, such as that of `open_stream`.
-        stream: the name of the stream in it, without the system's.
-        source: the file, or `-` for standard input.
-        options: the format, and which fields hold key and timestamp.
-        progress: called after each batch with the messages and bytes so far.
+        stream: the stream's name, without that of the system.
+        source: the path of the file, or `-` for standard input.
+        options: the format, and the fields with key and timestamp.
+        progress: called after each batch with the messages and the bytes so far.
 
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
             published. Like every error here, it says how much was published before.
         ConfigError: the stream is the changelog of a store.
-        PenstockError: what reading the file and appending to the stream raise.
+        PenstockError: the file cannot be read, or the stream not appended to.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> file = Path(tempfile.mkdtemp(), "trips.json")
+        >>> _ = file.write_text('{"tail": "N1", "miles": 300}')
+        >>> stream = admin.open_stream("trips")
+        >>> admin.publish(stream.system, "trips", str(file), admin.PublishOptions(key_field="tail")).messages
+        1
     """
     admin = system.admin()
     try:

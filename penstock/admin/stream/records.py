@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class MalformedRecordError(ConfigError):
-    """A line is not a record. The message names the file, the line and what is wrong."""
+    """A line is not a record. The message names the file, the line and the problem."""
 
 
 def malformed(source: str, line: int, problem: str) -> MalformedRecordError:
@@ -77,7 +77,7 @@ def _form_of(source: str, name: str) -> Format:
     form = _FORMATS.get(Path(name.lower().removesuffix(".gz")).suffix)
     if form is None:
         raise ConfigError(
-            f"{source}: the name does not tell whether it is JSON lines or CSV (known: {', '.join(_FORMATS)}, each "
+            f"{source}: its name does not show whether it is JSON lines or CSV (known: {', '.join(_FORMATS)}, each "
             "with .gz too, or alone in a .zip); say which format it has"
         )
     return form

@@ -1,4 +1,4 @@
-"""Looking at streams, creating, limiting and deleting them."""
+"""Describes and creates streams, and limits how long they keep their messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.system.registry import open_system
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The ends of a partition."""
+    """The offsets of a partition: `oldest`, `newest` (None if it is empty), and `upcoming`, the next one."""
 
     partition: int
     oldest: int
@@ -29,7 +29,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """A stream as `describe` shows it."""
+    """A stream: its partitions, how many messages it has, and how long it keeps them."""
 
     stream: str
     partition_count: int
@@ -46,7 +46,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """A stream of a system. `owner` alone writes it: the changelog of a store has one."""
+    """A stream of a system. A changelog has an `owner`, the only one who writes to it."""
 
     stream: str
     partitions: int
@@ -63,7 +63,7 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class DeletedStream:
-    """A stream that was deleted, and how many messages it had."""
+    """A deleted stream, and how many messages it had."""
 
     stream: str
     deleted: bool
@@ -82,6 +82,10 @@ def streams(
     Args:
         system: the name of the system.
         file, assignments, overrides: as in `open_job`.
+
+    Example:
+        >>> [(each.stream, each.partitions, each.messages) for each in admin.streams()]
+        [('local.trips', 2, 4)]
     """
     opened = open_system(load_without_job(file, assignments, overrides).system(system))
     admin, found = opened.admin(), []
@@ -100,7 +104,19 @@ def streams(
 
 
 def describe_stream(found: FoundStream) -> StreamFacts:
-    """The partitions of a stream and the offsets they hold. Raises NotFoundError if there is none."""
+    """Describe a stream: its partitions, their offsets, and how long it keeps messages.
+
+    Args:
+        found: the stream.
+
+    Raises:
+        NotFoundError: the stream does not exist.
+
+    Example:
+        >>> facts = admin.describe_stream(admin.open_stream("trips"))
+        >>> [(each.partition, each.oldest, each.upcoming) for each in facts.partitions], str(facts.retention)
+        ([(0, 0, 3), (1, 0, 1)], 'forever')
+    """
     with closing(found.system.admin()) as admin:
         ends = admin.offsets(found.stream.stream)
         retention = admin.retention(found.stream.stream)
@@ -114,15 +130,23 @@ def describe_stream(found: FoundStream) -> StreamFacts:
 
 
 def create_stream(found: FoundStream, partitions: int, retention: StreamRetention | None = None) -> bool:
-    """Create a stream; returns whether it was created now. Nothing happens if it is there with as many partitions.
+    """Create a stream, unless it exists with the same number of partitions.
 
     Args:
         found: the stream.
-        partitions: how many partitions.
-        retention: how long it keeps its messages. A stream that is there must have exactly these limits.
+        partitions: how many partitions it has.
+        retention: how long it keeps its messages. An existing stream must have exactly these limits.
+
+    Returns:
+        Whether the stream was created.
 
     Raises:
-        IncompatibleError: it is there with another number of partitions, or another retention.
+        IncompatibleError: the stream exists with another number of partitions, or another retention.
+
+    Example:
+        >>> stream = admin.open_stream("delays")
+        >>> admin.create_stream(stream, 4), admin.create_stream(stream, 4)
+        (True, False)
     """
     with closing(found.system.admin()) as admin:
         return admin.create_stream(found.stream.stream, partitions, retention)
@@ -135,15 +159,22 @@ def stream_retention(found: FoundStream) -> StreamRetention:
 
 
 def set_retention(found: FoundStream, retention: StreamRetention) -> int:
-    """Change how long a stream keeps its messages; returns how many were deleted now. A job that has not read one of
-    them ends with an error.
+    """Change how long a stream keeps its messages. A job that has not read a deleted message ends with an error.
 
     Args:
         found: the stream.
-        retention: the limits: the age in milliseconds and the bytes of a partition, None for none.
+        retention: the limits: age in milliseconds, and size of a partition in bytes.
+
+    Returns:
+        How many messages were deleted at once.
 
     Raises:
-        NotFoundError: there is no such stream.
+        NotFoundError: the stream does not exist.
+
+    Example:
+        >>> from penstock.api.retention import StreamRetention
+        >>> admin.set_retention(admin.open_stream("trips"), StreamRetention(max_bytes=1 << 30))
+        0
     """
     with closing(found.system.admin()) as admin:
         return admin.set_retention(found.stream.stream, retention)

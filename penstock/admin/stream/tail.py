@@ -1,4 +1,4 @@
-"""Reading the messages of a stream."""
+"""Reads the messages of a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message and where it lies."""
+    """A message and its position. `timestamp` is in epoch milliseconds."""
 
     partition: int
     offset: int
@@ -32,12 +32,25 @@ class Message:
 
 
 class StreamTail:
-    """Reads the end of a stream, or all of it, and what is appended meanwhile. Used by one thread."""
+    """Reads the last messages of a stream, or all of them, and those that are appended meanwhile. Used by one thread.
+
+    Example:
+        >>> tail = admin.StreamTail(admin.open_stream("trips"), partition=0)
+        >>> [(message.offset, message.key, message.value) for message in tail.messages(count=2)]
+        [(1, b'N2', b'200'), (2, b'N1', b'700')]
+        >>> tail.close()
+    """
 
     def __init__(
         self, found: FoundStream, partition: int | None = None, waiting: Callable[[], None] = lambda: None
     ) -> None:
-        """`partition`: only this one. `waiting` is called before it waits for new messages."""
+        """Open the stream.
+
+        Args:
+            found: the stream, from `open_stream`.
+            partition: the number of the only partition to read; None for all.
+            waiting: called before each wait for new messages.
+        """
         self._stream = found.stream
         self._waiting = waiting
         self._partition = partition
@@ -48,10 +61,15 @@ class StreamTail:
     def messages(
         self, *, from_beginning: bool = False, count: int | None = None, follow: bool = False
     ) -> Iterator[Message]:
-        """The messages that are there, and with `follow` those that come, without an end.
+        """The messages, in the order of their timestamps where several partitions are read.
+
+        Args:
+            from_beginning: begin with the oldest message instead of the last ones.
+            count: how many messages: the last ones (10 if None), or the first ones from the beginning (all if None).
+            follow: go on with the messages that are appended, without an end.
 
         Raises:
-            NotFoundError: there is no such stream or partition.
+            NotFoundError: the stream or the partition does not exist.
         """
         ends = self._ends()
         if from_beginning:
@@ -68,7 +86,7 @@ class StreamTail:
             yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the stream."""
         self._reader.close()
         self._admin.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec.json
@@ -12,6 +13,8 @@ from penstock.api.serdes.base import Serde
 
 # Integers beyond 64 bits: orjson refuses to write them and would read them as the nearest double, so that two become
 # one; msgspec reads them as they are, as fast.
+
+_decode: Callable[[bytes], Any] = msgspec.json.decode
 
 
 class Json(Serde[Any]):
@@ -37,7 +40,7 @@ class Json(Serde[Any]):
         # thousand small ones that are kept pin hundreds of megabytes, and touching those costs more than the copy.
         return b"%b" % orjson.dumps(obj)
 
-    from_bytes = staticmethod(msgspec.json.decode)  # type: ignore[assignment]
+    from_bytes = staticmethod(_decode)  # type: ignore[assignment]
 
 
 class JsonKey(Serde[Any]):
@@ -50,10 +53,10 @@ class JsonKey(Serde[Any]):
     def to_bytes(self, obj: Any) -> bytes:
         data = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
         if b"null" in data and _has_no_json(obj):
-            raise ValueError("NaN and the infinities have no JSON, so a key cannot hold them")
+            raise ValueError("JSON has no NaN and no infinities, so a key cannot hold them")
         return b"%b" % data
 
-    from_bytes = staticmethod(msgspec.json.decode)  # type: ignore[assignment]
+    from_bytes = staticmethod(_decode)  # type: ignore[assignment]
 
 
 def _has_no_json(obj: Any) -> bool:

@@ -23,17 +23,17 @@ def carry_out(change: CheckpointChange, confirmation: Confirmation) -> None:
             _show(change)
         for warning in change.warnings:
             say(f"warning: {warning}")
-        confirmation.ask("Write a checkpoint that says so?", "nothing was changed")
+        confirmation.ask("Write this checkpoint?", "nothing was changed")
     written = write_checkpoint(change)
     if confirmation.as_json:
         print_json(written)
     elif written.checkpoint is None:
         say(
-            f"nothing to change: checkpoint {change.base.id} says all of this already; if it is not the last one, "
+            f"nothing to change: checkpoint {change.base.id} holds all of this already; if it is not the last one, "
             "`penstock run ... --from ID` begins with it"
         )
     else:
-        say(f"checkpoint {written.checkpoint} is the last one of job `{written.job}` now: its next start begins there")
+        say(f"checkpoint {written.checkpoint} is now the last one of job `{written.job}`: its next start begins there")
 
 
 def _show(change: CheckpointChange) -> None:

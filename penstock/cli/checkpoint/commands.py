@@ -17,11 +17,9 @@ from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
 from penstock.wording import utc_text
 
-app = typer.Typer(help="Look at the checkpoints of a job, and make one by hand.", no_args_is_help=True)
+app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
-CheckpointText = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="The checkpoint; the last one if none is named.")
-]
+CheckpointText = Annotated[str | None, typer.Argument(metavar="[ID]", help="The checkpoint; by default the last one.")]
 
 
 @app.command("list")
@@ -30,7 +28,7 @@ def list_checkpoints(
 ) -> None:
     """List the checkpoints, oldest first, and what is damaged among them.
 
-    `retained` are those a run can begin with (--from). The others are being cleaned up.
+    A run can begin with a `retained` checkpoint (--from). The others are being deleted.
     """
     with open_job(job, config, assignments) as found:
         listed = checkpoints(found)
@@ -55,7 +53,7 @@ def show_checkpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything a checkpoint says: next offsets, stores, and the marker each can be restored from."""
+    """Show a checkpoint: next offsets, stores, and the markers that each store can be restored from."""
     with open_job(job, config, assignments) as found:
         facts = read_checkpoint(found, checkpoint)
     if as_json:
@@ -119,8 +117,8 @@ def _print_problems(found: list[Problem]) -> None:
     )
     if any(each.needed for each in found):
         say(
-            "A record that is needed is damaged or missing: a run starts only with `penstock run ... --from ID`, ID "
-            "being that of a retained checkpoint, or once the record is back"
+            "a record that the job needs is damaged or missing. Start the job with `penstock run ... --from ID` and "
+            "the id of a retained checkpoint, or restore the record"
         )
 
 

@@ -40,10 +40,10 @@ def import_checkpoint(
 ) -> None:
     """Make a checkpoint of a stopped job from messages of Samza's checkpoint topic: the inverse of `export`.
 
-    Positions and state markers of all tasks become those of the file; the rest is as in the last checkpoint or, while
-    there is none, as the application has it. A partition of which the file says nothing, or null, was never processed:
-    it begins at its oldest message. Markers of backends that cannot be used are left out, and named; a store that has
-    no other is refused.
+    Positions and state markers of all tasks become those of the file. Everything else is taken from the last
+    checkpoint or, if there is none, from the application. A partition without an offset in the file was never
+    processed: it begins at its oldest message. Markers of unusable backends are left out, and a note names them; a
+    store without another marker is refused.
     """
     confirmation = Confirmation.of(yes=yes, as_json=as_json, file=file)
     lines = read_text(file).split("\n")

@@ -29,17 +29,19 @@ def set_offsets(
     ],
     from_checkpoint: Annotated[
         str | None,
-        typer.Option("--from", metavar="ID", help="Begin with this checkpoint, not the last one.", show_default=False),
+        typer.Option(
+            "--from", metavar="ID", help="Begin with this checkpoint instead of the last one.", show_default=False
+        ),
     ] = None,
     yes: YesOnly = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set where a stopped job reads on: a new checkpoint, as the last one but for the next offsets in the file.
+    """Set where a stopped job continues: a new checkpoint, like the last one except for the offsets in the file.
 
     An offset is that of the NEXT message to read (Samza's checkpoints hold the last one processed). Partitions that
-    the file does not name stay where they are. So does the state: it is not moved with the input.
+    the file does not name keep their positions. The state stays as it is: it does not move with the input.
     """
     confirmation = Confirmation.of(yes=yes, as_json=as_json, file=offsets)
     wanted = parse_offsets(read_text(offsets), offsets)

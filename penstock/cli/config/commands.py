@@ -13,7 +13,7 @@ from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import print_json, print_table
 from penstock.config.load import load_config
 
-app = typer.Typer(help="Check a configuration, and list the keys there are.", no_args_is_help=True)
+app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_help=True)
 
 
 @app.command("check")
@@ -26,7 +26,7 @@ def check(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what holds, and where each value comes from; or everything that is wrong."""
+    """Print the effective values and where each comes from, or all mistakes."""
     if application is None:
         loaded = load_without_job(config, assignments)
         graph = None
@@ -46,7 +46,8 @@ def check(
 @app.command("keys")
 def keys(
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="Only keys with this in their name.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Only keys whose name contains this text.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

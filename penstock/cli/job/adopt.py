@@ -16,14 +16,12 @@ def adopt(
     job: JobName,
     moved: Annotated[
         bool,
-        typer.Option(
-            "--moved", help="The folder was moved, and nothing is left at its old place: it stays the same job."
-        ),
+        typer.Option("--moved", help="The folder was moved and its old place is empty: it stays the same job."),
     ] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a copied job folder a separate job, which can be started beside the original.
+    """Make a copied job folder a separate job, which can run beside the original.
 
     It continues from the copied checkpoints. It writes to the same outputs as the original, as another writer, unless
     the configuration names others. Changelog streams belong to the original: name others for the copy.

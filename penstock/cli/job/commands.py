@@ -6,6 +6,6 @@ import typer
 
 from penstock.cli.job import adopt, delete
 
-app = typer.Typer(help="Look after a job as a whole.", no_args_is_help=True)
+app = typer.Typer(help="Delete a job, or adopt a copy of one.", no_args_is_help=True)
 app.command("delete")(delete.delete)
 app.command("adopt")(adopt.adopt)

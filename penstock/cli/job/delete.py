@@ -19,10 +19,10 @@ def delete(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job that does not run: its checkpoints, state and metadata, and its folders on this host.
+    """Delete a job that is not running: its checkpoints, state and metadata, and its folders on this host.
 
-    Its streams stay, changelogs among them; `penstock stream delete` deletes those. A call that was cut off can be
-    repeated: what is left until then cannot be started.
+    Its streams stay, changelogs included; `penstock stream delete` deletes those. If the command is interrupted,
+    repeat it: until then, the job cannot be started.
     """
     with open_job(job, config, assignments) as found:
         refuse_running(found)

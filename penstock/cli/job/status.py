@@ -46,7 +46,7 @@ def status(
 ) -> None:
     """Show whether a job runs and how far it has read; without a name, all jobs.
 
-    Nothing is changed. For one job it shows the last checkpoint, state, inputs and startpoints as well.
+    It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints.
     """
     if metrics:
         _show_metrics(job, config, assignments, as_json=as_json)
@@ -56,7 +56,7 @@ def status(
         return
     with open_job(job, config, assignments) as found:
         console = stderr_console()
-        with console.status("watching the lease (--no-wait: do not)") if console.is_terminal else nullcontext():
+        with console.status("watching the lease (--no-wait skips this)") if console.is_terminal else nullcontext():
             facts = job_status(found, wait=wait)
     if as_json:
         print_json(facts)
@@ -72,13 +72,10 @@ def _show_metrics(job: str | None, config: Path | None, assignments: list[str] |
     if as_json:
         print_json(shown)
         return
-    rows = [
-        (s, g, n, _metric(value))
-        for s, groups in shown.items()
-        for g, own in groups.items()
-        for n, value in own.items()
-    ]
-    print_table(f"Metrics of {job}", ("source", "group", "metric", "value"), rows, right="value", first_to_go="group")
+    for source, groups in shown.items():
+        for group, own in groups.items():
+            rows = [(name, _metric(value)) for name, value in own.items()]
+            print_table(f"{source}: {group}" if group != source else source, ("metric", "value"), rows, right="value")
 
 
 def _metric(value: Any) -> str:

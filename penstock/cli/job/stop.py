@@ -17,15 +17,12 @@ def stop(
     config: ConfigFile = None,
     assignments: Assignments = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait at the most.")
-    ] = 600.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 600.0,
     as_json: AsJson = False,
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 
-    It works from every machine that reaches the job root. Only the run that has the job now is asked: a later one is
-    never stopped by it.
+    It works from every machine that reaches the job root. It never stops a later run.
     """
     with open_job(job, config, assignments) as found:
         facts = stop_job(found, wait=wait, timeout_s=timeout_s)
@@ -34,7 +31,7 @@ def stop(
     else:
         checkpoint = f"the last checkpoint is {facts.last_checkpoint}"
         if facts.status == "not running":
-            typer.echo(f"job {facts.job} does not run; {checkpoint}")
+            typer.echo(f"job {facts.job} is not running; {checkpoint}")
         elif facts.status == "asked":
             typer.echo(f"job {facts.job}, run {facts.run_id}, was asked to stop after its current batch")
         else:

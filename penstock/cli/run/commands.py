@@ -29,7 +29,7 @@ def run(
         str,
         typer.Argument(
             metavar="APP",
-            help="module:object or file.py:object; the object is an application or a function that makes one.",
+            help="module:object or file.py:object; an application, or a function that returns one.",
             show_default=False,
         ),
     ],
@@ -40,22 +40,25 @@ def run(
         typer.Option(
             "--until",
             metavar="latest",
-            help="`latest`: end once everything the inputs hold now is processed.",
+            help="`latest`: process what the inputs hold now, then end.",
             show_default=False,
         ),
     ] = None,
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="CHECKPOINT", help="Start from this checkpoint instead of the last.", show_default=False
+            "--from",
+            metavar="CHECKPOINT",
+            help="Start from this checkpoint instead of the last one.",
+            show_default=False,
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
     """Run an application on Spark until it is stopped.
 
-    SIGTERM or Ctrl-C ends it after the current batch, with a last commit; a second one ends it at once, and what came
-    after the last checkpoint is processed again by the next run.
+    SIGTERM or Ctrl-C ends it after the current batch, with a last commit. A second one ends it at once, and the next
+    run processes everything after the last checkpoint again.
     """
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
@@ -80,7 +83,7 @@ def run(
 def _run_to_end(job: Job, signals: StopSignals) -> None:
     began = time.monotonic()
     display = open_display()
-    display.say(f"job {job.name} started, run {job.run_id}; what its tasks print is in {job.log_directory}")
+    display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
     try:
         stops = _await(job, display, signals)
     except UserCodeError as error:
@@ -92,7 +95,7 @@ def _run_to_end(job: Job, signals: StopSignals) -> None:
     done = job.progress.total_input_rows if job.progress else 0
     end = f"{counted(done, 'message')} in {time.monotonic() - began:.1f} s, last checkpoint {job.last_checkpoint}"
     if stops > 1:
-        say(f"job {job.name} was stopped at once: {end}; what came after it will be processed again")
+        say(f"job {job.name} was stopped at once: {end}; messages after it will be processed again")
         raise typer.Exit(1)
     say(f"job {job.name} ended: {end}")
 
@@ -107,7 +110,7 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals) -> int:
             told += 1
             job.stop(wait=False)
             if told == 1:
-                display.say("stopping after the current batch, with a last commit; once more stops at once")
+                display.say("stopping after the current batch, with a last commit; a second signal stops at once")
             else:
                 display.say(f"stopping at once; the last checkpoint is {job.last_checkpoint}")
     display.show(observer.look())

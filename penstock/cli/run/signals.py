@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -20,8 +22,8 @@ class StopSignals:
     process.
     """
 
-    def __init__(self) -> None:
-        self._stops = StopCount()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stops = StopCount(clock)
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:

@@ -110,8 +110,8 @@ def _load_module(name: str, reference: str) -> ModuleType:
         raise _load_error(error, reference) from error
     if found is None:
         raise ConfigError(
-            f"there is no module `{name}` (of `{reference}`) in the working directory {Path.cwd()} or among what is "
-            "installed"
+            f"there is no module `{name}` (of `{reference}`) in the working directory {Path.cwd()} or among the "
+            "installed packages"
         )
     with _users_code(reference):
         return importlib.import_module(name)
@@ -127,7 +127,9 @@ def _application(module: ModuleType, name: str, reference: str) -> Application:
         known = ", ".join(f"`{key}`" for key, value in vars(module).items() if isinstance(value, Application))
         raise ConfigError(f"`{reference}`: there is no `{name}`; applications there: {known or 'none'}")
     if not callable(target):
-        raise ConfigError(f"`{reference}` is a {type(target).__name__}, not an application or a function making one")
+        raise ConfigError(
+            f"`{reference}` is a {type(target).__name__}, not an application or a function that returns one"
+        )
     return _made(target, reference)
 
 
@@ -141,7 +143,7 @@ def _made(function: Callable[[], Any], reference: str) -> Application:
 
 @contextmanager
 def _users_code(reference: str) -> Iterator[None]:
-    """What the user's code raises is reported with its traceback; Penstock's own errors speak for themselves."""
+    """Reports with its traceback what the user's code raises; Penstock's own errors need none."""
     try:
         yield
     except PenstockError:

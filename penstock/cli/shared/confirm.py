@@ -14,8 +14,8 @@ from penstock.cli.shared.errors import say
 from penstock.cli.shared.files import STDIN
 from penstock.errors import ConfigError
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")]
-YesOnly = Annotated[bool, typer.Option("--yes", help="Do it without a question.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+YesOnly = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Confirmation:
     def of(cls, *, yes: bool, as_json: bool, file: str) -> Confirmation:
         """By the options of the call; `file` is what it reads. Raises ConfigError if they do not go together."""
         if as_json and not yes:
-            raise ConfigError("--json prints nothing but JSON to a program, so it asks no question: add --yes")
+            raise ConfigError("--json cannot ask for confirmation: add --yes")
         return cls(yes, sys.stdin.isatty() and file != STDIN, as_json)
 
     def refuse_running(self, job: FoundJob) -> None:
@@ -53,7 +53,7 @@ class Confirmation:
         if self.yes:
             return
         if not self.may_ask:
-            raise ConfigError(f"{refused}: there is no terminal to ask on. --yes does it without a question")
+            raise ConfigError(f"{refused}: there is no terminal to ask for confirmation: add --yes")
         if not typer.confirm(question, err=True):
             say(refused)
             raise typer.Exit(1)

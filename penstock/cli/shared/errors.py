@@ -57,7 +57,7 @@ def _name_commands(error: Exception) -> None:
     context, message = getattr(error, "ctx", None), getattr(error, "message", "")
     if context is not None and message.startswith("No such command") and "Did you mean" not in message:
         commands = ", ".join(f"'{name}'" for name in context.command.list_commands(context))
-        error.message = f"{message} There are: {commands}."  # type: ignore[attr-defined]
+        error.message = f"{message} Commands: {commands}."  # type: ignore[attr-defined]
 
 
 def print_notices() -> None:
@@ -95,8 +95,8 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
         say(f"{state}Correct the application and run it again")
         return
     say(
-        f"{state}Correct the application or the message and run it again, or set `task.dead.letter.stream` to put "
-        "such messages aside"
+        f"{state}Correct the application or the message and run it again, or set `task.dead.letter.stream` to send "
+        "such messages to a stream"
     )
 
 
@@ -108,12 +108,14 @@ def report_unexpected(error: BaseException) -> None:
     text = f": {lines[0]}" if lines else ""
     say(f"error: unexpected {type(error).__name__}{text}")
     if not _Tracebacks.wanted:
-        say("`penstock --debug ...` shows where it comes from")
+        say("`penstock --debug ...` shows the traceback")
 
 
 def say(text: str) -> None:
-    """One message for people, to standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """One message for people, to standard error. Arguments of the library are shown as options."""
+    from penstock.cli.shared.arguments import with_options
+
+    print(with_options(text), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:

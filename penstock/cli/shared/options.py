@@ -15,11 +15,11 @@ ConfigFile = Annotated[
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("-c", metavar="KEY=VALUE", help="A configuration key; may be repeated.", show_default=False),
+    typer.Option("-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to standard output.")]
 Debug = Annotated[
-    bool, typer.Option("--debug", callback=show_tracebacks, help="Show Python's traceback of a failure as well.")
+    bool, typer.Option("--debug", callback=show_tracebacks, help="Show the Python traceback of a failure.")
 ]
 JobName = Annotated[
     str,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.admin.startpoint.ask import AskedFacts
+from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import effect, print_json, print_table
 from penstock.wording import utc_text
@@ -11,7 +14,7 @@ from penstock.wording import utc_text
 def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
     """Print what was asked for, and what the next start would do."""
     if as_json:
-        print_json(facts)
+        print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
         return
     print_table(
         f"Startpoints of {facts.job}",
@@ -37,7 +40,7 @@ def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
         say("nothing was written (--dry-run)")
         return
     say(
-        "written: it is resolved and applied once, at the job's next start, also if that is a restart after a crash; "
-        f"a run that goes on now is not moved. `penstock startpoint list {facts.job}` shows what waits, `penstock "
-        "startpoint delete` takes it back"
+        "written: the job's next start applies it once, even if that is a restart after a crash. A run that is "
+        f"active now does not move. `penstock startpoint list {facts.job}` lists the startpoints that wait, "
+        "`penstock startpoint delete` deletes them"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import typer
 
 from penstock.admin.jobs import open_job
 from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_json, print_table
@@ -26,7 +28,7 @@ from penstock.cli.startpoint.options import (
 from penstock.errors import PenstockError
 from penstock.wording import utc_text
 
-app = typer.Typer(help="Say where a job begins in its inputs at its next start.", no_args_is_help=True)
+app = typer.Typer(help="Choose where the next start of a job begins to read.", no_args_is_help=True)
 app.command("set")(set_.set_startpoint)
 app.command("import")(import_.import_startpoints)
 
@@ -47,9 +49,9 @@ def list_startpoints(
             with open_target(job, application, config, assignments) as whole:
                 facts = startpoints(whole)
         except PenstockError as error:
-            say(f"warning: what they mean now is not known: {error}")
+            say(f"warning: the offsets that they mean now are unknown: {error}")
     if as_json:
-        print_json(facts)
+        print_json([replace(each, problem=each.problem and with_options(each.problem)) for each in facts])
     else:
         show_requests(facts)
 
@@ -65,7 +67,7 @@ def delete_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete startpoints that no start has taken yet: those for the partitions or, with --task, of that task alone."""
+    """Delete startpoints that no start has applied yet: for the partitions or, with --task, for that task alone."""
     chosen = chosen_partitions(partition, all_partitions=all_partitions)
     with open_job(job, config, assignments) as found:
         facts = delete_startpoints(found, stream, partitions=chosen, task=task)
@@ -81,7 +83,7 @@ def delete_startpoint(
 def export(job: JobName, config: ConfigFile = None, assignments: Assignments = None) -> None:
     """Print the startpoints that wait as Samza's coordinator stream has them: one JSON line with key and value each.
 
-    Samza knows neither --with-state nor --clamp: these are left out, and named.
+    Samza has neither --with-state nor --clamp: they are left out, and a note names them.
     """
     with open_job(job, config, assignments) as found:
         exported = export_startpoints(found)

@@ -30,9 +30,9 @@ def import_startpoints(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the startpoints in messages of Samza's coordinator stream: the inverse of `export`.
+    """Set the startpoints in messages of Samza's coordinator stream: the inverse of `export`.
 
-    What Samza has fanned out to a task becomes that task's. Expired ones are passed over.
+    A startpoint that Samza has fanned out to a task applies to that task. Expired ones are skipped.
     """
     lines = read_text(file).split("\n")
     with open_target(job, application, config, assignments) as found:

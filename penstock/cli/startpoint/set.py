@@ -38,7 +38,7 @@ def set_startpoint(
     task: TaskOption = None,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", metavar="N", help="Begin with the message of this offset.", show_default=False),
+        typer.Option("--offset", metavar="N", help="Begin with the message at this offset.", show_default=False),
     ] = None,
     timestamp: Annotated[
         str | None,
@@ -51,16 +51,18 @@ def set_startpoint(
         ),
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
-    upcoming: Annotated[bool, typer.Option("--upcoming", help="Begin with what is written after the start.")] = False,
+    upcoming: Annotated[
+        bool, typer.Option("--upcoming", help="Begin with the next message written after the start.")
+    ] = False,
     clamp: Annotated[
-        bool, typer.Option("--clamp", help="Accept the nearest offset if --offset is not there at the start.")
+        bool, typer.Option("--clamp", help="Begin at the nearest offset if --offset does not exist at the start.")
     ] = False,
     with_state: Annotated[
         Literal["nearest", "clear", "keep"] | None,
         typer.Option(
             "--with-state",
             help="nearest: begin all inputs and stores at the newest retained checkpoint at or before the position; "
-            "clear: empty the stores first; keep: leave them as they are, which is what happens if nothing is said.",
+            "clear: empty the stores first; keep (the default): leave them as they are.",
             show_default=False,
         ),
     ] = None,
@@ -70,14 +72,14 @@ def set_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for the position a job begins at in an input, at its next start, whether it runs now or not.
+    """Set the position where a job begins in an input at its next start, whether it is running now or not.
 
-    The position is resolved when the job starts, and what is printed is what it means now. It is inclusive. It applies
-    once, and moves the input only: --with-state says what becomes of the state.
+    The next start resolves the position; the command prints the offset that it means now. It is inclusive. It applies
+    once and moves only the input: --with-state chooses what happens to the state.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
-        raise ConfigError("--clamp belongs to --offset: the other positions are always there")
+        raise ConfigError("--clamp is for --offset only: the other positions always exist")
     chosen = chosen_partitions(partition, all_partitions=all_partitions)
     with open_target(job, application, config, assignments) as found:
         facts = write_startpoint(
@@ -108,13 +110,15 @@ def parse_timestamp(text: str) -> int:
             f"--timestamp `{text}` is neither a time such as 2013-06-01T00:00Z nor epoch milliseconds: {error}"
         ) from error
     if moment.tzinfo is None:
-        raise ConfigError(f"--timestamp `{text}` names no zone: write `{text}Z` for UTC, or +02:00 for another one")
+        raise ConfigError(
+            f"--timestamp `{text}` has no time zone: write `{text}Z` for UTC, or add an offset such as +02:00"
+        )
     return round(moment.timestamp() * 1000)
 
 
 def _startpoint(offset: int | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
     if sum((offset is not None, timestamp is not None, oldest, upcoming)) != 1:
-        raise ConfigError("say where to begin, in one way: --timestamp TIME, --offset N, --oldest or --upcoming")
+        raise ConfigError("choose one position: --timestamp TIME, --offset N, --oldest or --upcoming")
     if offset is not None:
         return StartpointSpecific(str(offset))
     if timestamp is not None:

@@ -11,7 +11,7 @@ from penstock.cli.state import list as state_list
 from penstock.cli.state import read as state_read
 from penstock.cli.state import verify as state_verify
 
-app = typer.Typer(help="Look at the backed-up state of a job.", no_args_is_help=True)
+app = typer.Typer(help="Read, compare and verify the backed-up state of a job.", no_args_is_help=True)
 app.command("list")(state_list.list_state)
 app.command("get")(state_read.get_value)
 app.command("scan")(state_read.scan_entries)

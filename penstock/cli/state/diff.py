@@ -24,8 +24,10 @@ _CHANGES = ("added", "removed", "changed")
 def diff_versions(
     job: JobName,
     store: StoreName,
-    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The one version: {FORMS}.", show_default=False)],
-    after: Annotated[str, typer.Option("--to", metavar="V", help="The other one.")] = "latest",
+    before: Annotated[
+        str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.", show_default=False)
+    ],
+    after: Annotated[str, typer.Option("--to", metavar="V", help="The second version.")] = "latest",
     limit: Limit = None,
     backend: BackendName = None,
     app: AppReference = None,
@@ -35,8 +37,8 @@ def diff_versions(
 ) -> None:
     """Show which keys of a store were added, removed or changed between two retained versions, in key order.
 
-    With --json one object a line: `change`, `key`, `task`, and the values `from` and `to`, as far as they are there;
-    then a last one with the counts of all, whatever the limit is.
+    With --json, one object a line: `change`, `key`, `task`, and the values `from` and `to` where they exist; the last
+    line has the counts of all changes, whatever the limit is.
     """
     from penstock.admin.state.reading import open_diff
     from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts

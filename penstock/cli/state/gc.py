@@ -24,8 +24,10 @@ def collect_garbage(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what no retained checkpoint needs: what is left of runs that ended badly, and of backends that were
-    dropped. A running job does so by itself; without --dry-run the job must be stopped."""
+    """Delete objects that no retained checkpoint needs, such as those of failed runs and of dropped backends.
+
+    A running job does this by itself; without --dry-run the job must be stopped.
+    """
     from penstock.admin.state import garbage
 
     with open_job(job, config, assignments) as found:
@@ -43,4 +45,4 @@ def _show(collected: CollectedGarbage) -> None:
         if found.names:
             print_table("", (backend,), ((name,) for name in found.names[:_SHOWN]))
         if len(found.names) > _SHOWN:
-            say(f"{backend}: and {len(found.names) - _SHOWN} more; --json names them all")
+            say(f"{backend}: and {len(found.names) - _SHOWN} more; --json lists them all")

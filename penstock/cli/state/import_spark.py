@@ -35,16 +35,16 @@ def import_spark(
     store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.", show_default=False)],
     operator: Annotated[
         int | None,
-        typer.Option("--operator", metavar="N", help="Spark's stateful operator; the only one, if none is named."),
+        typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
     ] = None,
     spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
     variable: Annotated[
         str | None,
-        typer.Option("--state-var", metavar="NAME", help="The state variable, of a transformWithState."),
+        typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState."),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", metavar="N", help="The state after this batch; the last committed, if none is named."),
+        typer.Option("--batch", metavar="N", help="The state after this batch; by default the last committed one."),
     ] = None,
     function: Annotated[
         str | None,
@@ -57,8 +57,8 @@ def import_spark(
             show_default=False,
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Keys and values as Spark's own bytes.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Forget what the store holds now.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what the store holds now.")] = False,
     yes: YesOnly = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -66,11 +66,11 @@ def import_spark(
 ) -> None:
     """Fill a store with the state of a Spark Structured Streaming query (RocksDB provider).
 
-    Both must be stopped. What becomes of each column is shown first. Then every entry is read, goes to the task that
-    owns its key, and is backed up by the store's backends; last, one new checkpoint of the job has it, with the
-    positions and the other stores of the one before; of a job that never ran, the positions its first start would
-    begin at. `penstock checkpoint set` then moves them to where the query stopped. Until that checkpoint is written
-    nothing has changed.
+    Query and job must be stopped. The command first shows how each column is mapped. It then reads every entry,
+    assigns it to the task that owns its key, and backs it up. At the end it writes one new checkpoint, which keeps the
+    positions and the other stores of the last checkpoint (for a job that never ran, the positions of a first start).
+    `penstock checkpoint set` then moves the positions to those of the query. Until the checkpoint is written, nothing
+    has changed.
     """
     from penstock.admin.state.spark_import import plan_spark_import
 
@@ -153,7 +153,6 @@ def _tell(facts: ImportFacts, *, ran: bool) -> None:
         )
     left = f", {facts.left_out:,} left out" if facts.left_out else ""
     say(
-        f"{counted(sum(facts.entries), 'entry')} imported into store `{facts.store}`{left}: checkpoint "
-        f"{facts.checkpoint} is "
-        f"the last one of job `{facts.job}` now, and its next start begins there"
+        f"{counted(sum(facts.entries), 'entry')} imported into store `{facts.store}`{left}: "
+        f"checkpoint {facts.checkpoint} is now the last one of job `{facts.job}`: its next start begins there"
     )

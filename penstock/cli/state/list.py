@@ -25,14 +25,14 @@ def list_state(
         str | None,
         typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.", show_default=False),
     ] = None,
-    by_task: Annotated[bool, typer.Option("--tasks", help="List each task; by default they are summed.")] = False,
+    by_task: Annotated[bool, typer.Option("--tasks", help="List each task instead of their sum.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what the backends of each store hold for every retained checkpoint, and what lies under the job root.
+    """List the objects of each store and backend, for every retained checkpoint and under the job root.
 
-    Nothing is restored. --json has every task and whole markers.
+    Nothing is restored. With --json, every task and whole markers.
     """
     from penstock.admin.state.held import state_versions
 
@@ -45,7 +45,9 @@ def list_state(
     else:
         _show(facts, by_task=by_task)
     if facts.damaged:
-        say(f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` says where")
+        say(
+            f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` shows where"
+        )
 
 
 def _show(facts: StateFacts, *, by_task: bool) -> None:

@@ -17,7 +17,7 @@ SHOWN = 20
 StoreName = Annotated[str, typer.Argument(metavar="STORE", help="The store.", show_default=False)]
 BackendName = Annotated[
     str | None,
-    typer.Option("--backend", metavar="NAME", help="Restore from this backend; the first that can, if none is named."),
+    typer.Option("--backend", metavar="NAME", help="Restore from this backend; by default the first that can."),
 ]
 AppReference = Annotated[
     str | None,
@@ -26,7 +26,10 @@ AppReference = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=0, help=f"At most so many; {SHOWN} in a table, all as JSON, if not given.", show_default=False
+        "--limit",
+        min=0,
+        help=f"At most this many entries; by default {SHOWN} in a table, all as JSON.",
+        show_default=False,
     ),
 ]
-AsHex = Annotated[bool, typer.Option("--hex", help="Keys are given as the hex of their bytes.")]
+AsHex = Annotated[bool, typer.Option("--hex", help="Keys are bytes in hexadecimal.")]

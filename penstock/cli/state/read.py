@@ -31,7 +31,7 @@ def get_value(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", help="The key, by the store's serde. One that begins with `-` stands behind `--`."
+            metavar="KEY", help="The key, as the store's serde writes it. Put `--` before a key that begins with `-`."
         ),
     ],
     version: Version = "latest",
@@ -43,10 +43,10 @@ def get_value(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the value of a key as of a retained version. The job need not run, and is not disturbed if it does.
+    """Print the value of a key as of a retained version. The job may be running; it is not disturbed.
 
-    The task that owns the key, if the store is kept by the key of its messages, is looked into first, and the others
-    if it has none. Exit status 1 if there is none.
+    The task that owns the key is searched first, if the store is kept by the key of its messages, and then the others.
+    Exit status 1 if no task has the key.
     """
     from penstock.admin.state.reading import open_version
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
@@ -86,11 +86,11 @@ def scan_entries(
         typer.Option(
             "--prefix",
             metavar="TEXT",
-            help="Only keys that begin so (of JSON keys, their JSON; of tuples, first fields).",
+            help="Only keys with this prefix: of their text, of their JSON, or the first fields of a tuple.",
         ),
     ] = None,
     from_key: Annotated[
-        str | None, typer.Option("--from-key", metavar="KEY", help="Only this key and those behind it.")
+        str | None, typer.Option("--from-key", metavar="KEY", help="Only keys from this one on.")
     ] = None,
     to_key: Annotated[str | None, typer.Option("--to-key", metavar="KEY", help="Only keys before this one.")] = None,
     as_hex: AsHex = False,
@@ -104,7 +104,7 @@ def scan_entries(
 ) -> None:
     """List the entries of a store as of a retained version, in the order of the keys' bytes, over all tasks.
 
-    With --json one object a line: `key`, `value`, `task`; `keyHex`, `valueHex` for what has no text.
+    With --json, one object a line: `key`, `value`, `task`; `keyHex` and `valueHex` for bytes that have no text.
     """
     from penstock.admin.state.reading import open_version
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts

@@ -82,7 +82,7 @@ def print_line(fields: Mapping[str, Any]) -> None:
 
 def say_more(limit: int) -> None:
     """Say that a table was cut."""
-    say(f"there are more than these {limit}: --limit N shows N, --json all")
+    say(f"there are more than {limit}: --limit N shows N, --json all")
 
 
 def say_troubles(*texts: Texts) -> None:

@@ -70,7 +70,7 @@ class Texts:
 
     def _parsed(self, text: str, write: Callable[[Serde[Any], Any], bytes]) -> bytes:
         if self._serde is None or type(self._serde) is Bytes:
-            raise ConfigError(f"keys of the serde `{self._name}` have no text here: give them as hex, with --hex")
+            raise ConfigError(f"keys of the serde `{self._name}` cannot be given as text: give them as hex, with --hex")
         try:
             return write(self._serde, _key_of(self._serde, text))
         except Exception as error:
@@ -156,7 +156,7 @@ def _json(value: object, option: int = 0) -> str:
 
 def _whole_number(text: str) -> int:
     if not _WHOLE_NUMBER.fullmatch(text):
-        raise ValueError("a whole number is expected")
+        raise ValueError("an integer is expected")
     return int(text)
 
 

@@ -19,7 +19,7 @@ from penstock.cli.stream import tail
 from penstock.cli.stream.options import RetentionAge, RetentionBytes, StreamName, retention_of
 from penstock.wording import counted
 
-app = typer.Typer(help="Create, fill, look at, limit and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, publish to, read, limit and delete streams.", no_args_is_help=True)
 app.command("tail")(tail.tail)
 app.command("list")(stream_list.list_streams)
 app.command("delete")(stream_delete.delete_stream)
@@ -36,21 +36,23 @@ class FileFormat(StrEnum):
 @app.command("create")
 def create(
     name: StreamName,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="How many partitions.", show_default=False)],
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="The number of partitions.", show_default=False)
+    ],
     age: RetentionAge = None,
     size: RetentionBytes = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Create a stream. Nothing happens if it is there with as many partitions.
+    """Create a stream. If it exists with the same number of partitions, nothing happens.
 
-    With --retention or --retention-bytes, a stream that is there must have exactly these limits.
+    With --retention or --retention-bytes, an existing stream must have exactly these limits.
     """
     retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
     found = open_stream(name, config, assignments)
     made = create_stream(found, partitions, retention)
     size = counted(partitions, "partition")
-    typer.echo(f"created `{found.stream}` with {size}" if made else f"`{found.stream}` exists with {size}")
+    typer.echo(f"created `{found.stream}` with {size}" if made else f"`{found.stream}` already exists with {size}")
 
 
 @app.command("publish")
@@ -65,16 +67,18 @@ def publish(
             show_default=False,
         ),
     ],
-    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that holds the key.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
     timestamp: Annotated[
         str | None,
         typer.Option(
-            "--timestamp", metavar="FIELD", help="The field that holds the time: epoch milliseconds or ISO 8601."
+            "--timestamp", metavar="FIELD", help="The field with the time, in epoch milliseconds or ISO 8601."
         ),
     ] = None,
-    infer: Annotated[bool, typer.Option("--infer", help="CSV: numbers become numbers, empty fields null.")] = False,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="CSV: read numbers as numbers and empty fields as null.")
+    ] = False,
     form: Annotated[
-        FileFormat | None, typer.Option("--format", help="The file's format, if its name does not tell.")
+        FileFormat | None, typer.Option("--format", help="The file's format, if its name does not show it.")
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -19,15 +19,16 @@ from penstock.wording import counted
 def delete_stream(
     name: StreamName,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", help="Delete it although a job has a position in it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if a job reads or owns it.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a stream and all its messages.
 
-    It is refused if the last checkpoint of a job under `job.root` has a position in it, or if it is the changelog of a
-    store of such a job. Jobs that write to it, or are elsewhere, are not looked for.
+    The command is refused if the last checkpoint of a job under `job.root` has a position in the stream, or if the
+    stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
+    other roots.
     """
     from penstock.admin.stream.delete import delete_stream as delete
     from penstock.admin.stream.delete import refuse_used, stream_use

@@ -23,7 +23,7 @@ RetentionAge = Annotated[
     typer.Option(
         "--retention",
         metavar="AGE",
-        help="How long a message is kept after it was appended, such as 7d or 12h; none: whatever its age.",
+        help="How long a message is kept after it was appended, such as 7d or 12h; none: no limit.",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ RetentionBytes = Annotated[
     typer.Option(
         "--retention-bytes",
         metavar="SIZE",
-        help="How much each partition keeps, such as 10GB; none: any amount.",
+        help="How much each partition keeps, such as 10GB; none: no limit.",
         show_default=False,
     ),
 ]

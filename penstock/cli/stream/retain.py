@@ -23,8 +23,8 @@ def retain(
 ) -> None:
     """Change how long a stream keeps its messages.
 
-    What is not given stays as it is. Messages that are too old or too much are deleted now, and with later appends. A
-    job that has not read one of them ends with an error that names its offset and the oldest one.
+    A limit that is not given stays as it is. Messages beyond the limits are deleted now and with later appends. A job
+    that has not read one of them ends with an error that names its offset and the oldest one.
     """
     if age is None and size is None:
         raise typer.BadParameter("give --retention, --retention-bytes, or both")

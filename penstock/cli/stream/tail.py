@@ -24,23 +24,23 @@ def tail(
         int | None, typer.Option("--partition", min=0, help="Only this partition.", show_default=False)
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="From the oldest message on, instead of the last ones.")
+        bool, typer.Option("--from-beginning", help="Begin with the oldest message instead of the last ones.")
     ] = False,
     count: Annotated[
         int | None,
         typer.Option(
-            "-n", min=0, help="How many messages; 10 unless they are shown from the beginning.", show_default=False
+            "-n", min=0, help="How many messages; by default 10, or all with --from-beginning.", show_default=False
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what arrives, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages, by their timestamps, each partition in its order.
+    """Show messages by their timestamps, each partition in its order.
 
-    With --from-beginning and -n it ends after so many messages, also if it follows; otherwise -n is about what is
-    there already.
+    With --from-beginning and -n it ends after that many messages, even with --follow. Without --from-beginning, -n
+    counts only messages that exist already.
     """
     found = StreamTail(open_stream(name, config, assignments), partition, sys.stdout.flush)
     try:

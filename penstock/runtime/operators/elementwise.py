@@ -8,12 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.api.graph import FunctionSpec, OperatorSpec
-from penstock.runtime.columns import Accept, Columns, Push, Target, envelope_of, index_of_last
+from penstock.runtime.columns import Branch, Columns, Push, Step, Target, envelope_of, index_of_last
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 F = TypeVar("F", bound=FunctionSpec)
-Step: TypeAlias = Callable[[Columns], Columns]
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
 """Takes the key and the value of one message, and the function's result."""
 
@@ -86,17 +85,19 @@ class _Chain(Node):
     """Such operators one after the other. A loop over them keeps no columns but the last."""
 
     def __init__(self, step: Step, downstream: Target, push: Push) -> None:
-        after = downstream if isinstance(downstream, _Chain) else None
-        self.steps: tuple[Step, ...] = (step, *(after.steps if after else ()))
-        self.end: Accept = after.end if after else downstream.accept
+        after = branch_of(downstream)
+        self.branch = Branch((step, *after.steps), after.end)
         super().__init__(self._run, push)
 
     def _run(self, columns: Columns) -> None:
-        for step in self.steps:
-            columns = step(columns)
-            if not columns.rows:
-                return
-        self.end(columns)
+        made = self.branch.run(columns)
+        if made.rows:
+            self.branch.end(made)
+
+
+def branch_of(target: Target) -> Branch:
+    """The way that begins with a target."""
+    return target.branch if isinstance(target, _Chain) else Branch((), target.accept)
 
 
 def _envelopes(columns: Columns, position: Position) -> list[Any]:

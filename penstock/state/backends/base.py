@@ -1,12 +1,14 @@
-"""What a state backend is (SEP-28): how a task's stores are backed up at a commit and restored at a start.
+"""State backends (SEP-28): how a task's stores are backed up at a commit, and restored at a start.
 
-A backend is named in `stores.backup.factories` and `stores.restore.factories`: one of Penstock's by its short name, one
-of your own as `module:Class`, the class being a StateBackendFactory. Keys and values are bytes here.
+A backend is named in `stores.backup.factories` and `stores.restore.factories`: one of Penstock's by its short name,
+your own as `module:Class`, where the class is a StateBackendFactory. Keys and values are bytes here.
 
-One commit, for each task: `snapshot` of every backup manager, between two batches, which takes the net changes; then,
-while the next batches run, the copies that managers asked for and `upload` of all managers in parallel; then the record
-in the checkpoint log, with what the uploads returned; then `clean_up`. A commit that fails ends the epoch: managers are
-closed and new ones continue from the last checkpoint in the log.
+A commit of a task has these steps. Between two batches, `snapshot` of every backup manager takes the net changes. While
+the next batches run, the copies that managers want are made, and `upload` of all managers runs in parallel. Then the
+record with the markers that the uploads returned is written to the checkpoint log. Last comes `clean_up`. A commit that
+fails ends the epoch: its managers are closed, and new ones continue from the last checkpoint in the log.
+
+`penstock.testing.state_backend_contract` has the tests that every backend passes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.metadata.object_store import ObjectStore
@@ -41,49 +44,58 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class BackendContext:
-    """What a backend is given about the task it works for."""
+    """The task that a backup or restore manager works for, and its surroundings."""
 
     objects: ObjectStore
-    """The job root. Objects of a job lie under keys that `paths` builds."""
+    """The job root. The job's objects have the keys that `paths` builds."""
     paths: JobPaths
     task: int
     stores: tuple[str, ...]
-    """The stores of the task that this backend backs up, or is asked to restore."""
+    """The stores of the task that this backend backs up or restores."""
     epoch: int
-    """The epoch every object it writes carries in its name, so that two epochs never write one key."""
+    """The epoch. Every object that the backend writes has it in its name: two epochs never write the same key."""
     config: JobConfig
     systems: Mapping[str, System] = field(default_factory=dict)
     pools: BackendPools = field(default_factory=process_pools, compare=False)
-    """The threads for its background work and its transfers. A backend starts no threads itself."""
+    """The threads for background work and transfers. A backend starts no threads itself."""
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set once the task is leaving the epoch: an upload should look at it now and then, and stop."""
+    """Set when the task leaves the epoch. An upload checks it now and then, and stops."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
     """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: what passes
     through `objects` counts in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts that
     there itself."""
+    clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
+    """For whatever the backend does by time."""
 
     def check_leaving(self) -> None:
-        """Raise RetryableError if the task is leaving the epoch."""
+        """Raise RetryableError if the task leaves the epoch."""
         if self.leaving.is_set():
             raise RetryableError(f"task {self.task} leaves epoch {self.epoch}: its upload is given up")
 
 
 class StoreCopy:
-    """Everything a store held at one boundary, immutable, until the last one who uses it has released it."""
+    """An immutable copy of a store at a boundary between two batches. It exists until its last user has released it."""
 
     def __init__(self, directory: Path, open_copy: Callable[[], Engine], remove: Callable[[], None]) -> None:
-        """`open_copy` opens the copy for reading; `remove` is called when nobody uses it any more."""
+        """Describe a copy that exists, with one user.
+
+        Args:
+            directory: the folder of the engine's files.
+            open_copy: opens the copy for reading.
+            remove: called when the last user has released the copy.
+        """
         self.directory = directory
-        """The engine's own files. A file that is in the copies of two boundaries under one name may differ."""
+        """The folder of the engine's files. Files of the same name in two copies may differ."""
         self._open = open_copy
         self._remove = remove
         self._lock = threading.Lock()
         self._users = 1
 
     def entries(self) -> Generator[tuple[bytes, bytes], None, None]:
-        """All entries, by key. Close it (`contextlib.closing`) if it is left before its end.
+        """All entries, by key. Close the generator (`contextlib.closing`) if you leave it before its end.
 
-        Raises ContainerLostError if it is damaged: so is the open store that it is of, which has to be restored.
+        Raises:
+            ContainerLostError: the copy is damaged, and therefore the open store, which must be restored.
         """
         try:
             with closing(self._open()) as engine:
@@ -92,13 +104,13 @@ class StoreCopy:
             raise ContainerLostError(f"the copy of a store is damaged, and with it the store: {error}") from error
 
     def acquire(self) -> StoreCopy:
-        """One user more, which needs the copy for longer than an upload takes. Each one calls `release` once."""
+        """Add a user, who needs the copy for longer than the upload takes. Each user calls `release` once."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """One user less."""
+        """End the use of the copy."""
         with self._lock:
             self._users -= 1
             last = self._users == 0
@@ -107,97 +119,137 @@ class StoreCopy:
 
 
 def release_if_cancelled(work: Future[Any], copy: StoreCopy) -> None:
-    """Release a copy if the work that would release it never begins."""
+    """Release a copy if the work that would release it never begins.
+
+    Args:
+        work: the work, which releases the copy once it runs.
+        copy: the copy.
+    """
     work.add_done_callback(lambda future: copy.release() if future.cancelled() else None)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """Where a store is to be restored: fill the empty folder with the engine's files, or the engine with entries."""
+    """The place of a store to restore. Fill the empty folder with the engine's files, or the engine with entries."""
 
     directory: Path
     engine: Callable[[], Engine]
-    """The engine over the folder, opened by the first call. Once it is open the folder is the engine's."""
+    """Opens the engine over the folder at the first call. From then on the folder belongs to the engine."""
 
 
 @dataclass(slots=True)
 class RestoreProgress:
-    """Shared by the restores of a container: what they did so far, and whether they should stop."""
+    """Shared by the restores of a container: takes their progress, and tells them to stop."""
 
     cancelled: threading.Event
     report: Callable[[int], None]
-    """Called with a number of bytes that were restored, from the restore's thread."""
+    """Called by the restore's thread with a number of bytes that were restored."""
     note: Callable[[str], None] = logger.error
-    """Called with what went wrong on the way though the restore continues, for the operator of the job."""
+    """Called with the text of a problem that the restore has survived, for the operator of the job."""
 
 
 class TaskBackupManager(ABC):
-    """Backs up one task's stores.
+    """Backs up the stores of one task, as SEP-28's TaskBackupManager.
 
-    Called in the order init, (snapshot, upload, clean_up)*, close, by one thread at a time. At most one commit is
+    The order of calls is init, (snapshot, upload, clean_up)*, close. One thread calls at a time. At most one commit is
     between its snapshot and the end of its upload.
     """
 
     @abstractmethod
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
-        """After the restore, by any backend: continue from this backend's markers (store -> marker) of the
-        checkpoint, and bring what it holds beyond them back to them.
+        """Continue from the markers of a checkpoint, after the stores were restored by any backend.
 
-        A store without a marker needs a base: everything it holds is backed up before it gets one. Without a
-        checkpoint all stores are empty and need none.
+        If the backend holds anything beyond the markers, it goes back to them. A store without a marker needs a base:
+        everything that it holds is backed up before it gets a marker.
+
+        Args:
+            checkpoint_id: the checkpoint; None if there is none, and all stores are empty and need no base.
+            markers: this backend's markers in the checkpoint, by store.
         """
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        """Asked before each snapshot: whether `upload` needs everything the store holds, not just what changed.
-        `changed`: something did since the last snapshot. `last`: the run is to end with this commit."""
+        """Whether `upload` needs a copy of the whole store, and not only the changes. Called before each snapshot.
+
+        Args:
+            store: the store.
+            changed: the store has changed since the last snapshot.
+            last: the run ends with this commit.
+        """
         return False
 
     @abstractmethod
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
-        """The short, synchronous part: take the net changes of every store since the last snapshot. They are not
-        changed any more by anyone."""
+        """Take the net changes of every store since the last snapshot. Processing waits for this part of a commit.
+
+        Args:
+            checkpoint_id: the checkpoint of this commit.
+            changes: the changes by store; None deletes a key. They are immutable.
+        """
 
     @abstractmethod
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
-        """Make the last snapshot durable; store -> marker.
+        """Make the last snapshot durable.
 
-        A marker means: this backend alone can rebuild the store as it was at the snapshot. A store whose base is not
-        complete is left out. `copies` has the stores `wants_copy` was True for. May be called again for the same
-        checkpoint: after a RetryableError, with the same effect; or to ask for a base that was not complete.
+        It may be called again for the same checkpoint: after a RetryableError, with the same effect, or to ask for a
+        base that was not complete.
+
+        Args:
+            checkpoint_id: the checkpoint of the snapshot.
+            copies: the copies of the stores for which `wants_copy` returned True.
+
+        Returns:
+            The markers by store. With a marker, this backend alone can rebuild the store as it was at the snapshot. A
+            store whose base is not complete is left out.
         """
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none
-        """The checkpoint is in the log, with these markers: let go of what was kept in case it would not be.
-        Idempotent; also called after `init`. What older checkpoints alone need is the admin's business."""
+        """Release what was kept in case the commit failed: the checkpoint is in the log now. Idempotent.
+
+        Also called after `init`. The admin deletes what only older checkpoints need.
+
+        Args:
+            checkpoint_id: the checkpoint.
+            markers: this backend's markers in it, by store.
+        """
 
     def finish(self, timeout_s: float) -> None:  # noqa: B027 - most have nothing under way
-        """The run ended with a checkpoint that is in the log, and `close` follows: give what is under way in the
-        background, and makes the next start quicker, the time to come to its end."""
+        """Wait for background work that makes the next start faster. The run has ended with a checkpoint that is in the
+        log, and `close` follows.
+
+        Args:
+            timeout_s: how long to wait at most, in seconds.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Stop and join what runs in the background, release what is open. No call follows."""
+        """Stop and join background work, and close what is open. No call follows."""
 
 
 class TaskRestoreManager(ABC):
-    """Rebuilds stores of one task from markers. Stores of a task may be restored by several threads at once."""
+    """Rebuilds stores of one task from markers, as SEP-28's TaskRestoreManager. Several threads may restore at once."""
 
     @abstractmethod
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        """Fill the empty target with the store's content at the marker, exactly.
+        """Fill the empty target with exactly the content of the store at the marker.
+
+        Args:
+            store: the store.
+            marker: this backend's marker.
+            target: the place to fill.
+            progress: takes the progress, and tells the restore to stop.
 
         Raises:
-            CorruptError, NotFoundError: naming the object that is damaged or missing.
-            RetryableError: it was cancelled, or what it reads from failed for now.
+            CorruptError, NotFoundError: an object is damaged or missing; the message names it.
+            RetryableError: the restore was cancelled, or its source failed for now.
         """
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Release what is open. No call follows."""
+        """Close what is open. No call follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMarker:
-    """A marker and what it is of."""
+    """A marker, and the store and task that it belongs to."""
 
     store: str
     task: int
@@ -206,30 +258,30 @@ class StoreMarker:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What must stay restorable, as a value. Everything a backend deletes is a function of this and its listing."""
+    """The state that must remain restorable. What a backend deletes follows from this and its listing alone."""
 
     epoch: int
-    """The epoch of the collector, which owns the log. Nothing writes objects of older epochs any more."""
+    """The epoch of the caller, which owns the log. No one writes objects of older epochs any more."""
     retained: tuple[StoreMarker, ...]
     """This backend's markers of every retained checkpoint."""
     left: tuple[StoreMarker, ...]
-    """Those of checkpoints that left the list of retained ones."""
+    """Its markers of checkpoints that are no longer retained."""
     sweep: bool
-    """Whether to list everything the backend holds and delete what dead epochs left behind, too."""
+    """Whether to list everything that the backend holds, and also delete what dead epochs left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What was, or in a dry run would be, deleted."""
+    """What was deleted, or would be in a dry run."""
 
     names: tuple[str, ...]
     size_bytes: int | None = None
-    """Their size, where the backend knows it."""
+    """The size of all of them, if the backend knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """What a backend's admin is given: the whole job."""
+    """The job that a backend's admin works for, and its surroundings."""
 
     objects: ObjectStore
     paths: JobPaths
@@ -239,67 +291,119 @@ class AdminContext:
     config: JobConfig
     systems: Mapping[str, System] = field(default_factory=dict)
     uid: str = ""
-    """The job's uid: it tells the job from one of the same name in another root."""
+    """The job's uid. It distinguishes the job from one of the same name in another root."""
 
 
 class StateBackendAdmin(ABC):
-    """Looks after what a backend keeps for a job. Used by the driver, or by a command while the job is stopped."""
+    """Manages what a backend keeps for a job, as SEP-28's StateBackendAdmin.
+
+    The driver uses it, or a command while the job is stopped.
+    """
 
     def create_resources(self, epoch: int) -> None:  # noqa: B027 - most need none
-        """Make what the backend needs before the first container opens, fenced with the epoch. Idempotent."""
+        """Create what the backend needs before the first container opens. Idempotent.
+
+        Args:
+            epoch: the driver's epoch, with which the backend fences older drivers.
+        """
 
     def validate_resources(self) -> None:  # noqa: B027
-        """Raise ConfigError if what is there cannot serve this job, saying what to do."""
+        """Check that the backend's resources can serve this job.
+
+        Raises:
+            ConfigError: they cannot; the message says what to do.
+        """
 
     @abstractmethod
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
-        """Delete what no retained marker needs, and which is named by a marker that left, or (in a sweep) by nothing
-        and of an epoch before `retention.epoch`. Never anything else: an upload of this epoch may be under way.
+        """Delete what no retained marker needs.
 
-        Idempotent; oldest first; may be interrupted at any point and called again.
+        Only objects of markers that left, and in a sweep those of epochs before `retention.epoch` that no marker names,
+        may be deleted: an upload of this epoch may be under way. Idempotent, oldest first; it may be interrupted at any
+        point and called again.
+
+        Args:
+            retention: the markers that must remain restorable.
+            dry_run: delete nothing; the result is a preview.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Release what is open. No call follows."""
+        """Close what is open. No call follows."""
 
 
 class StateBackendFactory(ABC):
-    """Makes the managers of one backend. Made without arguments, in the driver and in every container."""
+    """Makes the managers of one backend, as SEP-28's StateBackendFactory.
+
+    The driver and every container make one, without arguments.
+
+    Example:
+        >>> from penstock.state.backends.registry import backend_factory
+        >>> factory = backend_factory("changelog-files")
+        >>> factory.name, factory.kept_in, isinstance(factory, StateBackendFactory)
+        ('changelog-files', 'job-folder', True)
+    """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """A short name for messages. Checkpoints keep its markers under the name that the configuration uses: a class
+        """A short name for messages. Checkpoints keep the markers under the name that the configuration uses: a class
         that moves to another module is another backend, and begins with a base."""
 
     @abstractmethod
     def backup_manager(self, context: BackendContext) -> TaskBackupManager:
-        """A backup manager for one task."""
+        """Make the backup manager of one task.
+
+        Args:
+            context: the task and its surroundings.
+        """
 
     @abstractmethod
     def restore_manager(self, context: BackendContext) -> TaskRestoreManager:
-        """A restore manager for one task."""
+        """Make the restore manager of one task.
+
+        Args:
+            context: the task and its surroundings.
+        """
 
     @abstractmethod
     def admin(self, context: AdminContext) -> StateBackendAdmin:
-        """The admin."""
+        """Make the admin of the backend for one job.
+
+        Args:
+            context: the job and its surroundings.
+        """
 
     @property
     def kept_in(self) -> KeptIn:
-        """Where the things are that its markers name: in the folder of the job that made them, so that no other job can
-        restore from them; in a system, where any job finds them; or unknown, the default."""
+        """The place of what the markers name: the folder of the job that made them, from which no other job restores; a
+        system, where any job finds it; or unknown, the default."""
         return "unknown"
 
     def marker_text(self, marker: str) -> str:
-        """A marker for people: a version, a range of offsets, EMPTY; by default its first 40 characters."""
+        """A marker for people: a version, a range of offsets, or EMPTY; by default its first 40 characters.
+
+        Args:
+            marker: this backend's marker.
+        """
         return first_characters(marker)
 
     def kind_of(self, name: str) -> str | None:
-        """What an object is, in the plural (`deltas`), by its name below the folder of a store. None, the default:
-        it is not of this backend."""
+        """The kind of an object, in the plural (`deltas`); None, the default, if it is not of this backend.
+
+        Args:
+            name: the object's name below the folder of a store.
+        """
         return None
 
 
 def first_characters(marker: str) -> str:
-    """A marker of which nothing is known, for people."""
+    """A marker of an unknown form, for people: at most 40 characters.
+
+    Args:
+        marker: the marker.
+
+    Example:
+        >>> first_characters("7:12")
+        '7:12'
+    """
     return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"

@@ -60,7 +60,7 @@ class ObjectBackendAdmin(StateBackendAdmin):
         if kept and lost and not self._told:
             self._told = True
             more = f", and so are {len(lost) - 1} more" if len(lost) > 1 else ""
-            logger.warning("a marker of a retained checkpoint is of no use any more: %s%s", lost[0], more)
+            logger.warning("a marker of a retained checkpoint can no longer be restored: %s%s", lost[0], more)
         return found
 
     def _listing(self) -> Iterable[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from penstock.config.named_class import named_class
 from penstock.errors import ConfigError
 from penstock.state.backends.base import StateBackendFactory
 from penstock.state.backends.blob.factory import BlobFactory
@@ -30,18 +29,13 @@ def backend_factory(name: str) -> StateBackendFactory:
     """
     if name in _FACTORIES:
         return _FACTORIES[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ConfigError(
             f"state backend `{name}` is not known; known: {', '.join(_FACTORIES)}, or your own as `module:Class`"
         )
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"state backend `{name}` cannot be loaded: {error}. The module must be importable by the driver and by "
-            "the containers on every host"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, StateBackendFactory)):
-        raise ConfigError(f"state backend `{name}` is not a subclass of StateBackendFactory")
-    return found()
+    return named_class(
+        name,
+        StateBackendFactory,  # type: ignore[type-abstract]
+        "penstock.state.backends.base.StateBackendFactory",
+        f"state backend `{name}`",
+    )()

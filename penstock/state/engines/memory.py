@@ -1,7 +1,17 @@
-"""An engine in memory: a sorted map, and one file for a copy of it."""
+"""An engine in memory: a sorted map, and one file for a copy of it.
+
+    magic       8 bytes   "PSTMEM" and the format, 2
+    size        8 bytes   of the records, big-endian
+    records     zstd      as in `penstock.state.records`
+    checksum    32 bytes  SHA-256 of everything before
+
+Format 1 has neither magic nor checksum. It is read without a check of its bytes: what zstd and the records cannot
+notice is taken as it is, until the next copy is made.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import weakref
 from collections import deque
@@ -11,12 +21,18 @@ from pathlib import Path
 
 from sortedcontainers import SortedDict
 
+from penstock.errors import CorruptError, IncompatibleError
 from penstock.os_errors import explained
 from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 ENTRIES = "entries.zst"
 """The file of a copy of a MemoryEngine."""
+_NAME = b"PSTMEM"
+_FORMAT = 2
+_MAGIC = _NAME + _FORMAT.to_bytes(2, "big")
+_SIZE_BYTES = 8
+_CHECKSUM_BYTES = 32
 
 
 class _MemoryScan(Iterator[tuple[bytes, bytes]]):
@@ -53,7 +69,7 @@ class MemoryEngine(Engine):
     """A sorted map in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """With a path: what a copy in that folder holds, if there is one. Raises CorruptError."""
+        """With a path: what a copy in that folder holds, if there is one. Raises CorruptError, IncompatibleError."""
         self._map: SortedDict = SortedDict()
         self._scans: weakref.WeakSet[_MemoryScan] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -85,7 +101,10 @@ class MemoryEngine(Engine):
         """Write everything: the cost grows with the state."""
         directory.mkdir(parents=True)
         records = encode_records(self._map)
-        (directory / ENTRIES).write_bytes(len(records).to_bytes(8, "big") + compress(records))
+        start, body = _MAGIC + len(records).to_bytes(_SIZE_BYTES, "big"), compress(records)
+        checksum = hashlib.sha256(start)
+        checksum.update(body)
+        (directory / ENTRIES).write_bytes(b"".join((start, body, checksum.digest())))
 
     def statistics(self) -> dict[str, int]:
         return {"keys": len(self._map)}
@@ -97,5 +116,19 @@ class MemoryEngine(Engine):
 def _read_entries(path: Path) -> dict[bytes, bytes | None]:
     with explained(f"the copy `{path}` could not be read", "job.logged.store.base.dir"):
         data = path.read_bytes()
-    size = int.from_bytes(data[:8], "big")
-    return decode_records(decompress(data[8:], size, f"the copy `{path}`"), str(path))
+    what = f"the copy `{path}`"
+    if data.startswith(_NAME):
+        data = _checked(data, what)[len(_MAGIC) :]
+    size = int.from_bytes(data[:_SIZE_BYTES], "big")
+    return decode_records(decompress(data[_SIZE_BYTES:], size, what), str(path))
+
+
+def _checked(data: bytes, what: str) -> bytes:
+    """All before the checksum. Raises CorruptError, and IncompatibleError for a newer format."""
+    written = int.from_bytes(data[len(_NAME) : len(_MAGIC)], "big")
+    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if hashlib.sha256(body).digest() != checksum:
+        raise CorruptError(f"{what} is damaged: its checksum does not match")
+    if written > _FORMAT:
+        raise IncompatibleError(f"{what} has format {written}; this Penstock reads up to {_FORMAT}")
+    return body

@@ -151,5 +151,7 @@ def _small(settings: StoreSettings) -> StoreSettings:
 def _last(objects: ObjectStore, paths: JobPaths) -> CheckpointRecord:
     checkpoints = CheckpointLog(objects, paths).read().checkpoints
     if not checkpoints:
-        raise NotFoundError(f"job `{paths.root}` has no checkpoint yet: it never started, or job.root is another")
+        raise NotFoundError(
+            f"job `{paths.root}` has no checkpoint yet: it never started, or its job.root is a different one"
+        )
     return checkpoints[-1]

@@ -97,7 +97,7 @@ def _head(source: _Source) -> ChangelogHead:
     source.take(4)
     version = start[3] - ord("0")
     if version not in {2, 3, 4}:
-        raise IncompatibleError(f"changelog `{source.name}` has version {version}; read are 1 to 4")
+        raise IncompatibleError(f"changelog `{source.name}` has version {version}; versions 1 to 4 can be read")
     if version not in _WITH_LINEAGE:
         return ChangelogHead(version, {})
     text = source.take(_SHORT.unpack(source.take(2))[0])

@@ -63,10 +63,10 @@ class SparkCheckpoint:
         provider = conf.get(_PREFIX + "providerClass", _ROCKSDB)
         if not provider.endswith(_ROCKSDB):
             raise IncompatibleError(
-                f"the query of `{self.url}` keeps its state with {provider}; read is that of {_ROCKSDB} only"
+                f"the query of `{self.url}` keeps its state with {provider}; only that of {_ROCKSDB} can be read"
             )
         if (encoding := conf.get(_PREFIX + "encodingFormat", "unsaferow")) != "unsaferow":
-            raise IncompatibleError(f"the state of `{self.url}` is encoded as {encoding}; read is unsaferow only")
+            raise IncompatibleError(f"the state of `{self.url}` is encoded as {encoding}; only unsaferow can be read")
         if conf.get(_PREFIX + "rowChecksum.enabled", "false") == "true":
             raise IncompatibleError(f"the state of `{self.url}` has row checksums ({_PREFIX}rowChecksum.enabled)")
 
@@ -90,7 +90,9 @@ class SparkCheckpoint:
             return self._found_operator(number)
         version, _, text = self.files.get(key).partition(b"\n")
         if version not in {b"v1", b"v2"}:
-            raise IncompatibleError(f"operator metadata `{key}` has version {version[:20]!r}; read are v1 and v2")
+            raise IncompatibleError(
+                f"operator metadata `{key}` has version {version[:20]!r}; versions v1 and v2 can be read"
+            )
         return _operator(number, text, f"operator metadata `{key}` of `{self.url}` is damaged")
 
     def schema_key(self, operator: int, store: StoreFacts) -> str:
@@ -147,7 +149,7 @@ class SparkCheckpoint:
         try:
             return self.files.get(key).split(b"\n")
         except NotFoundError:
-            raise NotFoundError(f"`{key}` is missing in `{self.url}`: nothing says how the state is written") from None
+            raise NotFoundError(f"`{key}`, which says how the state is written, is missing in `{self.url}`") from None
 
     def _operator_metadata(self, number: int, batch: int) -> str | None:
         """The newest one at or below the batch, of those that come with one; else the only one; None before Spark 4."""

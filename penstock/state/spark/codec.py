@@ -28,10 +28,10 @@ def plain_chunks(data: bytes, name: str) -> Iterator[bytes]:
     for magic, codec in _OTHERS.items():
         if data.startswith(magic):
             raise IncompatibleError(
-                f"`{name}` is compressed with {codec}; read are lz4 and zstd. Run the query once more with "
+                f"`{name}` is compressed with {codec}; lz4 and zstd can be read. Run the query once more with "
                 "spark.sql.streaming.stateStore.compression.codec=lz4 until a snapshot is uploaded"
             )
-    raise CorruptError(f"`{name}` is no compressed file: {len(data)} bytes that begin with {data[:8]!r}")
+    raise CorruptError(f"`{name}` is not a compressed file: {len(data)} bytes that begin with {data[:8]!r}")
 
 
 def _zstd_chunks(data: bytes, name: str) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.state.spark.reader import SparkState
 from penstock.state.spark.types import Array, Column, Decimal, Map, Simple, SparkType, Struct
 from penstock.state.spark.unsafe_row import unreadable
+from penstock.wording import argument, flag
 
 MapFunction: TypeAlias = Callable[[dict[str, Any], Any], Any]
 """(key, value) of Spark -> (key, value) of the store, or None to leave the entry out. A third item is the key of the
@@ -59,7 +60,7 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
     """The bytes as Spark has them: rows in its own encoding. Raises ConfigError if the store does not hold bytes."""
     for what, serde in (("key", store.key_serde), ("value", store.value_serde)):
         if not isinstance(serde, Bytes):
-            raise ConfigError(f"--raw needs a store of Bytes; the {what}s of `{store.name}` are `{serde.name}`")
+            raise ConfigError(f"{flag('raw')} needs a store of Bytes; the {what}s of `{store.name}` are `{serde.name}`")
     return EntryMapping(
         _columns(state, lambda side, column: MappedColumn(side, column.name, str(column.type), "within the raw bytes")),
         (),
@@ -140,13 +141,13 @@ class _Writer:
             if obj is None:
                 raise IncompatibleError(
                     f"the {what} of Spark's key {spark_key!r} is null, which store `{self._store.name}` cannot hold: a "
-                    "function (--map) may return None for the entry, or another value"
+                    f"function ({argument('function')}) may return None for the entry, or another value"
                 )
         written = self._bytes("key", self._store.key_serde, key, spark_key)
         owner = partition_key.encode() if isinstance(partition_key, str) else partition_key
         if owner is not None and not isinstance(owner, bytes):
             raise IncompatibleError(
-                f"the key of messages {owner!r}, for Spark's key {spark_key!r}, is no bytes or text"
+                f"the key of messages {owner!r}, for Spark's key {spark_key!r}, is neither bytes nor text"
             )
         value_bytes = self._bytes("value", self._store.value_serde, value, spark_key)
         if owner is None:  # the messages' key is the store's, in the form that messages have

@@ -61,7 +61,9 @@ def read_schema(data: bytes, name: str, prefix_columns: int = 0) -> dict[str, En
     with decoding(f"state schema `{name}` is damaged"):
         version = source.utf()
         if version not in {"v1", "v2", "v3"}:
-            raise IncompatibleError(f"state schema `{name}` has version `{version}`; read are v1, v2 and v3")
+            raise IncompatibleError(
+                f"state schema `{name}` has version `{version}`; versions v1, v2 and v3 can be read"
+            )
         if version == "v3":
             return {source.utf(): _family(source) for _ in range(source.number())}
         text = source.utf if version == "v1" else source.chunked
@@ -87,7 +89,7 @@ def _family(source: _JavaStream) -> EntrySchema:
 def _row(text: str) -> Struct:
     parsed = parse_type(orjson.loads(text))
     if not isinstance(parsed, Struct):
-        raise TypeError(f"{text[:80]} is no struct")
+        raise TypeError(f"{text[:80]} is not a struct")
     return parsed
 
 

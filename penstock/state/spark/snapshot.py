@@ -62,7 +62,9 @@ class _Metadata(Struct, rename="camel"):
 def _parse(data: bytes, key: str) -> _Metadata:
     version, _, text = data.partition(b"\n")
     if version != b"v1":
-        raise IncompatibleError(f"snapshot `{key}` has version `{version[:20].decode(errors='replace')}`; read is v1")
+        raise IncompatibleError(
+            f"snapshot `{key}` has version `{version[:20].decode(errors='replace')}`; version v1 can be read"
+        )
     return decode(_Metadata, text, f"snapshot `{key}` is damaged")
 
 

@@ -54,11 +54,11 @@ def row_decoder(row: Struct, whose: str) -> RowDecoder:
 
     def decode(data: bytes) -> dict[str, Any]:
         if len(data) < least or len(data) % 8:
-            raise CorruptError(f"{whose}: {len(data)} bytes are no row of {row}")
+            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {row}")
         try:
             columns: dict[str, Any] = read(data, 0)
         except (struct.error, ValueError, OverflowError, ArithmeticError) as error:
-            raise CorruptError(f"{whose}: {data[:64].hex()}... is no row of {row}: {error}") from error
+            raise CorruptError(f"{whose}: {data[:64].hex()}... is not a row of {row}: {error}") from error
         return columns
 
     return decode

@@ -29,8 +29,8 @@ def raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writ
     epoch = -1 if seen is None else stored_integer(seen[0], str(ssp), f"the epoch of its writer `{writer.name}`")
     if epoch > writer.epoch:
         raise FencedError(
-            f"the writer `{writer.name}` of epoch {writer.epoch} may not append to `{ssp.system_stream}` partition "
-            f"{ssp.partition}: epoch {epoch} has taken over. Stop this run"
+            f"the writer `{writer.name}` of epoch {writer.epoch} must not append to `{ssp.system_stream}` "
+            f"partition {ssp.partition}: epoch {epoch} has taken over. Stop this run"
         )
     if epoch < writer.epoch:
         connection.execute("REPLACE INTO fence VALUES (?, ?)", (writer.name, writer.epoch))

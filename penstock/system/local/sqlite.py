@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
 
-from penstock.documents import decoding, integer
+from penstock.documents import Count, convert, decoding
 from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ def _is_full(path: str) -> bool:
 def stored_integer(value: object, path: str, what: str) -> int:
     """A whole number read from a file, which SQLite does not hold to the type of its column. Raises CorruptError."""
     with decoding(f"`{path}` is damaged: {what}"):
-        return integer(value)
+        return convert(Count, value)
 
 
 def _cannot_open(error: sqlite3.Error, path: str) -> PenstockError:

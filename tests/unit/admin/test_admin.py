@@ -14,10 +14,11 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.system.partitioner import partition_of
+from tests.support.places import ROOT
 from tests.support.state_job import JOB, StateJob
 from tests.support.stopped_job import STREAM, StoppedJob, saved
 
-PAGE = (Path(__file__).parents[3] / "docs" / "admin.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
 TASKS = 3
 
 

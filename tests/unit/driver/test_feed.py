@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -15,6 +13,7 @@ from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp
 from penstock.runtime.batch import Batch
 from penstock.system.base import OffsetRange, PartitionOffsets
+from penstock.testing import SettableClock
 
 STREAM = SystemStream("m", "in")
 SSP = SystemStreamPartition("m", "in", 0)
@@ -24,7 +23,7 @@ BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 
 def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
     ends = {SSP: PartitionOffsets(0, upcoming)}
-    return OffsetFeed(lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until})
+    return OffsetFeed(lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock())
 
 
 def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
@@ -35,10 +34,7 @@ def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
 
 
 def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> None:
-    before = time.monotonic()
-    answer = feed_to(3).next(Boundary({AT: 3}))
-    assert isinstance(answer, Idle)
-    assert before + 1 <= answer.until <= time.monotonic() + 1
+    assert feed_to(3).next(Boundary({AT: 3})) == Idle(1.0)
     assert feed_to(25, until=3).next(Boundary({AT: 3})) == End()
 
 

@@ -49,7 +49,7 @@ def test_messages_count_per_stage_task_and_stream(world: World) -> None:
 def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: World) -> None:
     driver = world.driver()
     driver.loop.start()
-    broken = []
+    broken: list[str] = []
 
     def once(step: str) -> None:
         if step == "reports" and not broken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.ports import RunBrokenError
-from penstock.errors import FencedError, PenstockError, RetryableError, UserCodeError
+from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
 from tests.support.gappy_system import GappySystem
 from tests.support.sums_job import TASKS, World, at_end, drain, once, raising, state
 
@@ -236,3 +237,86 @@ def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: W
     successor.loop.start()
     drain(successor)
     world.check(successor, exactly_once=False)
+
+
+def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World) -> None:
+    driver = world.driver(task_commit_ms=60_000)
+    driver.loop.start()
+    world.put(1)
+    drain(driver)
+    world.clock.advance(59)
+    world.put(2)
+    drain(driver)
+    driver.loop.await_commit()
+    assert [record.kind_detail for record in world.checkpoints] == ["start"]
+    world.clock.advance(1)
+    driver.loop.step()  # nothing to read, and a commit of what has ended
+    driver.loop.await_commit()
+    assert [record.kind_detail for record in world.checkpoints] == ["start", "commit"]
+    world.clock.advance(3600)
+    driver.loop.step()
+    driver.loop.await_commit()
+    assert len(world.checkpoints) == 2, "no batch has ended since"
+
+
+def test_batch_time_is_the_wall_clock_and_never_falls(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(1)
+    drain(driver)
+    first = driver.loop.boundary.batch_time_ms
+    assert first == world.clock.now_ms()
+    world.clock.correct(-60_000)
+    world.put(2)
+    drain(driver)
+    assert driver.loop.boundary.batch_time_ms == first
+    driver.loop.commit()
+    assert world.checkpoints[-1].batch_time_ms == first
+    assert world.checkpoints[-1].id > world.checkpoints[-2].id
+
+
+def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: World) -> None:
+    driver = world.driver(task_commit_max_delay_ms=10_000)
+    driver.loop.start()
+    uploading, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        uploading.set()
+        may_end.wait(60)
+
+    driver.fleet.at = once("upload", hold)
+    world.put(100)
+    drain(driver)
+    assert uploading.wait(60)
+    world.put(100)
+    drain(driver)
+    assert driver.board.metrics.commits_skipped.count == 1
+    world.clock.advance(10)
+    world.put(1)
+    threading.Timer(0.1, may_end.set).start()
+    drain(driver)
+    assert may_end.is_set(), "the batch after it did not end before the commit did"
+    driver.loop.await_commit()
+    assert [record.batch for record in world.checkpoints] == [0, 1, 3]
+    world.check(driver)
+
+
+def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
+    driver = world.driver(task_commit_timeout_ms=30_000)
+    driver.loop.start()
+    may_end = threading.Event()
+
+    def hold() -> None:
+        world.clock.advance(31)
+        may_end.wait(60)
+
+    driver.fleet.at = once("upload", hold)
+    world.put(1)
+    drain(driver)
+    try:
+        with pytest.raises(PenstockTimeoutError, match=r"still not complete 31 s after it began"):
+            driver.loop.commit()
+    finally:
+        driver.loop.close()
+        may_end.set()
+    assert [record.kind_detail for record in world.checkpoints] == ["start"]

@@ -83,7 +83,7 @@ class ChangelogFilesBackup(TaskBackupManager):
                 break
         else:
             if not whole:
-                logger.warning("store `%s` is backed up from the ground: %s", store, "; ".join(missing))
+                logger.warning("store `%s` gets a new base: %s", store, "; ".join(missing))
                 return False
         self._markers[store] = marker = marker.made_of(snapshot.version for snapshot in whole)
         self._keepers[store].resume(marker, whole[0] if whole else None)
@@ -94,7 +94,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
         if is_damaged(context.objects, key):
-            raise CorruptError(f"snapshot `{key}` could not be restored from")
+            raise CorruptError(f"snapshot `{key}` could not be restored")
         snapshot = Snapshot.decode(context.objects.get(key), key)
         names = shared_names(context.paths, store, context.task)
         for file in map(names.key, snapshot.shared.objects()):

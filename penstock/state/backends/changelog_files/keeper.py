@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.clock import Clock
 from penstock.config.model import StateSettings
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
@@ -42,6 +43,7 @@ class Pace:
     that tasks do not make theirs all at once."""
 
     settings: StateSettings
+    clock: Clock
     deltas: int = 0
     """Since the version of the last snapshot that was begun."""
     _jitter: float = 1.0
@@ -51,7 +53,7 @@ class Pace:
         """A snapshot has been begun, or a history is continued `deltas` after its last one."""
         self.deltas = deltas
         self._jitter = 1 + _JITTER * (2 * random.random() - 1)  # noqa: S311 - not a secret
-        self._begun = time.monotonic()
+        self._begun = self.clock.monotonic()
 
     @property
     def is_due(self) -> bool:
@@ -65,7 +67,7 @@ class Pace:
         """Whether it is time for a snapshot of what was committed since the last one, whether the store changes or
         not."""
         seconds = self.settings.snapshot_interval_seconds
-        return seconds > 0 and time.monotonic() - self._begun >= seconds * self._jitter
+        return seconds > 0 and self.clock.monotonic() - self._begun >= seconds * self._jitter
 
 
 class SnapshotKeeper:
@@ -84,7 +86,7 @@ class SnapshotKeeper:
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
-        self.pace = Pace(context.config.state)
+        self.pace = Pace(context.config.state, context.clock)
 
     def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
         """Continue from a marker, whose newest snapshot that is whole is given."""
@@ -155,7 +157,7 @@ class SnapshotKeeper:
                 return
             tell = logger.warning if isinstance(error, PenstockError | OSError) else logger.exception
             tell(
-                "no snapshot was made of version %d of store `%s` of task %d; the next one comes in its turn: %s",
+                "no snapshot was made of version %d of store `%s` of task %d; the next one is made when it is due: %s",
                 *(version[0], self._store, self._context.task, error),
             )
         finally:

@@ -84,7 +84,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
         try:
             fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
         except (CorruptError, NotFoundError) as error:
-            raise type(error)(f"snapshot `{key}` is not whole: {error}") from error
+            raise type(error)(f"snapshot `{key}` is not complete: {error}") from error
         return self._opened(store, target)
 
     def _opened(self, store: str, target: RestoreTarget) -> Engine:

@@ -105,8 +105,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             other = stores.setdefault(stream, store)
             if other != store:
                 raise ConfigError(
-                    f"the stores `{other}` and `{store}` share the changelog `{stream}`: each store needs one of its "
-                    f"own, set `stores.{store}.changelog`"
+                    f"the stores `{other}` and `{store}` share the changelog `{stream}`: each store needs a separate "
+                    f"one, set `stores.{store}.changelog`"
                 )
         return stores
 

@@ -80,8 +80,8 @@ def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> Sys
         )
     if not system.compacts_on_request:
         raise ConfigError(
-            f"the changelog `{stream}` cannot be on the system `{stream.system}`: it drops records in its own time, "
-            "so a marker might not restore what it stands for. Name a stream of another system, such as `local`"
+            f"the changelog `{stream}` cannot be on the system `{stream.system}`: it may delete records at any time, "
+            "so a marker might not restore its store. Name a stream of another system, such as `local`"
         )
     if not system.fences:
         raise ConfigError(
@@ -188,7 +188,7 @@ def _key(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
     if message[2] is None:
         raise CorruptError(
             f"the record at offset {message[0]} of the changelog `{ssp.system_stream}` partition {ssp.partition} has "
-            "no key: something else than a state backend wrote it"
+            "no key: something other than a state backend wrote it"
         )
     return message[2]
 

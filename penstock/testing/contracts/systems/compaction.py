@@ -108,7 +108,7 @@ class CompactionContract(SystemRoom):
         assert read_compacted(system, log, 4, 6) == [(4, 4, b"key-0", b"new"), (5, 5, None, None)]
         with pytest.raises(NotFoundError, match=rf"`{system.name}\.{STREAM}` partition 1: .*offset 3 .*before 4"):
             read_compacted(system, log, 3, 6)
-        with pytest.raises(NotFoundError, match=r"\[3, 6\) cannot be compacted, there are \[4, 6\)"):
+        with pytest.raises(NotFoundError, match=r"\[3, 6\) cannot be compacted: the partition holds \[4, 6\)"):
             admin.compact(OffsetRange(log, 3, 6), COMPACTOR)
         assert admin.compact(OffsetRange(log, 6, 6), COMPACTOR) == 2
         assert admin.offsets(STREAM)[1] == PartitionOffsets(6, 6)

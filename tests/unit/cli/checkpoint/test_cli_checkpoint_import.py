@@ -151,7 +151,7 @@ def test_the_preferred_version_that_all_tasks_have_counts(job: StoppedJob) -> No
     said = import_into(both, "-c", "task.checkpoint.read.versions=1,2")[1]
     assert job.last.next_offsets == {0: {ssp(0): 2}, 1: {ssp(1): 2}}
     assert markers_of(job.last, 1)["changelog-stream"] == {"aircraft": position(1, "41")}
-    assert "version 2 is there too and is passed over" in said
+    assert "version 2 is there too and was skipped" in said
     import_into(both)
     assert job.last.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}
     import_into(both[:3])
@@ -167,10 +167,10 @@ def test_null_and_absent_offsets_begin_at_the_oldest_message(job: StoppedJob) ->
     lines = [line(0, 1, v1(0, {ssp(0): None})), line(1, 1, v1(1, {}))]
     said = import_into(lines)[1]
     assert job.last.next_offsets == {0: {ssp(0): 0}, 1: {ssp(1): 0}}
-    assert f"nothing was processed yet of `local.{STREAM}` with the partitions 0, 1" in said
+    assert f"no message of `local.{STREAM}` with the partitions 0, 1 was processed yet" in said
     before = job.files()
     said = import_into(lines, "-c", "systems.local.type=memory", status=1)[1]
-    assert "nothing tells where to begin" in said
+    assert "there is no offset to begin at" in said
     assert job.files() == before
 
 
@@ -180,7 +180,7 @@ def test_unknown_fields_are_ignored_and_unknown_types_noted(job: StoppedJob) -> 
     facts = call_json(
         "import", "flights", "-", "--yes", text="\n".join([*lines, line(0, 2, "?", type="checkpoint-v3")])
     )
-    assert facts["notes"] == ["passed over: 1 message of type `checkpoint-v3`"]
+    assert facts["notes"] == ["skipped: 1 message of type `checkpoint-v3`"]
     assert job.last.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}
 
 
@@ -236,7 +236,7 @@ GOOD = [line(0, 2, v2(0)), line(1, 2, v2(1))]
         ([*GOOD, line(2, 2, v2(2))], 1, "has also task 2"),
         ([*GOOD, "no json"], 1, "line 3"),
         ([GOOD[0], "", '{"key": "k"}'], 1, "line 3"),
-        ([*GOOD, '{"key": {}, "value": "v"}'], 1, "have to be texts"),
+        ([*GOOD, '{"key": {}, "value": "v"}'], 1, "must be strings"),
         ([*GOOD, '{"key": "k", "value": "v"}'], 1, "line 3"),
         ([GOOD[0], line(1, 2, "no value")], 1, "line 2: not a V2"),
         ([GOOD[0], line(1, 2, v2(1).replace('"5"', "null"))], 1, "expected a string"),
@@ -244,9 +244,9 @@ GOOD = [line(0, 2, v2(0)), line(1, 2, v2(1))]
         ([GOOD[0], line(1, 2, v2(1), **{"systemstreampartition-grouper-factory": "Other"})], 1, "by Other"),
         ([GOOD[0], line(1, 2, v2(1, {ssp(0): "5"}))], 1, f"task 1 of the file reads `local.{STREAM}.0`"),
         ([GOOD[0], line(1, 2, v2(1, {SSP("kafka", "orders", 1): "5"}))], 1, "`kafka.orders.1`"),
-        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "5:3"}))], 1, "`5:3` is none of Penstock's"),
-        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "-1"}))], 1, "`-1` is none"),
-        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "9" * 5000}))], 1, "is none of Penstock's"),
+        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "5:3"}))], 1, "`5:3` is not a Penstock offset"),
+        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "-1"}))], 1, "`-1` is not a Penstock offset"),
+        ([GOOD[0], line(1, 2, v2(1, {ssp(1): "9" * 5000}))], 1, "is not a Penstock offset"),
         ([GOOD[0], line(1, 2, v2(1, {ssp(1): "10"}))], 1, "cannot be read from 11"),
         ([GOOD[0], line(1, 2, v2(1, markers={}))], 1, "store `aircraft` of task 1"),
         ([GOOD[0], line(1, 2, v2(1, markers={**STREAMED, "blob": {"others": "m"}}))], 1, "store `others` (by blob)"),
@@ -282,7 +282,7 @@ def test_a_new_job_is_described_by_its_application(job: StoppedJob) -> None:
     assert record.stores == {"aircraft": "totals string json"}
     assert record.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 0}}
     assert markers_of(record, 1) == {"changelog-stream": {"aircraft": position(1, "8")}}
-    assert "store `airports`: it begins empty" in said
+    assert "store `airports`: the store begins empty" in said
     import_into(GOOD, job="fresh")
     assert fresh(job).checkpoints[-1].next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}, "now it is known"
 
@@ -299,7 +299,7 @@ def test_a_new_job_without_stores(job: StoppedJob) -> None:
         ("none", GOOD, "store `aircraft`"),
         ("app", GOOD[:1], "has nothing of task 1"),
         ("app", [GOOD[0], line(1, 2, v2(1, markers={}))], "store `aircraft` of task 1"),
-        ("app", [line(t, 2, v2(t, markers={"blob": {"aircraft": "m"}})) for t in range(2)], "and this one is new"),
+        ("app", [line(t, 2, v2(t, markers={"blob": {"aircraft": "m"}})) for t in range(2)], "and this job is new"),
     ],
 )
 def test_what_a_new_job_refuses(job: StoppedJob, name: str, lines: list[str], what: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from penstock.admin.checkpoint import append as checkpoint_write
+from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
@@ -123,11 +124,11 @@ def test_nothing_to_change_writes_nothing(job: StoppedJob) -> None:
         (offsets(p0=-1), 2, "-1 is not an offset"),
         (offsets(p0=2**63), 2, "not an offset"),
         (offsets(p0=11), 1, "messages from 0 to 9, upcoming is 10"),
-        ('{"local.dep.flights": {"0": "3"}}', 2, "no whole number"),
-        ('{"local.dep.flights": {"0": true}}', 2, "no whole number"),
-        ('{"local.dep.flights": {"00": 3}}', 2, "partition `00`"),
+        ('{"local.dep.flights": {"0": "3"}}', 2, "not an integer"),
+        ('{"local.dep.flights": {"0": true}}', 2, "not an integer"),
+        ('{"local.dep.flights": {"00": 3}}', 2, "`00` is not a partition"),
         ('{"local.dep.flights": {"0": 3, "0": 4}}', 2, "twice"),
-        ('{"local.dep.flights": 3}', 2, "not its partitions"),
+        ('{"local.dep.flights": 3}', 2, "needs an object of partitions"),
         ('{"tasks": [{}]}', 2, "nextOffsets"),
         ("{}", 2, "names no offset"),
         ("[]", 2, "not an object"),
@@ -148,7 +149,7 @@ def test_an_offset_before_the_oldest_message_is_refused(job: StoppedJob) -> None
 
 def test_a_stream_that_cannot_be_asked_is_a_warning(job: StoppedJob) -> None:
     said = set_to(offsets(p0=99), "--yes", "-c", "systems.local.type=memory")[1]
-    assert f"the offsets of `{SECOND}` are not checked" in said
+    assert f"the offsets of `{SECOND}` were not checked" in said
     assert job.last.next_offsets[0] == {ssp(0): 99}
 
 
@@ -250,14 +251,14 @@ def test_retention_is_that_of_a_commit(job: StoppedJob) -> None:
 
 def test_a_log_that_changed_meanwhile_is_not_written_to(job: StoppedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver ran between the look at the log and the claim."""
-    real = checkpoint_write.claimed_job
+    real = ownership.claimed_job
 
     def later(*arguments: Any) -> Any:
         job.run(saved(7, (5, 8)), run_id="between")
         return real(*arguments)
 
     monkeypatch.setattr(checkpoint_write, "claimed_job", later)
-    assert "since this command read its log" in set_to(offsets(p0=1), "--yes", status=1)[1]
+    assert "after this command read the log" in set_to(offsets(p0=1), "--yes", status=1)[1]
     assert job.last.run_id == "between"
 
 

@@ -72,7 +72,7 @@ def test_streams_are_listed() -> None:
 
 def test_a_stream_is_deleted_only_if_that_was_said() -> None:
     published(3, partitions=2)
-    assert "--yes does it" in call("stream", "delete", "flights", status=2)[1]
+    assert "add --yes" in call("stream", "delete", "flights", status=2)[1]
     assert len(call_json("stream", "list")) == 1
     assert "deleted `local.flights`: 2 partitions, 3 messages" in call("stream", "delete", "flights", "--yes")[0]
     assert call_json("stream", "list") == []
@@ -139,7 +139,7 @@ def test_a_changelog_that_a_copy_restores_from_stays(objects: FileObjectStore, h
 
 def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, home: Path) -> None:
     published(3, partitions=2)
-    assert "--yes does it" in call("job", "delete", "totals", status=2)[1]
+    assert "add --yes" in call("job", "delete", "totals", status=2)[1]
     assert objects.list("totals-1")
     facts = call_json("job", "delete", "totals", "--yes")
     assert (facts["job"], facts["checkpoints"], facts["stateObjects"], facts["stateBytes"]) == ("totals-1", 1, 1, 2048)

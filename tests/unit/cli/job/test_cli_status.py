@@ -111,8 +111,8 @@ def test_the_lag_of_a_stream_whose_offsets_have_gaps(tmp_path: Path) -> None:
     system.admin().create_stream("flights", 2)
     for partition in range(2):
         append(system, SystemStreamPartition("local", "flights", partition), [(0, b"key", b"value")])
-    where = ("-c", "systems.local.samza.factory=examples.folder_system:FolderSystem")
-    where = (*where, "-c", f"systems.local.folder={system.folder}")
+    factory = "systems.local.samza.factory=examples.folder_system:FolderSystem"
+    where = ("-c", factory, "-c", f"systems.local.folder={system.folder}")
     assert not call_json("status", "flights", *where)["inputs"][0]["denseOffsets"]
     assert "note: the offsets of `local.flights` have gaps" in call("status", "flights", *where)[1]
 

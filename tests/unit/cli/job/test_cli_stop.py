@@ -79,7 +79,7 @@ def test_a_running_job_is_asked_and_its_end_is_awaited(driver: Driver, objects: 
     assert driver.asked.is_set()
     driver.thread.join(DEADLINE_S)
     assert objects.list(PATHS.metadata_folder("stop")) == []
-    assert "does not run" in call("stop", "flights")[0]
+    assert "is not running" in call("stop", "flights")[0]
 
 
 def test_it_need_not_be_awaited(driver: Driver) -> None:

@@ -19,6 +19,7 @@ from penstock.driver.progress import JobProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
 from penstock.errors import ConfigError, NotFoundError
+from penstock.testing import SettableClock
 from tests.support.cli import call, call_json, own_home
 
 DEADLINE_S = 60.0
@@ -85,7 +86,7 @@ def test_config_keys_finds_a_key_by_its_name_or_a_part_of_it() -> None:
 
 def test_an_unknown_command_names_those_there_are() -> None:
     assert "Did you mean 'check'" in call("config", "chekc", status=2)[1]
-    assert "There are: 'check', 'keys'." in call("config", "list", status=2)[1]
+    assert "Commands: 'check', 'keys'." in call("config", "list", status=2)[1]
     assert "'run', 'status'" in call("zzz", status=2)[1]
 
 
@@ -248,17 +249,16 @@ def test_a_run_without_an_end_counts() -> None:
     assert (view.done, view.total, view.messages_text) == (30, None, "30 messages")
 
 
-def test_signals_are_counted_those_of_one_moment_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("penstock.engine.stop_signals.time.monotonic", lambda: now[0])
+def test_signals_are_counted_those_of_one_moment_once() -> None:
+    clock = SettableClock()
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     try:
-        with StopSignals() as signals:
+        with StopSignals(clock.monotonic) as signals:
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)  # to the process group as well
             assert signals.count == 1
-            now[0] += 1
+            clock.advance(1)
             signal.raise_signal(signal.SIGINT)
             assert signals.count == 2
         signal.raise_signal(signal.SIGINT)  # while the process ends

@@ -64,10 +64,10 @@ def test_set_writes_a_request_and_shows_what_it_means_now(job: StoppedJob) -> No
     assert (found.with_state, found.clamp) == (None, False)
     assert "2 back" in out
     for part in (
-        "the state (`aircraft`) stays as it is (--with-state keep): messages that are read once more count twice",
+        "the state (`aircraft`) stays as it is (--with-state keep): messages that are read again count twice",
         f"would begin every input and all stores at one retained checkpoint, from checkpoint {saved(1).id}",
         "--with-state clear would empty the stores first",
-        "at the job's next start, also if that is a restart after a crash",
+        "the job's next start applies it once, even if that is a restart after a crash",
     ):
         assert part in err
 
@@ -165,7 +165,7 @@ def test_mistakes_in_the_call(job: StoppedJob, arguments: tuple[str, ...]) -> No
     [
         (("--stream", INPUT, "--partition", "0", "--offset", "11"), "from 0 (oldest) to 9 (newest)"),
         (("--stream", INPUT, "--partition", "7", "--oldest"), "has 2 partitions"),
-        (("--stream", "local.other", "--all-partitions", "--oldest"), "no input of the job"),
+        (("--stream", "local.other", "--all-partitions", "--oldest"), "not an input of the job"),
         (("--stream", "local.flights-1-aircraft-changelog", "--partition", "0", "--oldest"), "the changelog of store"),
         (("--stream", INPUT, "--partition", "0", "--oldest", "--task", "1"), "does not read"),
         (
@@ -219,7 +219,7 @@ def test_list_warns_of_what_would_stop_the_start(job: StoppedJob) -> None:
     out, err = call("list", "flights")
     assert "local.gone" in out
     assert "the job will not start" in err
-    assert "no input of the job" in err
+    assert "not an input of the job" in err
     call("delete", "flights", "--stream", "local.gone", "--partition", "0")
     assert requests(job) == ()
 
@@ -290,8 +290,8 @@ def test_import_of_samzas_messages(job: StoppedJob) -> None:
         (0, None, "2"),
         (1, "Partition 1", "6"),
     ]
-    assert any("passed over: 1 message without" in note for note in found["notes"])
-    assert any("passed over: 1 startpoint older" in note for note in found["notes"])
+    assert any("skipped: 1 message without" in note for note in found["notes"])
+    assert any("skipped: 1 startpoint older" in note for note in found["notes"])
     assert "line 1" in call("import", "flights", "-", text='{"key":"x","value":null}', status=1)[1]
     call("import", "flights", "-", text=message("set-config", "a", {}), status=2)
 

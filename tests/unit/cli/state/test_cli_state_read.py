@@ -241,7 +241,7 @@ def test_tables_are_cut_and_say_so(files: StateJob) -> None:
     files.commit({0: {b"k00": None, b"k01": b"100", b"new": b'"\\n\\u009b"'}})
     out, error = call("scan", JOB, "first", "--version", str(first.id))
     assert ("k19" in out, "k20" in out) == (True, False)
-    assert "there are more than these 20: --limit N" in error
+    assert "there are more than 20: --limit N" in error
     out, error = call("scan", JOB, "first", "--version", str(first.id), "--limit", "21")
     assert "k20" in out
     assert not error
@@ -257,7 +257,7 @@ def test_tables_are_cut_and_say_so(files: StateJob) -> None:
     assert "\x9b" not in out, "nothing controls the terminal"
     out, error = call("diff", JOB, "first", "--from", str(first.id), "--limit", "1")
     assert "k01" not in out
-    assert "there are more than these 1" in error
+    assert "there are more than 1" in error
     *some, last = lines("diff", JOB, "first", "--from", str(first.id), "--limit", "1")
     assert len(some) == 1
     assert last["counts"] == {"added": 1, "removed": 1, "changed": 1}, "of all, whatever is shown"
@@ -283,11 +283,11 @@ def test_versions_by_id_batch_and_distance_from_the_latest(files: StateJob) -> N
         for arguments in (("get", JOB, "first", "k"), ("scan", JOB, "first"), ("list", JOB), ("verify", JOB)):
             out, error = call(*arguments, "--version", gone, status=1)
             assert not out
-            assert f"version `{gone}` is not retained. Retained are: " in error
+            assert f"version `{gone}` is not retained. Retained: " in error
             assert [error.count(f"{each.id} (batch {each.batch})") for each in (last, restarted, first)] == [1, 1, 1]
-            assert str(old.id) not in error.split("Retained are")[1]
+            assert str(old.id) not in error.split("Retained: ")[1]
     for wrong in ("last", "-1", "latest-", "latest~1", "", "7.0"):
-        assert "is no version" in call("scan", JOB, "first", f"--version={wrong}", status=2)[1]
+        assert "is not a version" in call("scan", JOB, "first", f"--version={wrong}", status=2)[1]
     call("diff", JOB, "first", status=2)
 
 
@@ -328,11 +328,11 @@ def test_a_task_whose_state_is_lost_is_named_and_another_backend_is_used(home: P
 
 def test_a_checkpoint_of_version_1_alone(home: Path) -> None:
     with closing(StateJob(home, backends=("changelog-stream",), versions=(1,))) as job:
-        records = [job.commit(seeded(seed)) for seed in range(2)]
-        for record in records:
+        first, second = (job.commit(seeded(seed)) for seed in range(2))
+        for record in (first, second):
             found = lines("scan", JOB, "first", "--version", str(record.id))
             assert entries(found) == list(job.expected(record).items())
-        check_diff(job, *records)
+        check_diff(job, first, second)
 
 
 # Serdes.

@@ -82,7 +82,7 @@ def test_a_stream_that_is_not_there(arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("arguments", [("tail", "no"), ("delete", "no", "--yes")])
 def test_a_stream_to_look_at_is_not_created(arguments: tuple[str, ...]) -> None:
     error = call("stream", *arguments, status=1)[1]
-    assert error == "error: the stream `local.no` does not exist; `penstock stream list local` shows those that do\n"
+    assert error == "error: the stream `local.no` does not exist; `penstock stream list local` lists those that do\n"
 
 
 def test_a_dot_in_a_name_without_a_system() -> None:

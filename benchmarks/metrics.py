@@ -1,0 +1,233 @@
+"""What metrics cost the keyed fold: the CPU time of every update and export, per message.
+
+Metrics cannot be switched off. Each place that counts is therefore run alone, with the numbers of a batch of the fold,
+and its CPU time (of its thread, the least of `--repeat` rounds) is multiplied by how often a batch comes there. What is
+exported at an interval counts for the time that a batch takes. The sum, divided by the messages of a batch, is compared
+with the CPU time per message in the result of `keyed_fold`.
+
+    python -m benchmarks.metrics [--repeat N] [--times N] [--fold PATH] [--json PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.common import RESULTS, begin, command_line, console, finish, positive_options, print_table
+from benchmarks.side_penstock import STORE, application
+from benchmarks.workload import STREAM, Workload
+from penstock.api.ssp import SystemStreamPartition
+from penstock.container.calls import BEAT_SECONDS, BEATS_PER_METRICS
+from penstock.container.metrics import ChangedRows, EpochMetrics, engine_gauges
+from penstock.container.protocol import Beat, dump, load
+from penstock.driver.metrics import JobMetrics
+from penstock.driver.metrics_exports import SHOW_SECONDS
+from penstock.driver.replay import Replay
+from penstock.metadata.metered_store import MeteredObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.snapshot import Snapshot
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import TaskSsp
+from penstock.runtime.attempt import AT_ONCE
+from penstock.runtime.packet import origin_code
+from penstock.runtime.reports import Report
+from penstock.runtime.store_meter import StoreMeter
+from penstock.runtime.topology import plan_topology
+from penstock.state.engines.rocksdb import RocksDbEngine
+
+TARGET_SHARE = 0.02
+"""What metrics are to take of the fold's CPU at the most."""
+TASKS = 2
+_BACKEND_TIMERS = 3
+_OBJECTS = 4
+"""About how many objects a task's commit reads and writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One place that counts."""
+
+    name: str
+    run: Callable[[], object]
+    per_batch: float
+    """How often it is run in a batch."""
+
+
+class _Reads:
+    """A store's own counts, as it keeps them."""
+
+    def __init__(self) -> None:
+        self.gets = self.engine_gets = 0
+
+    def counted(self) -> None:
+        self.gets += 1
+        self.engine_gets += 1
+
+    def plain(self) -> None:
+        """What it costs to get here."""
+
+
+class _Clocked:
+    def __init__(self) -> None:
+        self.process_ns = 0
+
+    def piece(self) -> None:
+        clock = time.perf_counter_ns
+        began = clock()
+        self.process_ns += clock() - began
+
+
+def cpu_ns(run: Callable[[], object], times: int, repeat: int) -> float:
+    """Nanoseconds of CPU of one call: the least of the rounds."""
+    found = []
+    for _ in range(repeat):
+        began = time.thread_time_ns()
+        for _ in range(times):
+            run()
+        found.append((time.thread_time_ns() - began) / times)
+    return min(found)
+
+
+def parts(work: Path, messages: int, seconds: float) -> Iterator[Part]:
+    """Every place, for batches of so many messages that take so many seconds."""
+    reads, clocked = _Reads(), _Clocked()
+    pieces = 2 * messages / AT_ONCE
+    yield Part("gets of the store, at most", reads.counted, messages)
+    yield Part("(less the call itself)", reads.plain, -messages)
+    yield Part("pieces of an attempt", clocked.piece, pieces)
+    instance = MetricsRegistry("Partition 0", "user.")
+    yield Part("ends of attempts", lambda: instance.take().rows(), 2 * TASKS)
+    tasks = EpochMetrics()
+    meters = [StoreMeter(tasks.of_task(task), STORE) for task in range(TASKS)]
+    yield Part("ends of a store's batch", lambda: meters[0].wrote(1, 1), TASKS)
+    registry = tasks.of_task(0)
+    timers = [registry.new_timer("backend.changelog-files", f"{n}-ns") for n in range(_BACKEND_TIMERS)]
+    yield Part("a backend's timers", lambda: _time(timers[0]), TASKS * _BACKEND_TIMERS)
+    with closing(open_store("memory://benchmark-metrics")) as objects:
+        metered = MeteredObjectStore(objects, registry, "backend.changelog-files")
+        objects.put_if_absent("some", b"")
+        yield Part("objects of a backend", lambda: metered.get("some"), TASKS * _OBJECTS)
+        yield Part("(less the store itself)", lambda: objects.get("some"), -TASKS * _OBJECTS)
+    job = JobMetrics()
+    yield Part("ends of batches, in the driver", _driver(job, messages), 1)
+    engine = RocksDbEngine(work / "store", block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+    with closing(engine):
+        beats = seconds / (BEAT_SECONDS * BEATS_PER_METRICS) * TASKS
+        yield Part("beats of containers", _beats(tasks, registry, engine), beats)
+    job.containers = tasks.snapshot
+    with closing(open_store(str(work / "root"))) as root:
+        shown = ShownMetrics(root, JobPaths("keyed-fold", "1"))
+        yield Part("the object in the job's folder", lambda: shown.put("run", job.snapshot()), seconds / SHOW_SECONDS)
+
+
+def _time(timer: Any) -> None:
+    with timer.time():
+        pass
+
+
+def _driver(job: JobMetrics, messages: int) -> Callable[[], None]:
+    """What the run loop does for metrics after a batch."""
+    topology, replay, each = plan_topology(application().graph()), Replay(), messages // TASKS
+    ssps = [SystemStreamPartition("local", STREAM, task) for task in range(TASKS)]
+    reports = [
+        Report(0, task, "token", {}, each, inputs={origin_code(0, task): PortionRead(each, each, 50 * each)})
+        for task in range(TASKS)
+    ] + [Report(1, task, "token", {}, each) for task in range(TASKS)]
+    read = {TaskSsp(task, ssp): PortionRead(each, each, 50 * each) for task, ssp in enumerate(ssps)}
+    positions = dict.fromkeys(read, each)
+    parts_ms = {"addBatch": 600, "end": 20, "commitWait": 0, "walCommit": 1}
+
+    def ended() -> None:
+        job.ended(reports, topology)
+        job.took(parts_ms, 620)
+        job.lag({f"local.{STREAM}": 0})
+        job.replayed(replay.ended(read, dict.fromkeys(ssps, each), positions, positions, 0.0, 1.0))
+
+    return ended
+
+
+def _beats(tasks: EpochMetrics, registry: MetricsRegistry, engine: RocksDbEngine) -> Callable[[], None]:
+    """A container's metrics on their way to the driver: everything of a task has changed."""
+    changed, known = ChangedRows(), Snapshot()
+    gets = registry.new_counter(f"store.{STORE}", "gets")
+
+    def beat() -> None:
+        nonlocal known
+        gets.inc()
+        rows = changed.of(tasks.snapshot().merged(engine_gauges(0, STORE, engine.statistics())))
+        found = load(Beat, dump(Beat("0-0", "token", 1, 0, 0, "", 0, 0, metrics=rows)))
+        known = Snapshot({**known, **Snapshot.of_rows(found.metrics)})
+
+    return beat
+
+
+def measure(work: Path, messages: int, seconds: float, times: int, repeat: int) -> list[dict[str, Any]]:
+    """Each part: its own CPU time, how often it is run, and what that is for a message."""
+    found = []
+    for part in parts(work, messages, seconds):
+        rounds = max(1, times if part.per_batch >= 1 or part.per_batch < 0 else times // 10)
+        each = cpu_ns(part.run, rounds, repeat)
+        found.append(
+            {
+                "part": part.name,
+                "ns": round(each, 1),
+                "per_batch": round(part.per_batch, 3),
+                "ns_per_message": each * part.per_batch / messages,
+            }
+        )
+    return found
+
+
+def of_the_fold(path: Path) -> tuple[float, float]:
+    """CPU nanoseconds of a message, and seconds of a batch, in the result of `keyed_fold`."""
+    side: Mapping[str, Any] = orjson.loads(path.read_bytes())["sides"]["penstock"]
+    batches = [batch for one in side["rounds"] for batch in one["batches"][2:]]
+    seconds = statistics.median(batch["duration_ms"]["triggerExecution"] for batch in batches) / 1000
+    return side["cpu_us_per_row"] * 1000, seconds
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    parser = command_line("metrics", __doc__)
+    parser.add_argument("--repeat", type=int, default=7, help="rounds of each part")
+    parser.add_argument("--times", type=int, default=2000, help="calls in a round")
+    parser.add_argument("--fold", type=Path, default=RESULTS / "keyed_fold.json", help="the result to compare with")
+    return positive_options(parser, given, "repeat", "times")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run it all, print the table, write the JSON. Returns the exit status."""
+    options = arguments(given)
+    facts, workload = begin(), Workload()
+    fold_ns, seconds = of_the_fold(options.fold)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        found = measure(Path(name), workload.batch_events, seconds, options.times, options.repeat)
+    total = sum(row["ns_per_message"] for row in found)
+    print_table(
+        f"Metrics, batches of {workload.batch_events:,} messages in {seconds:.2f} s",
+        ("part", "ns", "times a batch", "ns a message"),
+        [(r["part"], f"{r['ns']:,.0f}", f"{r['per_batch']:,.1f}", f"{r['ns_per_message']:.2f}") for r in found],
+    )
+    share = total / fold_ns
+    console.print(f"{total:.1f} of {fold_ns:,.0f} ns a message: {share:.2%}; the target is {TARGET_SHARE:.0%}")
+    result = {"total_ns_per_message": total, "fold_ns_per_message": fold_ns, "share": share, "target": TARGET_SHARE}
+    parameters = {"workload": asdict(workload), "tasks": TASKS, "repeat": options.repeat, "times": options.times}
+    finish(options.json, "metrics", facts, {}, parameters=parameters, parts=found, **result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

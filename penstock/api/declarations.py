@@ -1,0 +1,151 @@
+"""What an application has declared so far: its operators, stores and outputs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
+from penstock.api.serdes import Bytes, Json, Serde, String
+from penstock.api.serdes.failures import input_place, output_place, process_place, store_place
+from penstock.api.ssp import SystemStream
+from penstock.api.store import StoreSpec
+from penstock.api.task import StreamTask
+from penstock.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_Spec = TypeVar("_Spec", bound=OperatorSpec)
+
+
+def _check_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
+    return name
+
+
+class Declarations:
+    """Checks each declaration when it is made. The methods of an application and of its streams add to it."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the application's. Raises ConfigError if it is malformed."""
+        self.name = _check_name("application", name)
+        self._operators: dict[str, OperatorSpec] = {}
+        self._counters: Counter[str] = Counter()
+        self._stores: dict[str, StoreSpec] = {}
+        self._outputs: dict[SystemStream, OutputSpec] = {}
+
+    def __str__(self) -> str:
+        inputs = [str(op.stream) for op in self._operators.values() if isinstance(op, InputSpec)]
+        parts = {"inputs": inputs, "stores": self._stores, "outputs": map(str, self._outputs)}
+        named = "; ".join(f"{kind} {', '.join(names)}" for kind, found in parts.items() if (names := list(found)))
+        return f"{self.name}: {named or 'empty'}"
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of the stores."""
+        return tuple(self._stores)
+
+    def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
+        """Add a store. Raises ConfigError as `Application.store`."""
+        _check_name("store", name)
+        if name in self._stores:
+            raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
+        place = store_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
+
+    def own_store(self, name: str) -> str:
+        """Add a store that belongs to one operator, which alone knows its bytes."""
+        self._stores[name] = StoreSpec(name, Bytes(), Bytes())
+        return name
+
+    def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
+        """Add an output. Raises ConfigError as `Application.output`."""
+        name = SystemStream.parse(stream)
+        if name in self._outputs:
+            raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
+        place = output_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._outputs[name] = OutputSpec(name, key.for_keys(), value)
+        return name
+
+    def check_output(self, output: SystemStream) -> None:
+        """Raise ConfigError unless the output is declared."""
+        if output not in self._outputs:
+            raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
+
+    def graph(self) -> ApplicationGraph:
+        """All of it as plain values. Raises ConfigError if there is no input."""
+        graph = ApplicationGraph(
+            self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
+        )
+        if not graph.inputs:
+            raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
+        return graph
+
+    def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
+        """Add the operator that `make` makes of its id: the given one, or one that is numbered by kind. Raises
+        ConfigError if the id is taken or malformed."""
+        if op_id is None:
+            self._counters[kind] += 1
+            op_id = f"{kind}-{self._counters[kind]}"
+        _check_name("operator id", op_id)
+        if op_id in self._operators:
+            numbered = re.fullmatch(rf"{kind}-[0-9]+", op_id)
+            advice = ". Operators without an id are numbered: give the other one an id as well" if numbered else ""
+            raise ConfigError(
+                f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
+            )
+        spec = make(op_id)
+        self._operators[op_id] = spec
+        return spec
+
+    def input(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None, op_id: str | None) -> InputSpec:
+        """Add an input. Raises ConfigError if it is declared already, or a serde is not one."""
+        name = SystemStream.parse(stream)
+        if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
+            raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
+        place = input_place(name)
+        key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
+        return self.add(
+            lambda i: InputSpec(id=i, upstream=(), key_serde=key, value_serde=value, stream=name), "input", op_id
+        )
+
+    def process(
+        self,
+        upstream: Sequence[OperatorSpec],
+        task: Callable[[], StreamTask],
+        stores: Iterable[str],
+        op_id: str | None,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+    ) -> ProcessSpec:
+        """Add a StreamTask. Raises ConfigError for a store that is not declared."""
+        if isinstance(stores, str):
+            raise ConfigError(
+                f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
+            )
+        names = tuple(stores)
+        for name in names:
+            if name not in self._stores:
+                known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+                raise ConfigError(
+                    f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
+                )
+        if not callable(task):
+            raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
+
+        def make(i: str) -> ProcessSpec:
+            place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
+            return ProcessSpec(
+                id=i,
+                upstream=tuple(u.id for u in upstream),
+                task=task,
+                stores=names,
+                key_serde=default if key is None else place.serde("key", key, default).for_keys(),
+                value_serde=place.serde("value", value, Json()),
+            )
+
+        return self.add(make, "process", op_id)

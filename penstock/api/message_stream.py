@@ -1,0 +1,399 @@
+"""The messages between operators, and the operators that can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from penstock.api.declarations import Declarations
+from penstock.api.graph import (
+    FilterSpec,
+    FlatMapSpec,
+    MapSpec,
+    MergeSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    SendToSpec,
+    SinkFunction,
+    SinkSpec,
+    WindowSpec,
+)
+from penstock.api.serdes import Json, Serde, String
+from penstock.api.serdes.failures import partition_by_place
+from penstock.api.ssp import SystemStream
+from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.windows import Panes, Window, WindowPane
+from penstock.errors import ConfigError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class MessageStream(Generic[T]):
+    """The messages that an operator emits, as Samza's MessageStream.
+
+    Functions get a message's value; its key, timestamp and origin are passed on unchanged. With `envelope=True` a
+    function gets the whole IncomingMessageEnvelope. A function must not change the value that it gets, because all
+    operators that read the stream get the same object.
+
+    Every operator takes an `id`, a stable name. An operator without one is numbered by its kind (`filter-1`); the
+    number changes when another operator of the kind is added before it.
+
+    Example:
+        >>> app = ps.StreamApplication("lengths")
+        >>> trips = app.input("local.trips")
+        >>> late = trips.filter(lambda message: message.timestamp >= 1000, envelope=True, id="late")
+        >>> _ = late.map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
+        >>> runner = TestRunner(app).input("local.trips", [{"miles": 5}], timestamp=999)
+        >>> runner = runner.input("local.trips", [{"miles": 7}], timestamp=1000).run()
+        >>> [message.value for message in runner.output("local.miles")]
+        [7]
+    """
+
+    def __init__(self, declared: Declarations, operator: OperatorSpec) -> None:
+        self._declared = declared
+        self._operator = operator
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} from `{self._operator.id}` of application {self._declared.name}>"
+
+    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
+        return MessageStream(self._declared, self._declared.add(make, kind, op_id))
+
+    def _same(self) -> dict[str, Any]:
+        """The fields of an operator that leaves messages as they are."""
+        op = self._operator
+        return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
+
+    def window(self, window: Window, *, id: str | None = None) -> MessageStream[WindowPane[Any, Any]]:  # noqa: A002
+        """Reduce the messages of windows to panes, as Samza's `window`.
+
+        Args:
+            window: the kind of window; make one with `Windows`.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: it is not a window, or `late_to` is not an output of the application.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> counts = app.input("local.visits").window(ps.Windows.count(2, aggregates={"visits": ps.Count()}))
+            >>> _ = counts.map(lambda pane: pane.message["visits"]).send_to(app.output("local.visits-in-twos"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N2", 1), ("N1", 1)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.visits-in-twos")]
+            [('N1', 2)]
+        """
+        if not isinstance(window, Window):
+            raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
+        if window.late_to is not None:
+            self._declared.check_output(window.late_to)
+
+        def make(i: str) -> WindowSpec:
+            store = self._declared.own_store(f"{i}.window")
+            same = {**self._same(), "value_serde": Panes()}
+            return WindowSpec(id=i, stores=(store,), window=window, message_serde=self._operator.value_serde, **same)
+
+        return self._next("window", id, make)
+
+    def _changed(self) -> dict[str, Any]:
+        return {**self._same(), "value_serde": Json()}
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], U],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Replace each value by what the function returns for it.
+
+        Args:
+            function: gets the value, and returns another one. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("miles")
+            >>> miles = app.input("local.trips").map(lambda trip: trip["miles"])
+            >>> _ = miles.send_to(app.output("local.miles"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}]).run()
+            >>> [message.value for message in runner.output("local.miles")]
+            [1400]
+        """
+        return self._next("map", id, lambda i: MapSpec(id=i, function=function, envelope=envelope, **self._changed()))
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Iterable[U]],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def flat_map(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Replace each value by all values that the function returns for it: none, one or several.
+
+        Args:
+            function: gets the value, and returns an iterable of values. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("words")
+            >>> words = app.input("local.lines").flat_map(lambda line: line.split())
+            >>> _ = words.send_to(app.output("local.words"))
+            >>> runner = TestRunner(app).input("local.lines", ["to be or", "", "not"]).run()
+            >>> sorted(message.value for message in runner.output("local.words"))
+            ['be', 'not', 'or', 'to']
+        """
+        return self._next(
+            "flat_map", id, lambda i: FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
+        )
+
+    @overload
+    def filter(
+        self,
+        function: Callable[[T], Any],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def filter(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    def filter(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[T]:
+        """Keep the messages for which the function returns something true.
+
+        Args:
+            function: gets the value. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("long-trips")
+            >>> long_trips = app.input("local.trips").filter(lambda trip: trip["miles"] >= 1000)
+            >>> _ = long_trips.send_to(app.output("local.long-trips"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}, {"miles": 90}]).run()
+            >>> [message.value for message in runner.output("local.long-trips")]
+            [{'miles': 1400}]
+        """
+        return self._next(
+            "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
+        )
+
+    def merge(self, *others: MessageStream[Any], id: str | None = None) -> MessageStream[Any]:  # noqa: A002
+        """Combine this stream and others into one. The messages of each stream keep their order.
+
+        Args:
+            others: streams of the same application, all different.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a stream is of another application, or is given twice.
+
+        Example:
+            >>> app = ps.StreamApplication("arrivals")
+            >>> flights, trains = app.input("local.flights"), app.input("local.trains")
+            >>> _ = flights.merge(trains).send_to(app.output("local.arrivals"))
+            >>> runner = TestRunner(app).input("local.flights", ["UA1"]).input("local.trains", ["ICE 5"]).run()
+            >>> sorted(message.value for message in runner.output("local.arrivals"))
+            ['ICE 5', 'UA1']
+        """
+        if any(other._declared is not self._declared for other in others):
+            raise ConfigError("merge() takes streams of one application")
+        upstream = (self._operator.id, *(other._operator.id for other in others))
+        if len(set(upstream)) != len(upstream):
+            raise ConfigError("merge() takes different streams; one of these is given twice")
+        return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
+
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[T], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    def partition_by(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[T]:
+        """Give each message a new key, and send it to the task that owns the key.
+
+        The owner follows from the key's bytes by Kafka's murmur2, so equal keys meet in one task. Messages with the key
+        None go to task 0. The messages of one input partition keep their order.
+
+        Args:
+            function: gets the value, and returns the key. It must not change the value in place.
+            key: the serde of the new keys; by default `String`.
+            value: the serde of the values on their way; by default as before, and `Json` after `map`, `flat_map` and
+                `process`.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("by-tail")
+            >>> by_tail = app.input("local.trips").partition_by(lambda trip: trip["tail"])
+            >>> _ = by_tail.send_to(app.output("local.by-tail"))
+            >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1"}] * 3).run()
+            >>> {(message.key, message.partition) for message in runner.output("local.by-tail")}
+            {('N1', 0)}
+        """
+        same = self._same()
+
+        def make(i: str) -> PartitionBySpec:
+            place = partition_by_place(f"operator `{i}`")
+            same["key_serde"] = place.serde("key", key, String()).for_keys()
+            same["value_serde"] = place.serde("value", value, same["value_serde"])
+            return PartitionBySpec(id=i, function=function, envelope=envelope, **same)
+
+        return self._next("partition_by", id, make)
+
+    def process(
+        self,
+        task: Callable[[], StreamTask],
+        *,
+        stores: Iterable[str] = (),
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Run a StreamTask on every message. The result is the stream of the messages that it emits.
+
+        Args:
+            task: the StreamTask's class, or a function without arguments that makes the task.
+            stores: the names of the declared stores that the task uses.
+            key: the serde of the emitted keys, for the way to another stage; by default that of this stream.
+            value: the serde of the emitted values; by default `Json`.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a store is not declared, the task cannot be called, or a serde is not one.
+
+        Example:
+            >>> class Changes(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.gates = context.store("gates")
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         if self.gates.get(envelope.key) != envelope.value:
+            ...             self.gates[envelope.key] = envelope.value
+            ...             collector.emit(key=envelope.key, value=envelope.value)
+            >>> app = ps.StreamApplication("gates")
+            >>> app.store("gates")
+            >>> changes = app.input("local.gates").process(Changes, stores=["gates"])
+            >>> _ = changes.send_to(app.output("local.changes"))
+            >>> runner = TestRunner(app).input("local.gates", [("UA1", 7), ("UA1", 7), ("UA1", 8)]).run()
+            >>> [message.value for message in runner.output("local.changes")]
+            [7, 8]
+        """
+        spec = self._declared.process([self._operator], task, stores, id, key, value)
+        return MessageStream(self._declared, spec)
+
+    def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
+        """Call a function for each message. No operator follows.
+
+        The function is called at least once for each message: a batch that is run again calls it again.
+
+        Args:
+            function: called as `function(envelope, collector, coordinator)`, as `StreamTask.process`.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("alerts")
+            >>> _ = app.output("local.alerts")
+            >>> def alert(envelope, collector, coordinator):
+            ...     if envelope.value > 100:
+            ...         collector.send("local.alerts", key=envelope.key, value=envelope.value)
+            >>> app.input("local.delays").sink(alert)
+            >>> runner = TestRunner(app).input("local.delays", [("UA1", 5), ("UA2", 180)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.alerts")]
+            [('UA2', 180)]
+        """
+        self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
+
+    def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
+        """Write each message to an output stream, at least once. Returns this stream, to which more can be added.
+
+        The partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the partition of
+        its task's number.
+
+        Args:
+            output: what `app.output(...)` returned.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: the application has not declared this output.
+
+        Example:
+            >>> app = ps.StreamApplication("copies")
+            >>> first, second = app.output("local.first"), app.output("local.second")
+            >>> _ = app.input("local.trips").send_to(first).send_to(second)
+            >>> runner = TestRunner(app).input("local.trips", [("N1", 5)]).run()
+            >>> [message.value for name in ("first", "second") for message in runner.output(f"local.{name}")]
+            [5, 5]
+        """
+        self._declared.check_output(output)
+        self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))
+        return self

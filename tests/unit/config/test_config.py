@@ -1,0 +1,412 @@
+"""Sources, merging, messages and the reference of the configuration."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStream
+from penstock.config import describe, load_config, samza
+from penstock.config import keys as config_keys
+from penstock.config.reference import markdown
+from penstock.config.table import KEYS
+from penstock.errors import ConfigError
+from tests.support.configs import ENV, load, refused
+from tests.support.places import ROOT
+
+# ---- defaults
+
+
+def test_defaults() -> None:
+    config = load()
+    job, container, task = config.job, config.container, config.task
+    assert (job.name, job.id, job.root) == ("flights", "1", "file:///srv/penstock/jobs")
+    assert job.logged_store_base_dir == Path("/srv/penstock/state")
+    assert (job.batch_max_messages, job.batch_interval_ms, job.lease_ms, job.retry_max) == (200_000, 100, 10_000, 5)
+    assert (job.batch_max_bytes, job.batch_target_ms) == (256 << 20, 10_000)
+    assert job.intermediate_stream_partitions is None
+    assert (container.start_timeout_ms, container.lost_ms) == (60_000, 10_000)
+    assert (container.commit_thread_pool_size, container.restore_timeout_ms) == (2, 30 * 60_000)
+    assert container.attempt_timeout_ms == 600_000
+    assert (task.commit_ms, task.commit_timeout_ms, task.shutdown_ms) == (60_000, 30 * 60_000, 30_000)
+    assert task.dead_letter_stream is None
+    assert task.checkpoint_write_versions == (2,)
+    assert config.offset_default(SystemStream("local", "flights")) == "oldest"
+    assert config.spark == {}, "what spark-submit says counts more than a default"
+    assert config.system("local").factory == "local"
+    assert config.system("local").options == {"path": "/srv/penstock/streams"}
+    assert config.store("aircraft").object_cache_size == 100_000
+    assert config.store("aircraft").backup_factories == ("changelog-files",)
+    assert config.store("aircraft").restore_factories == ("changelog-files",)
+
+
+@pytest.mark.parametrize("environ", [{}, {"PENSTOCK_HOME": ""}])
+def test_the_home_is_below_the_working_directory_and_absolute(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    config = load_config(environ=environ, default_job_name="a")
+    assert config.home == folder / ".penstock"
+    assert config.job.root == (folder / ".penstock" / "jobs").as_uri()
+    assert load_config(environ={"PENSTOCK_HOME": "x/../y"}, default_job_name="a").home == folder / "y"
+
+
+def test_every_default_is_a_value_of_its_kind_and_every_key_is_described() -> None:
+    names = [key.name for key in describe()]
+    assert len(set(names)) == len(names)
+    for key in describe():
+        assert key.description.endswith(".")
+        assert (key.default is not None) + (key.fallback is not None) + bool(key.unset) == 1
+        if key.default is not None:
+            value = key.kind.parse(key.default.replace("<home>", "/home/penstock"))
+            assert key.kind.parse(key.kind.text(value)) == value
+
+
+# ---- sources and their order
+
+
+def test_later_sources_win_and_origins_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("job:\n  name: from-file\n  id: 3\ntask.commit.ms: 1s\njob.lease.ms: 7\n")
+    config = load_config(file, {"task": {"commit.ms": 2}, "job.lease.ms": 8}, ["job.lease.ms=9"], ENV)
+    assert (config.job.name, config.job.id, config.task.commit_ms, config.job.lease_ms) == ("from-file", "3", 2, 9)
+    assert config.origin("job.id") == f"{file}:3"
+    assert config.origin("task.commit.ms") == "dict"
+    assert config.origin("job.lease.ms") == "-c"
+    assert config.origin("job.retry.max") == "default"
+
+
+def test_yaml_scalars_are_taken_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "job.yml"
+    file.write_text(
+        "job: {name: no, id: 010}\n"
+        "spark:\n  master: local[2]\n  speculation: false\n  executor.memory: 2g\n"
+        "stores:\n  air.craft:\n    object.cache.size: 5\n    backup.factories: [changelog-files]\n"
+        "task:\n  # commit.ms: 5\n"
+        "container.lost.ms: ~\n"
+    )
+    config = load_config(file, environ=ENV)
+    assert (config.job.name, config.job.id) == ("no", "010")
+    assert config.spark == {"spark.master": "local[2]", "spark.speculation": "false", "spark.executor.memory": "2g"}
+    assert config.store("air.craft").object_cache_size == 5
+    assert config.store_names == ("air.craft",)
+    assert config.container.lost_ms == 10_000
+
+
+def test_none_stands_for_the_default() -> None:
+    assert load(**{"job.id": None}).job.id == "1"
+    assert load_config(overrides={"job.name": None}, environ=ENV, default_job_name="b").job.name == "b"
+
+
+def test_values_of_a_dict() -> None:
+    config = load(
+        **{"job.root": Path("/data"), "spark": {"ui": {"enabled": False}}, "task.checkpoint.write.versions": [1, 2]}
+    )
+    assert config.job.root == "file:///data"
+    assert config.spark["spark.ui.enabled"] == "false"
+    assert config.task.checkpoint_write_versions == (1, 2)
+    assert "not set" in refused(**{"job.id": {1}})
+    assert "list may hold text" in refused(**{"stores.backup.factories": [["a"]]})
+
+
+def test_properties_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.properties"
+    file.write_text(
+        "# a comment\njob.name = flights\ntask.commit.ms: 5min  \nspark.app.note=a\\\n   b\ntask.shutdown.ms=x"
+    )
+    with pytest.raises(ConfigError, match=re.escape(f"`task.shutdown.ms` = `x` ({file}:6): expected a duration")):
+        load_config(file, environ=ENV)
+    config = load_config(file, assignments=["task.shutdown.ms=1"], environ=ENV)
+    assert (config.task.commit_ms, config.spark["spark.app.note"]) == (300_000, "ab")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "job: {name: a\n", "a.yaml:2: "),
+        ("a.yaml", "- a\n", "a.yaml:1: expected keys and values"),
+        ("a.yaml", "job: &x\n  id: *x\n  more: *x\n", "a.yaml:1: an alias contains itself"),
+        ("a.yaml", "a: &x {job.name: b}\n<<: *x\n", "merge keys"),
+        ("a.yaml", "? [a]\n: b\n", "a key must be text"),
+        ("a.yaml", "job.name: [{a: b}]\n", "a list may hold text"),
+        ("a.yaml", "job.id: 1\njob:\n  id: 2\n", "`job.id` is set twice in one file: "),
+        ("a.yaml", "job.id: \x01\n", "a.yaml"),
+        ("a.yaml", "job: 5\n", "unknown key `job` ("),
+        ("a.properties", "a=1\nb=\\u12\n", "a.properties:2: `\\u` must be followed"),
+        ("a.toml", "", "expected the ending .yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / name, environ=ENV, default_job_name="a")
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.yaml", environ=ENV, default_job_name="a")
+    (tmp_path / "latin.properties").write_bytes(b"a=\xe9")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        load_config(tmp_path / "latin.properties", environ=ENV, default_job_name="a")
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_config(tmp_path / "empty.yaml", environ=ENV, default_job_name="a").job.name == "a"
+
+
+def test_assignments() -> None:
+    config = load("spark.a==b=", " task.commit.ms = -1 ", "task.dead.letter.stream=local.dead.letters")
+    assert config.spark["spark.a"] == "=b="
+    assert config.task.commit_ms == -1
+    assert config.task.dead_letter_stream == SystemStream("local", "dead.letters")
+    assert "`-c job.id`: expected `-c key=value`" in refused("job.id")
+
+
+# ---- the job's name
+
+
+def test_the_job_name() -> None:
+    assert load_config(environ=ENV, default_job_name="app").job.name == "app"
+    assert load_config(overrides={"job.name": "set"}, environ=ENV, default_job_name="app").job.name == "set"
+    with pytest.raises(ConfigError, match=r"`job.name` is missing: set it"):
+        load_config(environ=ENV)
+    with pytest.raises(ConfigError, match=r"`job.name` = `a/b` \(the application's name\): expected 1 to 128"):
+        load_config(environ=ENV, default_job_name="a/b")
+
+
+def test_name_and_id_cannot_name_another_jobs_folder() -> None:
+    """`a` with id `1-2` and `a-1` with id `2` would both be `a-1-2`."""
+    assert load("job.name=a-1", "job.id=2").job.id == "2"
+    assert "expected 1 to 64 characters" in refused("job.id=1-2")
+
+
+# ---- names with dots, fallbacks, systems
+
+
+def test_names_may_contain_dots() -> None:
+    config = load(
+        "stores.a.rocksdb.b.object.cache.size=7",
+        "stores.rocksdb.rocksdb.block.cache.bytes=8",
+        "stores.backup.backup.factories=changelog-files",
+        "streams.local.a.samza.offset.default.b.samza.offset.default=upcoming",
+    )
+    assert config.store_names == ("a.rocksdb.b", "backup", "rocksdb")
+    assert config.store("a.rocksdb.b").object_cache_size == 7
+    assert config.store("rocksdb").rocksdb_block_cache_bytes == 8
+    assert config.offset_default(SystemStream("local", "a.samza.offset.default.b")) == "upcoming"
+    assert config.offset_default(SystemStream("local", "a")) == "oldest"
+
+
+def test_job_wide_values_hold_where_a_store_has_none() -> None:
+    config = load("stores.rocksdb.block.cache.bytes=1MB", "stores.a.rocksdb.block.cache.bytes=0")
+    assert config.store("a").rocksdb_block_cache_bytes == 0
+    assert config.store("b").rocksdb_block_cache_bytes == 2**20
+    assert config.store_names == ("a",)
+
+
+def test_offset_defaults_by_stream_then_system_then_job() -> None:
+    settings = ["systems.m.type=memory", "samza.offset.default=upcoming"]
+    stream, other = SystemStream("m", "a.b"), SystemStream("m", "c")
+    assert load(*settings).offset_default(stream) == "upcoming"
+    settings.append("systems.m.samza.offset.default=oldest")
+    assert load(*settings).offset_default(stream) == "oldest"
+    assert load(*settings).offset_default(SystemStream("local", "a.b")) == "upcoming"
+    settings.append("systems.m.default.stream.samza.offset.default=upcoming")
+    assert load(*settings).offset_default(stream) == "upcoming"
+    settings.append("streams.m.a.b.samza.offset.default=oldest")
+    assert load(*settings).offset_default(stream) == "oldest"
+    assert load(*settings).offset_default(other) == "upcoming"
+
+
+def test_systems() -> None:
+    config = load("systems.archive.type=local", "systems.archive.path=/x", "systems.local.type=memory")
+    assert config.system_names == ("archive", "local")
+    assert config.system("archive").options == {"path": "/x"}
+    assert config.system("local").factory == "memory"
+    with pytest.raises(ConfigError, match="there is no system `kafka`; known: archive, local"):
+        config.system("kafka")
+
+
+def test_systems_that_are_not_there_are_refused_together() -> None:
+    text = refused("systems.x.path=/x", "task.dead.letter.stream=y.dead", "streams.z.a.samza.offset.default=oldest")
+    assert "3 mistakes" in text
+    assert (
+        "`systems.x.samza.factory` is missing: expected `local` or `memory`, or your own as `module:Class` (-c)" in text
+    )
+    assert "`task.dead.letter.stream` (-c): there is no system `y`; known: local, x" in text
+    assert "there is no system `z`" in text
+
+
+# ---- unknown keys
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("task.comit.ms", "task.commit.ms"),
+        ("task.commitMs", "task.commit.ms"),
+        ("task_commit_ms", "task.commit.ms"),
+        ("lease.ms", "job.lease.ms"),
+        ("stores.aircraft.objectcache.size", "stores.aircraft.object.cache.size"),
+        ("stores.my.air.craft.object.cache.sise", "stores.my.air.craft.object.cache.size"),
+        ("store.aircraft.backup.factories", "stores.aircraft.backup.factories"),
+        ("stores.aircraft.rocksdb.block_cache.bytes", "stores.aircraft.rocksdb.block.cache.bytes"),
+        ("stores.backup.factory", "stores.backup.factories"),
+        ("systems.kafka.tpye", "systems.kafka.type"),
+        ("streams.local.flights.samza.ofset.default", "streams.local.flights.samza.offset.default"),
+        ("sparks.sql.shuffle.partitions", "spark.sql.shuffle.partitions"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
+    assert config_keys.find(right) is not None
+    assert f"unknown key `{wrong}` (-c): did you mean `{right}`?" in refused(f"{wrong}=secret")
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("stores.aircraft.restore.factory", "use `stores.aircraft.restore.factories`"),
+        ("stores.my.air.backup.factory", "use `stores.my.air.backup.factories`"),
+        ("task.backup.manager", "use `stores.backup.factories`"),
+        ("task.transactional.state.checkpoint.enabled", "state is always restored as of the checkpoint"),
+        ("task.inputs", "`app.input("),
+        ("job.container.commit.thread.pool.max.size", "`job.container.commit.thread.pool.size` is the least"),
+        ("max.commit.delay", "use `task.commit.max.delay.ms`"),
+        ("stores.aircraft.changelog.replication.factor", "task.checkpoint.retained"),
+        ("stores.aircraft.key.serde", "app.store"),
+        ("stores.aircraft.write.batch.size", "stores.aircraft.rocksdb.write.buffer.bytes"),
+        ("task.checkpoint.replication.factor", "under `job.root`"),
+        ("job.coordinator.system", "under `job.root`"),
+        ("yarn.container.count", "use `spark.*`"),
+    ],
+)
+def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> None:
+    text = refused(f"{key}=secret")
+    assert text.startswith(f"`{key}` (-c) is a key of Samza: ")
+    assert advice in text
+    assert "secret" not in text
+
+
+def test_what_an_answer_advises_is_known_and_what_is_answered_is_not() -> None:
+    for pattern, text in samza._ANSWERS:
+        for advised in re.findall(r"`([a-z]+\.[a-z.<>{}]+)`", text):
+            named = re.sub(r"\{[a-z]+\}|<[a-z]+>", "x", advised)
+            assert config_keys.find(named) is not None or named in {"spark.", "system.stream"}, advised
+        for key in KEYS:
+            assert re.fullmatch(pattern, key.full("x")) is None, f"{key.name} is a key, and answered by {pattern}"
+
+
+def test_no_unknown_key_is_taken_for_one_of_sparks() -> None:
+    for key in ("task.nothing.like.it", "commit.everything", "quark.sql.x"):
+        assert "spark." not in refused(f"{key}=1")
+
+
+def test_an_unknown_key_that_is_like_none_and_no_value_is_shown() -> None:
+    text = refused("zzz=secret")
+    assert text == "unknown key `zzz` (-c): docs/configuration.md lists the keys"
+
+
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("job.retry.max: many\njob.nmae: x\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {"job.id": "/"}, ["oops", "task.commit.ms=soon"], ENV)
+    text = str(caught.value)
+    assert text.startswith("6 mistakes in the configuration:\n  - ")
+    for part in (
+        f"({file}:1)",
+        f"`job.nmae` ({file}:2)",
+        "`job.id` = `/` (dict)",
+        "-c oops",
+        "soon",
+        "`job.name` is mis",
+    ):
+        assert part in text
+
+
+# ---- the configuration as a value
+
+
+def test_flat_round_trips_and_the_configuration_is_picklable() -> None:
+    config = load(
+        "task.commit.ms=10s",
+        "job.root=data",
+        "stores.a.b.backup.factories= changelog-files",
+        "stores.a.b.rocksdb.block.cache.bytes=64MB",
+        "task.checkpoint.write.versions=1, 2",
+        "task.dead.letter.stream=local.dead",
+        "streams.local.x.samza.offset.default=upcoming",
+        "spark.x= kept ",
+    )
+    flat = config.flat()
+    assert flat["task.commit.ms"] == "10000"
+    assert flat["job.name"] == "flights"
+    assert flat["spark.x"] == " kept "
+    assert flat["job.root"] == (Path.cwd() / "data").as_uri()
+    assert "job.id" not in flat
+    assert load_config(overrides=flat, environ=ENV) == config
+    copy = pickle.loads(pickle.dumps(config))
+    assert copy == config
+    assert (copy.origin("job.root"), copy.store("a.b"), copy.spark) == ("-c", config.store("a.b"), config.spark)
+
+
+def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
+    config = load("spark.hadoop.secret=hunter2")
+    assert "hunter2" not in repr(config)
+    config.spark["spark.master"] = "changed"
+    assert "spark.master" not in config.spark
+    with pytest.raises(AttributeError):
+        config.job.name = "b"  # type: ignore[misc]
+
+
+def test_the_reference_is_up_to_date() -> None:
+    file = ROOT / "docs" / "configuration.md"
+    assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
+    for key in describe():
+        assert f"| `{key.name}` |" in markdown()
+
+
+# ---- what no start could begin with
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (
+            {"task.checkpoint.write.versions": "1", "task.checkpoint.read.versions": "2"},
+            ("read.versions", "`1`", "`2`"),
+        ),
+        ({"task.checkpoint.read.versions": "1"}, ("task.checkpoint.write.versions` = `2` (default)",)),
+        (
+            {"stores.backup.factories": "blob", "stores.restore.factories": "changelog-files"},
+            ("`stores.restore.factories`", "backed up to (blob)"),
+        ),
+        ({"stores.a.restore.factories": "blob"}, ("`stores.a.restore.factories`", "backed up to (changelog-files)")),
+        (
+            {"stores.restore.factories": "changelog-files", "stores.a.backup.factories": "blob"},
+            ("`stores.a.backup.factories`", "Add one of the latter to `stores.a.restore.factories`"),
+        ),
+    ],
+)
+def test_what_could_never_be_started_again_is_refused(given: dict[str, object], parts: tuple[str, ...]) -> None:
+    message = refused(**given)
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"task.checkpoint.write.versions": "1,2", "task.checkpoint.read.versions": "1"},
+        {"task.checkpoint.write.versions": "1"},
+        {"stores.backup.factories": "blob", "stores.restore.factories": "changelog-files,blob"},
+        {"stores.restore.factories": "blob,changelog-files"},
+        {"stores.backup.factories": "blob", "stores.a.backup.factories": "changelog-files"},
+    ],
+)
+def test_what_can_be_started_again_is_not(given: dict[str, object]) -> None:
+    load(**given)

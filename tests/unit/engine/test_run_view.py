@@ -1,0 +1,89 @@
+"""What is shown of a running job, and logged of it at INFO."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+import penstock as ps
+from penstock.driver.progress import JobProgress, ProgressBoard, SourceProgress
+from penstock.driver.stop import StopRequest
+from penstock.engine.job import Job
+from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, log_progress
+from penstock.testing import SettableClock, TestRunner
+
+
+def progress(batch: int, rows: int, latest: int) -> JobProgress:
+    source = SourceProgress("local.in", {"0": 0}, {"0": rows}, {"0": latest}, rows)
+    return JobProgress(
+        id="u", run_id="r", name="shop-1", timestamp="", batch_id=batch, num_input_rows=rows, num_output_rows=0,
+        dead_letters=0, processed_rows_per_second=100.0, duration_ms={}, sources=(source,), total_input_rows=rows,
+        last_checkpoint=None, container_bytes=0,
+    )  # fmt: skip
+
+
+def test_a_run_without_an_end_shows_its_lag() -> None:
+    board = ProgressBoard()
+    board.update(phase="running", last=progress(3, 30, latest=1230))
+    view = RunObserver(Job("shop-1", "r", board, StopRequest())).look()
+    assert str(view) == "running, 30 messages (1,200 behind), 100/s, batch 3"
+
+
+def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
+    clock = SettableClock()
+    board = ProgressBoard(processed=lambda batch: 1000 * batch)
+    board.update(phase="running", running=(4, 10_000))
+    job = Job("shop-1", "r", board, StopRequest())
+    observer = RunObserver(job, clock.monotonic)
+    assert "batch" not in str(observer.look())
+    clock.advance(5)
+    assert "batch 4 of 10,000 messages, 4,000 processed" in str(observer.look())
+    board.update(running=None)
+    assert job.running_batch is None
+
+
+def test_a_script_logs_starts_batches_and_checkpoints(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, PROGRESS_LOGGER)
+    board, end = ProgressBoard(), threading.Event()
+    job = Job("shop-1", "r7", board, StopRequest(), "/logs/shop-1")
+
+    def body() -> None:
+        end.wait()
+
+    job.start(body, lambda: None)
+    log_progress(job)
+    board.update(phase="running", last=progress(3, 30, latest=30), last_checkpoint="5-1")
+    end.set()
+    job.await_termination(60)
+    for thread in threading.enumerate():
+        if thread.name == "progress-shop-1":
+            thread.join(60)
+    assert "job shop-1 started, run r7; the output of its tasks is in /logs/shop-1" in caplog.text
+    assert "ended, 30 messages, 100/s, batch 3, checkpoint 5-1" in caplog.text
+
+
+def test_jobs_applications_streams_and_stores_say_what_they_are() -> None:
+    board = ProgressBoard()
+    board.update(phase="running", last=progress(3, 30, latest=30), last_checkpoint="5-1")
+    assert repr(Job("shop-1", "r7", board, StopRequest())) == "<Job shop-1: running, batch 3, checkpoint 5-1, run r7>"
+
+    seen: list[str] = []
+
+    class Look(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            seen.append(repr(context.store("totals")))
+
+        def process(self, *_: object) -> None: ...
+
+    app = ps.StreamApplication("shop")
+    assert repr(app) == "<StreamApplication shop: empty>"
+    app.store("totals")
+    app.output("m.out")
+    stream = app.input("m.in")
+    stream.process(Look, stores=["totals"])
+    assert repr(app) == "<StreamApplication shop: inputs m.in; stores totals; outputs m.out>"
+    assert repr(stream) == "<MessageStream from `input-1` of application shop>"
+    TestRunner(app, partitions=1).input("m.in", [1]).run()
+    assert seen == ["<store totals: string keys, json values>"]

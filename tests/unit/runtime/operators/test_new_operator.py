@@ -1,0 +1,321 @@
+"""What a new kind of operator needs: its spec, one class, and one line in the table. This one also acts at the end of
+input, as windows and timers do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.api.graph import OperatorSpec
+from penstock.api.ssp import SystemStream
+from penstock.runtime.batch import NO_WATERMARK, Batch
+from penstock.runtime.columns import Columns, Target
+from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.table import OPERATORS
+from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.topology import plan_topology
+from penstock.state.engines.memory import MemoryEngine
+from penstock.testing import TestRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalsSpec(OperatorSpec):
+    """Emits the sum of each key's values once the batch has no more messages."""
+
+
+class Totals(Operator[TotalsSpec]):
+    """Sums in a store; they fire in the order of their keys, at the time that the key's name gives."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _TotalsNode(self.spec, surroundings, downstream)
+
+
+class _TotalsNode(Node):
+    def __init__(self, spec: TotalsSpec, surroundings: Surroundings, downstream: Target) -> None:
+        one = Node.of_columns(self._add, surroundings.position)
+        super().__init__(one.accept, one.push)
+        self._store = surroundings.stores[spec.stores[0]]
+        self._downstream = downstream
+
+    def _add(self, columns: Columns) -> None:
+        for key, value in zip(columns.keys, columns.values, strict=True):
+            self._store.put(key, (self._store.get(key) or 0) + value)
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        for key, total in list(self._store.all()):
+            if total == -1:
+                raise ValueError("cannot say what is due")
+            yield Firing(key.encode(), int(key[1:]), "total", partial(self._fire, key, total))
+
+    def _fire(self, key: str, total: int) -> None:
+        self._store.delete(key)
+        self._store.get("never put")
+        self._downstream.push(key, total)
+        if total == 13:
+            raise ValueError("thirteen")
+
+
+@pytest.fixture(autouse=True)
+def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, TotalsSpec, Totals)
+
+
+def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
+    """What a method of MessageStream would be."""
+    stream._declared.store(store, None, None)
+    return stream._next("totals", None, lambda i: TotalsSpec(id=i, stores=(store,), **stream._same()))
+
+
+def by_key(app: ps.StreamApplication) -> ps.MessageStream[Any]:
+    return app.input("m.in").partition_by(lambda v: v[0]).map(lambda v: v[1])
+
+
+def values_of(runner: TestRunner, stream: str = "m.out") -> dict[Any, Any]:
+    return {m.key: (m.value, m.timestamp) for m in runner.output(stream)}
+
+
+def test_it_runs_as_any_other() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").map(lambda v: v * 100).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=3)
+    runner.input("m.in", [["k1", 1], ["k2", 2], ["k1", 3]], timestamp=7).run()
+    assert values_of(runner) == {"k1": (400, 1), "k2": (200, 2)}, "each with the time it fired at"
+    assert runner.store("sums") == {}
+
+
+def test_each_batch_ends_its_own_input() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [["k1", 1]] * 6).run(batch_messages=2)
+    assert [m.value for m in runner.output("m.out")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_an_operator_fires_comes_before_the_end_of_the_next_one(apart: bool) -> None:
+    """In topological order within a stage, and from stage to stage."""
+    app = ps.StreamApplication("a")
+    first = totals(by_key(app), "first")
+    between = first.partition_by(lambda v: "k9") if apart else first.process(Rekey)
+    totals(between, "second").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1)
+    runner.input("m.in", [["k1", 1], ["k2", 2], ["k3", 3]]).run()
+    assert values_of(runner) == {"k9": (6, 9)}
+
+
+class Rekey(ps.StreamTask):
+    """Emits all under one key."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        assert envelope.offset < 0, "no message led to it"
+        assert (str(envelope.ssp.system_stream), envelope.ssp.partition) == ("none.none", 0)
+        assert envelope.timestamp == int(envelope.key[1:])
+        collector.emit(key="k9", value=envelope.value)
+
+
+def test_many_fire() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [[f"k{n}", n] for n in range(20, 20_000)]).run()
+    assert values_of(runner) == {f"k{n}": (n, n) for n in range(20, 20_000)}
+
+
+def test_a_firing_that_fails_ends_the_run() -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [["k1", 1], ["k2", 13], ["k3", 3]])
+    with pytest.raises(ps.UserCodeError) as raised:
+        runner.run()
+    assert "ValueError: thirteen\n  in operator `totals-1`, at the end of input of task 0, key k2" in str(raised.value)
+    assert "penstock/runtime" not in str(raised.value)
+    assert (runner.store("sums"), runner.output("m.out")) == ({}, [])
+
+
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_an_operator_that_cannot_say_what_is_due_ends_the_run(dead_letter: str | None) -> None:
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", -1]])
+    with pytest.raises(ps.UserCodeError, match=r"cannot say what is due\n  in operator `totals-1`, at the end"):
+        runner.run()
+
+
+def test_a_firing_that_fails_goes_to_the_dead_letters() -> None:
+    """Its writes and what it emitted are undone; the others fire."""
+    app = ps.StreamApplication("a")
+    totals(by_key(app), "sums").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [["k1", 1], ["k2", 13], ["k3", 3]]).run()
+    assert values_of(runner) == {"k1": (1, 1), "k3": (3, 3)}
+    assert runner.store("sums") == {"k2": 13}
+    (letter,) = runner.output("m.dead")
+    said = orjson.loads(letter.value)
+    assert {name: said[name] for name in ("operator", "key", "value", "name", "timestamp", "offset", "reason")} == {
+        "operator": "totals-1",
+        "key": b"k2".hex(),
+        "value": None,
+        "name": "total",
+        "timestamp": 2,
+        "offset": -2,
+        "reason": "ValueError: thirteen",
+    }
+    assert (letter.key, letter.timestamp, runner.dead_letters) == (b"k2", 2, 1)
+
+
+class BrokenEngine(MemoryEngine):
+    """Cannot be read at one place."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def get(self, key: bytes) -> bytes | None:
+        if self.broken == "the firing" and key == b"never put":
+            raise OSError("damaged")
+        return super().get(key)
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self.broken == "what is due":
+            raise OSError("damaged")
+        return super().scan(start, end)
+
+
+@pytest.mark.parametrize("broken", ["the firing", "what is due"])
+@pytest.mark.parametrize("dead_letter", [False, True])
+def test_an_engine_that_fails_is_no_dead_letter(dead_letter: bool, broken: str) -> None:
+    """The task has to be restored."""
+    app = ps.StreamApplication("a")
+    totals(app.input("m.in"), "sums").send_to(app.output("m.out"))
+    topology = plan_topology(app.graph(), SystemStream("m", "dead") if dead_letter else None)
+    settings = RuntimeSettings("a", 1, {"m.out": 1, "m.dead": 1}, dead_letter=dead_letter)
+    task = TaskInstance(0, topology, settings, {"sums": BrokenEngine(broken)}, 0)
+    attempt = task.start_attempt(1, "t", Batch(1, 1, 0))
+    column = pa.RecordBatch.from_arrays(
+        [pa.array([part], field.type) for part, field in zip([b"k1", b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
+        schema=MESSAGE_SCHEMA,
+    )
+    for kind, payload in ((Kind.DATA, encode_messages(column)), (Kind.TRAILER, None)):
+        number = int(kind is Kind.TRAILER)
+        assert list(attempt.accept(Packet(0, 1, kind, 0, 0, "s", 0, -1, number, 1, payload))) == []
+    list(attempt.finish())
+    report = attempt.report()
+    assert report.error == ("ContainerLostError", "task 0: store `sums` cannot be read: OSError: damaged")
+    assert (report.messages, report.failed, report.dead_letters) == (1, None, 0)
+    task.close()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("dead_letter", [None, "m.dead"])
+def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str | None, apart: bool) -> None:
+    def fail(value: Any) -> Any:
+        if value == 2:
+            raise ValueError("two")
+        return value
+
+    app = ps.StreamApplication("a")
+    stream = totals(by_key(app), "sums")
+    stream = stream.partition_by(str) if apart else stream
+    stream.map(fail, id="picky").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1], ["k2", 2]])
+    if dead_letter is None:
+        with pytest.raises(ps.UserCodeError, match=r"two\n  in operator `picky`, at the end of input of task 0, key"):
+            runner.run()
+        return
+    runner.run()
+    (letter,) = runner.output("m.dead")
+    assert orjson.loads(letter.value)["operator"] == "picky"
+    assert [m.value for m in runner.output("m.out")] == [1]
+    assert runner.store("sums") == ({} if apart else {"k2": 2})
+
+
+class SidesSpec(OperatorSpec):
+    """Says which of its streams each message is from."""
+
+
+class Sides(Operator[SidesSpec]):
+    """As a join does, it takes the messages of each stream separately."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _SidesNode(surroundings, downstream)
+
+
+class _SidesNode(Node):
+    def __init__(self, surroundings: Surroundings, downstream: Target) -> None:
+        super().__init__(downstream.accept, downstream.push)
+        self._position = surroundings.position
+        self._downstream = downstream
+
+    def inlet(self, source: str) -> Target:
+        def accept(columns: Columns) -> None:
+            self._downstream.accept(columns.with_values([[source, value] for value in columns.values]))
+
+        return Node.of_columns(accept, self._position)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
+    monkeypatch.setitem(OPERATORS, SidesSpec, Sides)
+    app = ps.StreamApplication("a")
+    left, right = app.input("m.l").partition_by(str), app.input("m.r").partition_by(str)
+    if not apart:  # the right one comes from an operator of the same stage
+        right = right.map(lambda v: v)
+    upstream = {"upstream": (left._operator.id, right._operator.id)}
+    both = left._next("sides", None, lambda i: SidesSpec(id=i, **{**left._same(), **upstream}))
+    both.send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.l", [1, 2]).input("m.r", [3]).run()
+    sides = {"partition_by-1": [1, 2], ("partition_by-2" if apart else "map-1"): [3]}
+    assert sorted(m.value for m in runner.output("m.out")) == sorted([s, v] for s, vs in sides.items() for v in vs)
+
+
+class BegunSpec(OperatorSpec):
+    """Emits the batch that began before the message came."""
+
+
+class Begun(Operator[BegunSpec]):
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _BegunNode(self.spec.id, downstream)
+
+
+class _BegunNode(Node):
+    def __init__(self, operator: str, downstream: Target) -> None:
+        self._operator = operator
+        self._downstream = downstream
+        self._begun: list[Batch] = []
+        super().__init__(self._accept, self._push)
+
+    def begin(self, batch: Batch) -> None:
+        self._begun.append(batch)
+
+    def _accept(self, columns: Columns) -> None:
+        for _ in columns.rows:
+            self._push(None, None)
+
+    def _push(self, key: Any, value: Any) -> None:
+        numbers = [batch.number for batch in self._begun]
+        last = self._begun[-1]
+        self._downstream.push(key, [numbers, last.late_watermark(self._operator), last.firing_watermark("other")])
+
+
+def test_an_attempt_begins_before_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATORS, BegunSpec, Begun)
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in")
+    begun = stream._next("begun", None, lambda i: BegunSpec(id=i, **stream._same()))
+    begun.send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.in", [1, 2, 3]).run(batch_messages=2)
+    assert [m.value[0] for m in runner.output("m.out")] == [[1], [1], [1, 2]]
+    assert {tuple(m.value[1:]) for m in runner.output("m.out")} == {(NO_WATERMARK, NO_WATERMARK)}

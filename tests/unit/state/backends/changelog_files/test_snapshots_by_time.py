@@ -1,0 +1,91 @@
+"""Snapshots by time: also of a store that has changed once and does not change any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing import SettableClock
+from tests.support.changelog_job import Job, open_job, zip_key
+
+INTERVAL_S = 60
+LATEST_S = INTERVAL_S * 1.25
+"""Tasks make theirs a quarter earlier or later, so that not all do it at once."""
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+def job(tmp_path: Path, clock: SettableClock) -> Iterator[Job]:
+    with open_job(tmp_path, seconds=INTERVAL_S, clock=clock) as job:
+        yield job
+
+
+def test_a_store_that_does_not_change_any_more_gets_its_snapshot_when_it_is_time(
+    job: Job, clock: SettableClock
+) -> None:
+    task = job.task(1)
+    for number in range(3):
+        task.commit({b"key": b"%d" % number})
+    clock.advance(INTERVAL_S * 0.74)
+    task.commit_and_wait()
+    assert job.stored("zip") == set(), "it is not time yet"
+    clock.advance(LATEST_S - INTERVAL_S * 0.74)
+    task.commit_and_wait()
+    assert job.stored("zip") == {zip_key(3)}
+    clock.advance(LATEST_S)
+    last = task.commit_and_wait()
+    assert job.stored("zip") == {zip_key(3)}, "nothing is behind it"
+    assert last.marker.snapshots == ((3, 1),)
+    job.objects.read.clear()
+    assert job.restores(last)
+    assert not [key for key in job.objects.read if key.endswith(".delta")], "no delta is replayed"
+
+
+def test_so_does_one_that_has_not_changed_since_the_start(job: Job, clock: SettableClock) -> None:
+    """Its versions are of an older epoch: the snapshot is of one of this epoch, which it makes for that."""
+    first = job.task(1)
+    for number in range(3):
+        version = first.commit({b"key": b"%d" % number})
+    first.close()
+    task = job.task(2, version)
+    clock.advance(LATEST_S)
+    task.commit_and_wait()
+    last = task.commit_and_wait()
+    assert job.stored("zip") == {zip_key(4, 2)}
+    assert last.marker.snapshots == ((4, 2),)
+    assert job.restores(last)
+    assert not task.manager.wants_copy("first", changed=False, last=False)
+
+
+def test_an_empty_store_gets_none(job: Job, clock: SettableClock) -> None:
+    task = job.task(1)
+    clock.advance(LATEST_S)
+    assert not task.manager.wants_copy("first", changed=False, last=False)
+    task.commit_and_wait()
+    assert job.stored() == set()
+
+
+def test_the_interval_counts_from_the_last_one_that_was_begun(job: Job, clock: SettableClock) -> None:
+    task = job.task(1)
+    for round_number in range(3):
+        clock.advance(INTERVAL_S * 0.74)
+        task.commit({b"key": b"%d" % round_number})
+        assert len(job.stored("zip")) == round_number, "it is not time yet"
+        clock.advance(LATEST_S - INTERVAL_S * 0.74)
+        task.commit_and_wait({b"key": b"%d" % round_number})
+        assert len(job.stored("zip")) == round_number + 1
+
+
+def test_an_interval_of_nothing_is_never(tmp_path: Path, clock: SettableClock) -> None:
+    with open_job(tmp_path, clock=clock) as job:
+        task = job.task(1)
+        task.commit({b"key": b"1"})
+        clock.advance(10 * LATEST_S)
+        task.commit_and_wait()
+        assert job.stored("zip") == set()

@@ -1,0 +1,119 @@
+"""Public names have docstrings with their arguments and with an example, which pytest runs (`--doctest-modules`)."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+MODULES = (
+    "penstock",
+    "penstock.admin",
+    "penstock.api.retention",
+    "penstock.config.load",
+    "penstock.metadata.object_store",
+    "penstock.startpoint.manager",
+    "penstock.state.backends.base",
+    "penstock.testing",
+    "penstock.testing.faulty_store",
+    "penstock.testing.slow_store",
+)
+"""The modules that applications, programs and components of a user's own import. Those of a system are in
+tests/unit/system/test_system_surface.py."""
+
+WITHOUT_EXAMPLE = {
+    # Their module's example shows how errors are caught; they have nothing of their own.
+    "ConfigError", "ContainerLostError", "CorruptError", "FencedError", "IncompatibleError", "LeaseHeldError",
+    "MalformedRecordError", "NotFoundError", "PenstockError", "PenstockTimeoutError", "RetryableError", "SerdeError",
+    "StaleValueError", "UserCodeError",
+    # They need the checkpoint of a Spark query: docs/admin.md and the tests of the import have one.
+    "import_spark", "plan_spark_import",
+    # The example of `open_state` reads one.
+    "OpenStore",
+    # The implementations of a backend are more than an example: docs/state-backends.md, and the contract suite.
+    "StateBackendAdmin", "StoreCopy", "TaskBackupManager", "TaskRestoreManager", "release_if_cancelled",
+    # A table of names.
+    "Fault",
+}  # fmt: skip
+"""Apart from these, only values (dataclasses) have none: the functions that return them show them."""
+
+MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "UserCodeError"}
+"""Classes whose constructors no one else calls."""
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """`__all__`; in a module without it, the classes and functions that it defines."""
+    own = [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+    ]
+    names: list[str] = getattr(module, "__all__", own)
+    return [name for name in names if inspect.isclass(thing := getattr(module, name)) or inspect.isfunction(thing)]
+
+
+def surface() -> list[Any]:
+    modules = map(importlib.import_module, MODULES)
+    return [
+        pytest.param(getattr(module, name), id=f"{module.__name__}.{name}")
+        for module in modules
+        for name in public_names(module)
+    ]
+
+
+def described_arguments(text: str) -> list[str] | None:
+    """The names under `Args:`; None without that heading."""
+    _, heading, rest = f"\n{text}\n".partition("\nArgs:\n")
+    if not heading:
+        return None
+    section = re.split(r"\n(?=\S)", rest)[0]
+    found = re.findall(r"^ {4}(\w[\w, ]*):", section, re.MULTILINE)
+    return [name.strip() for names in found for name in names.split(",")]
+
+
+def functions(thing: Any) -> Iterator[tuple[str, Any, str]]:
+    """The function, or the public methods and the constructor of a class; each with its docstring."""
+    if inspect.isfunction(thing):
+        yield thing.__name__, thing, inspect.getdoc(thing) or ""
+        return
+    is_value = hasattr(thing, "__dataclass_fields__")
+    for name, member in vars(thing).items():
+        function = getattr(member, "__func__", member)
+        if not inspect.isfunction(function) or (name.startswith("_") and name != "__init__"):
+            continue
+        if name == "__init__" and (is_value or thing.__name__ in MADE_BY_PENSTOCK):
+            continue
+        yield f"{thing.__name__}.{name}", function, inspect.getdoc(getattr(thing, name)) or ""
+
+
+@pytest.mark.parametrize("thing", surface())
+def test_it_has_a_docstring_with_an_example(thing: Any) -> None:
+    text = inspect.getdoc(thing) or ""
+    assert text
+    is_value = hasattr(thing, "__dataclass_fields__")
+    assert ">>>" in text or is_value or thing.__name__ in WITHOUT_EXAMPLE
+
+
+@pytest.mark.parametrize("thing", surface())
+def test_args_names_every_parameter(thing: Any) -> None:
+    for name, function, text in functions(thing):
+        assert text, f"{name} has no docstring"
+        parameters = [each for each in inspect.signature(function).parameters if each not in {"self", "cls"}]
+        if parameters:
+            assert sorted(described_arguments(text) or []) == sorted(parameters), name
+
+
+def test_pytest_runs_the_examples(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.getoption("doctestmodules")
+    assert "penstock" in pytestconfig.getini("testpaths")
+
+
+def test_the_exceptions_are_public_and_needed() -> None:
+    things = {each.values[0].__name__: each.values[0] for each in surface()}
+    assert set(things) >= WITHOUT_EXAMPLE | MADE_BY_PENSTOCK
+    assert not [name for name in WITHOUT_EXAMPLE if ">>>" in (inspect.getdoc(things[name]) or "")]

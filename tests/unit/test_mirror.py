@@ -1,0 +1,19 @@
+"""tests/unit has the folders of the package: who knows where code is finds its tests."""
+
+from __future__ import annotations
+
+from tests.support.places import ROOT
+
+OTHERS = {"benchmarks", "examples"}
+"""What is tested beside the package."""
+WHOLE = {"docstrings", "exported_names", "metrics_page", "mirror", "package", "readme"}
+"""Tests of the package as a whole."""
+
+
+def test_every_folder_of_unit_tests_is_one_of_the_package() -> None:
+    unit = ROOT / "tests" / "unit"
+    folders = {file.parent.relative_to(unit).as_posix() for file in unit.rglob("*.py")} - {"."}
+    assert {folder for folder in folders - OTHERS if not (ROOT / "penstock" / folder).is_dir()} == set()
+    modules = {file.stem for file in (ROOT / "penstock").glob("*.py")}
+    flat = {file.stem.removeprefix("test_") for file in unit.glob("test_*.py")}
+    assert flat - WHOLE - modules == set(), "put it in the folder of what it tests"
