@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Ascending",
+    "BoundedOutOfOrderness",
     "Bytes",
     "ConfigError",
     "ContainerLostError",
@@ -69,6 +71,7 @@ __all__ = [
     "Triggers",
     "Tuple",
     "UserCodeError",
+    "WatermarkPolicy",
     "Window",
     "WindowPane",
     "Windows",

@@ -14,6 +14,7 @@ from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.task import StreamTask
+from penstock.api.watermarks import WatermarkPolicy
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
@@ -171,6 +172,8 @@ class StreamApplication(Application):
         *,
         key: Serde[Any] | None = ...,
         value: None = ...,
+        timestamp: Callable[[Any], int] | None = ...,
+        watermark: WatermarkPolicy | None = ...,
         id: str | None = ...,
     ) -> MessageStream[Any]: ...
     @overload
@@ -180,6 +183,8 @@ class StreamApplication(Application):
         *,
         key: Serde[Any] | None = ...,
         value: Serde[U],
+        timestamp: Callable[[U], int] | None = ...,
+        watermark: WatermarkPolicy | None = ...,
         id: str | None = ...,
     ) -> MessageStream[U]: ...
     def input(
@@ -188,6 +193,8 @@ class StreamApplication(Application):
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        watermark: WatermarkPolicy | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Read a stream. Its partition i goes to task i. A stream is declared once and can have several readers.
@@ -198,17 +205,22 @@ class StreamApplication(Application):
             stream: the stream's name, `system.stream`.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
+            timestamp: the event time of a value, in epoch milliseconds; by default the message's own timestamp. What
+                the message leads to has the same timestamp, through all operators.
+            watermark: up to which event time a partition is complete, by the highest that was read of it; by default
+                `Ascending()`.
             id: the operator's stable name, see `MessageStream`.
 
         Raises:
-            ConfigError: the input is declared already, its name is malformed, or a serde is not one.
+            ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
+                watermark is not one.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
             >>> app.input("local.trips", key=ps.Long())
             <MessageStream from `input-1` of application utilisation>
         """
-        return MessageStream(self._declared, self._declared.input(stream, key, value, id))
+        return MessageStream(self._declared, self._declared.input(stream, key, value, timestamp, watermark, id))
 
 
 class TaskApplication(Application):
@@ -239,18 +251,29 @@ class TaskApplication(Application):
         super().__init__(name)
         self._task = task
 
-    def input(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        watermark: WatermarkPolicy | None = None,
+    ) -> None:
         """Read a stream. The task gets its messages.
 
         Args:
             stream: the stream's name, `system.stream`.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
+            timestamp: the event time of a value, as in `StreamApplication.input`.
+            watermark: the watermark policy, as in `StreamApplication.input`.
 
         Raises:
-            ConfigError: the input is declared already, its name is malformed, or a serde is not one.
+            ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
+                watermark is not one.
         """
-        self._declared.input(stream, key, value, None)
+        self._declared.input(stream, key, value, timestamp, watermark, None)
 
     def graph(self) -> ApplicationGraph:
         """The application as plain values: its inputs, its task, stores and outputs.

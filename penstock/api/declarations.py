@@ -13,6 +13,7 @@ from penstock.api.serdes.failures import input_place, output_place, process_plac
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import StreamTask
+from penstock.api.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -102,16 +103,40 @@ class Declarations:
         self._operators[op_id] = spec
         return spec
 
-    def input(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None, op_id: str | None) -> InputSpec:
-        """Add an input. Raises ConfigError if it is declared already, or a serde is not one."""
+    def input(
+        self,
+        stream: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        timestamp: Callable[[Any], int] | None,
+        watermark: WatermarkPolicy | None,
+        op_id: str | None,
+    ) -> InputSpec:
+        """Add an input. Raises ConfigError if it is declared already, or an argument is not what it should be."""
         name = SystemStream.parse(stream)
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         place = input_place(name)
         key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
-        return self.add(
-            lambda i: InputSpec(id=i, upstream=(), key_serde=key, value_serde=value, stream=name), "input", op_id
-        )
+        if timestamp is not None and not callable(timestamp):
+            raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
+        if watermark is not None and not callable(getattr(watermark, "watermark", None)):
+            raise ConfigError(
+                f"input `{name}`: watermark is a policy such as BoundedOutOfOrderness(5_000), not {watermark!r}"
+            )
+
+        def make(i: str) -> InputSpec:
+            return InputSpec(
+                id=i,
+                upstream=(),
+                key_serde=key,
+                value_serde=value,
+                stream=name,
+                timestamp=timestamp,
+                watermark=watermark,
+            )
+
+        return self.add(make, "input", op_id)
 
     def process(
         self,

@@ -50,6 +50,7 @@ from penstock.api.triggers import (
     Trigger,
     Triggers,
 )
+from penstock.api.watermarks import Ascending, BoundedOutOfOrderness, WatermarkPolicy
 from penstock.api.windows import (
     TimeWindow,
     Window,
@@ -74,6 +75,8 @@ from penstock.metrics.values import Counter, Gauge, Timer
 
 __all__ = [
     "Aggregate",
+    "Ascending",
+    "BoundedOutOfOrderness",
     "Bytes",
     "ConfigError",
     "ContainerLostError",
@@ -128,6 +131,7 @@ __all__ = [
     "Triggers",
     "Tuple",
     "UserCodeError",
+    "WatermarkPolicy",
     "Window",
     "WindowPane",
     "Windows",

@@ -10,6 +10,7 @@ from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+from penstock.api.watermarks import Ascending, WatermarkPolicy
 from penstock.api.windows import Window
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
@@ -34,12 +35,30 @@ class OperatorSpec:
     value_serde: Serde[Any]
     stores: tuple[str, ...] = ()
 
+    @property
+    def uses_time(self) -> bool:
+        """Whether event times, watermarks and the end of stream matter to it."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec(OperatorSpec):
     """Reads a stream."""
 
     stream: SystemStream
+    timestamp: Callable[[Any], int] | None = None
+    """The event time of a value, in epoch milliseconds; None: the message's own timestamp."""
+    watermark: WatermarkPolicy | None = None
+    """None: the event times of a partition never fall."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.timestamp is not None or self.watermark is not None
+
+    @property
+    def watermark_policy(self) -> WatermarkPolicy:
+        """The policy that holds."""
+        return Ascending() if self.watermark is None else self.watermark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +110,10 @@ class WindowSpec(OperatorSpec):
     message_serde: Serde[Any]
     """The serde of the values that come in."""
 
+    @property
+    def uses_time(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec(OperatorSpec):
@@ -119,6 +142,11 @@ class ApplicationGraph:
     def inputs(self) -> tuple[InputSpec, ...]:
         """The operators that read streams."""
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether event times and watermarks are kept: an application that uses none pays for none."""
+        return any(op.uses_time for op in self.operators)
 
     def store_users(self) -> dict[str, list[str]]:
         """Store -> the ids of the operators that use it, in order."""

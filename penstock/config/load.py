@@ -198,6 +198,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         host_affinity_enabled=get(table.HOST_AFFINITY),
         startpoint_enabled=get(table.STARTPOINT_ENABLED),
         startpoint_ttl_ms=get(table.STARTPOINT_TTL),
+        watermark_max_ahead_ms=get(table.WATERMARK_MAX_AHEAD_MS),
     )
     container = ContainerSettings(
         start_timeout_ms=get(table.START_TIMEOUT_MS),

@@ -66,6 +66,7 @@ class JobSettings:
     host_affinity_enabled: bool
     startpoint_enabled: bool
     startpoint_ttl_ms: int
+    watermark_max_ahead_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,10 @@ class JobConfig:
     def reset_offset(self, stream: SystemStream) -> bool:
         """Whether a stream's positions in the checkpoint do not count at a start."""
         return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
+
+    def idle_ms(self, stream: SystemStream) -> int:
+        """How long a partition of the stream holds the watermark back while there is nothing to read."""
+        return self.resolved.get(table.STREAM_IDLE_MS, str(stream))
 
     def retention(self, stream: SystemStream) -> StreamRetention | None:
         """How long a stream keeps its messages; None if the configuration does not say."""

@@ -117,6 +117,9 @@ INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), N
     "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
 HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
     "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
+WATERMARK_MAX_AHEAD_MS = Key("job.watermark.max.ahead.ms", Millis(0), "86400000",
+    "A message whose event time is further ahead of the batch time than this does not move the watermark: a broken "
+    "clock makes no other message late. Such messages are processed, and counted.")
 STARTPOINT_ENABLED = Key("job.startpoint.enabled", Flag(), "true",
     "Whether a start applies startpoints; otherwise they stay as they are.", "Samza")
 STARTPOINT_TTL = Key("job.startpoint.ttl.ms", Millis(1), "43200000",
@@ -199,6 +202,9 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
     "A stream that exists must have the same.", unset="forever; any for a stream that exists")
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
     "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
+STREAM_IDLE_MS = Key("streams.<id>.idle.ms", Millis(0), "60000",
+    "How long the job must have been at the end of a partition of this stream, `<id>` being `system.stream`, until the "
+    "partition no longer holds the watermark back. One with unread messages always does.")
 SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
     "The kind of system, by the key's older name.",
     unset="`local` for the system `local`; required for others")

@@ -142,6 +142,7 @@ def prepare(
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),
+        max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
     )
     for stream in set(streams.outputs) - set(streams.fenced_outputs):
         logger.warning(

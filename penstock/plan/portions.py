@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange
@@ -35,3 +35,12 @@ class PortionRead:
     messages: int = 0
     bytes: int = 0
     """Of their keys and values."""
+    event_time_ms: int | None = None
+    """The highest event time of its messages that is not too far ahead; None: there is none, or nothing uses it."""
+    ahead: int = 0
+    """Messages whose event time is further ahead of the batch time than `job.watermark.max.ahead.ms`."""
+
+    def with_times(self, highest_ms: int | None, ahead: int) -> PortionRead:
+        """The event times of more messages."""
+        known = (each for each in (self.event_time_ms, highest_ms) if each is not None)
+        return replace(self, event_time_ms=max(known, default=None), ahead=self.ahead + ahead)

@@ -87,10 +87,18 @@ class Attempt:
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
             origin = origin_code(input_index, partition)
             before = self._inputs.get(origin, PortionRead(0))
-            self._inputs[origin] = PortionRead(offsets[-1] + 1, before.messages + len(messages), before.bytes + size)
-            origins = [origin] * len(messages)
-            page = Page(self.instance.ssps, timestamps, origins, offsets)
-            yield from self._run(self.instance.input_entries[input_index], keys, values, page)
+            self._inputs[origin] = replace(
+                before,
+                next_offset=offsets[-1] + 1,
+                messages=before.messages + len(messages),
+                bytes=before.bytes + size,
+            )
+            origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
+            page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
+            yield from self._run(entry, keys, values, page)
+            if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
+                highest = page.highest_time(self.batch.time_ms + ahead_ms)
+                self._inputs[origin] = self._inputs[origin].with_times(*highest)
 
     def end_input(self, input_index: int, portion: Portion) -> None:
         """Everything of the portion has come: if it is less than it may be, then there is no more in its range."""

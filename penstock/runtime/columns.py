@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
-from operator import itemgetter
+from operator import index, itemgetter
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde, not_bytes
 from penstock.api.serdes.failures import Part, Place
 from penstock.api.task import IncomingMessageEnvelope
-from penstock.runtime.context import Page, Position, failure_in
+from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
+_LONGEST = 2**62
+"""Event times are at most so many milliseconds before or after 1970, so that delays can be added."""
 _SERIALISED = frozenset({bytes, type(None)})
 
 Push: TypeAlias = Callable[[Any, Any], None]
@@ -139,9 +141,10 @@ class Entry:
         position: Position,
         target: Target,
         raw: Sequence[Callable[[Raw, Raw, Sequence[int]], None]] = (),
+        timestamp: Callable[[Any], int] | None = None,
     ) -> None:
         """`source` is the operator they come from, named when one does not decode; `place` where its serdes are
-        declared."""
+        declared. `timestamp` gives the event time of a value; without one it is the message's own timestamp."""
         self._source = source
         self._place = place
         self.key_serde = key_serde
@@ -149,14 +152,37 @@ class Entry:
         self._position = position
         self._target = target
         self._raw = raw
+        self._timestamp = timestamp
+
+    @property
+    def gives_times(self) -> bool:
+        """Whether it replaces the timestamps of the page. They are then in a list."""
+        return self._timestamp is not None
 
     def run(self, keys: Raw, values: Raw, first: int) -> None:
         """Send messages on their way; `first` is the page's row of the first one. Raises OperatorFailedError."""
         rows = range(first, first + len(keys))
+        decoded = None if self._timestamp is None else self._timed(self._timestamp, values, rows)
         for add in self._raw:
             add(keys, values, rows)
         if self._target is not NOWHERE:
-            self._target.accept(Columns(self, None, self.decoded("value", values, rows), rows, keys, values))
+            if decoded is None:
+                decoded = self.decoded("value", values, rows)
+            self._target.accept(Columns(self, None, decoded, rows, keys, values))
+
+    def _timed(self, timestamp: Callable[[Any], int], values: Raw, rows: range) -> Sequence[Any]:
+        """The decoded values. Their event times are in the page, before any operator or outlet looks there."""
+        page = self._position.page
+        try:
+            decoded = self.decoded("value", values, rows)
+            elements = iter(decoded)
+            with _locating(elements, rows, self._position, self._source):
+                times = [event_time(timestamp(value)) for value in elements]
+        except OperatorFailedError:
+            page.untimed.add(self._position.row)
+            raise
+        page.timestamps[rows.start : rows.stop] = times  # type: ignore[index]
+        return decoded
 
     def decoded(self, part: Part, column: Raw, rows: Sequence[int]) -> Sequence[Any]:
         """The objects of the bytes; None stays None."""
@@ -169,6 +195,17 @@ class Entry:
                 return [None if data is None else decode(data) for data in elements]
             except Exception as error:
                 raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
+
+
+def event_time(found: object) -> int:
+    """What a function of the application gave as an event time. Raises TypeError or ValueError if it is none."""
+    if type(found) is not int:
+        if isinstance(found, bool) or not hasattr(found, "__index__"):
+            raise TypeError(f"the event time is {found!r}: expected epoch milliseconds, an int")
+        found = index(found)
+    if not -_LONGEST <= found <= _LONGEST:
+        raise ValueError(f"the event time is {found}: epoch milliseconds are at most {_LONGEST} from 1970")
+    return found
 
 
 def encode_column(

@@ -106,7 +106,7 @@ def _encodable(text: str) -> str:
 class Page:
     """Where some input messages came from, in columns. What a row says never changes."""
 
-    __slots__ = ("_ssps", "offsets", "origins", "timestamps")
+    __slots__ = ("_ssps", "_untimed", "offsets", "origins", "timestamps")
 
     def __init__(
         self, ssps: SspTable, timestamps: Sequence[int], origins: Sequence[int], offsets: Sequence[int]
@@ -115,6 +115,23 @@ class Page:
         self.timestamps = timestamps
         self.origins = origins
         self.offsets = offsets
+        self._untimed: set[int] | None = None
+
+    @property
+    def untimed(self) -> set[int]:
+        """The rows that have no event time, because the application's function of it failed."""
+        if self._untimed is None:
+            self._untimed = set()
+        return self._untimed
+
+    def highest_time(self, limit_ms: int) -> tuple[int | None, int]:
+        """The highest event time of its messages, leaving out what is above the limit; and how many those are."""
+        times = self.timestamps
+        if not self._untimed and (highest := max(times)) <= limit_ms:
+            return highest, 0
+        timed = [each for row, each in enumerate(times) if row not in self.untimed]
+        near = [each for each in timed if each <= limit_ms]
+        return max(near, default=None), len(timed) - len(near)
 
     def ssp(self, row: int) -> SystemStreamPartition:
         """The partition of the input that message `row` came from."""

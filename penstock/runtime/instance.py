@@ -44,6 +44,9 @@ class RuntimeSettings:
     """What is put around every store, from the inside to the outside."""
     config: Mapping[str, str] = field(default_factory=dict)
     """What a task sees of the configuration."""
+    max_ahead_ms: int | None = None
+    """How far an event time may be ahead of the batch time to count for the watermark; None: the application does not
+    use event time."""
 
 
 class StageInstance:

@@ -54,6 +54,7 @@ class Wiring:
             self._position,
             self._target(spec.id, *self._following(spec)),
             [outlet.accept_raw for outlet in self._outgoing(spec) if outlet.channel.raw],
+            spec.timestamp,
         )
 
     def channel_entry(self, channel: Channel) -> Entry:

@@ -42,8 +42,8 @@ WITHOUT_EXAMPLE = {
 }  # fmt: skip
 """Apart from these, only values (dataclasses) have none: the functions that return them show them."""
 
-MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "UserCodeError"}
-"""Classes whose constructors no one else calls."""
+MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "UserCodeError", "WatermarkPolicy"}
+"""Classes whose constructors no one else calls, and protocols."""
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.api.graph import InputSpec
+from dataclasses import replace
+from typing import Any
+
+from penstock.api.graph import InputSpec, OperatorSpec
 from penstock.api.serdes.failures import Place, input_place
-from penstock.runtime.operators.base import PassingOperator
+from penstock.runtime.operators.base import PassingOperator, Watch
 
 
 class Input(PassingOperator[InputSpec]):
@@ -14,3 +17,14 @@ class Input(PassingOperator[InputSpec]):
 
     def place(self, name: str) -> Place:
         return input_place(self.spec.stream)
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        spec, timestamp_of = self.spec, self.spec.timestamp
+        if timestamp_of is None:
+            return spec
+
+        def timestamp(value: Any) -> int:
+            with watch.call(spec.id, value):
+                return timestamp_of(value)
+
+        return replace(spec, timestamp=timestamp)

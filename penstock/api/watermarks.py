@@ -1,0 +1,86 @@
+"""Watermark policies: how far event time has come in an input, by the highest event time that was read of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.errors import ConfigError
+
+
+class WatermarkPolicy(Protocol):
+    """Says up to which event time a partition is complete.
+
+    Any object with this method is one. It is called in the driver, after each batch, and must be a pure function: the
+    same highest event time gives the same watermark. A watermark never falls, whatever the policy says.
+
+    Example:
+        >>> class FullHours:
+        ...     def watermark(self, highest_event_time_ms: int) -> int:
+        ...         return highest_event_time_ms // 3_600_000 * 3_600_000
+        >>> FullHours().watermark(7_300_000)
+        7200000
+    """
+
+    def watermark(self, highest_event_time_ms: int) -> int:
+        """The watermark of a partition. Messages with an event time below it are late.
+
+        Args:
+            highest_event_time_ms: the highest event time that ended batches have read of the partition, in epoch
+                milliseconds.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedOutOfOrderness:
+    """A message comes at most `max_delay_ms` after one with a higher event time.
+
+    Args:
+        max_delay_ms: how far behind the highest event time of its partition a message may be without being late, in
+            milliseconds.
+
+    Raises:
+        ConfigError: the delay is negative.
+
+    Example:
+        >>> BoundedOutOfOrderness(max_delay_ms=5_000).watermark(60_000)
+        55000
+    """
+
+    max_delay_ms: int
+
+    def __post_init__(self) -> None:
+        if type(self.max_delay_ms) is not int or self.max_delay_ms < 0:
+            raise ConfigError(
+                f"BoundedOutOfOrderness: max_delay_ms is {self.max_delay_ms!r}: expected milliseconds, 0 or more"
+            )
+
+    def watermark(self, highest_event_time_ms: int) -> int:
+        """`max_delay_ms` below the highest event time.
+
+        Args:
+            highest_event_time_ms: as in `WatermarkPolicy.watermark`.
+        """
+        return highest_event_time_ms - self.max_delay_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Ascending:
+    """The event times of each partition never fall. This is the policy of an input that has no other one.
+
+    Example:
+        >>> Ascending().watermark(60_000)
+        60000
+    """
+
+    def watermark(self, highest_event_time_ms: int) -> int:
+        """The highest event time: a message with that time is not late.
+
+        Args:
+            highest_event_time_ms: as in `WatermarkPolicy.watermark`.
+        """
+        return highest_event_time_ms
+
+
+__all__ = ["Ascending", "BoundedOutOfOrderness", "WatermarkPolicy"]

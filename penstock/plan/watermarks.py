@@ -1,0 +1,207 @@
+"""How far event time has come at each operator, as a function of the batches that have ended. Pure.
+
+A watermark is of an operator, not of a task: the whole job runs a batch at once, so the driver knows after each batch
+what every partition has read. Two of them are in a `Batch`. The *late* watermark is the firing watermark of the batch
+before: a message below it is late. Timers and windows up to the *firing* watermark fire at the end of the batch's
+input. What fires is at or above the late watermark, and is therefore late nowhere downstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import WatermarkPolicy
+from penstock.errors import ConfigError
+from penstock.plan.positions import Ends, Positions, TaskSsp
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
+
+
+@dataclass(frozen=True, slots=True)
+class TimedInput:
+    """An input: its stream, and how its event times become a watermark."""
+
+    stream: SystemStream
+    policy: WatermarkPolicy
+
+    def watermark(self, highest_ms: int) -> int:
+        """What the policy says. Raises ConfigError if it fails, or says no number."""
+        try:
+            said = self.policy.watermark(highest_ms)
+        except Exception as error:
+            raise ConfigError(
+                f"the watermark policy of input `{self.stream}` failed for {highest_ms}: {type(error).__name__}: "
+                f"{error}"
+            ) from error
+        if type(said) is not int:
+            raise ConfigError(
+                f"the watermark policy of input `{self.stream}` returned {said!r}: expected epoch milliseconds, an int"
+            )
+        return max(NO_WATERMARK, min(said, END_OF_TIME - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFlow:
+    """The operators in topological order, each with those it reads, and what is known of the inputs."""
+
+    upstream: Mapping[str, tuple[str, ...]]
+    inputs: Mapping[str, TimedInput]
+    """By operator id."""
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph) -> TimeFlow:
+        """The flow of event time through an application."""
+        return cls(
+            {op.id: op.upstream for op in graph.operators},
+            {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The watermarks of one batch, in epoch milliseconds, by operator id. Absent: NO_WATERMARK."""
+
+    late: Mapping[str, int] = field(default_factory=dict)
+    firing: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
+    """The output watermark of operators that have due timers of earlier batches: below the oldest of those. That of
+    the others is their firing watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A partition whose position is at its end."""
+
+    position: int
+    since_ms: int
+    """The batch time when that was first seen."""
+
+
+def at_the_end(
+    before: Mapping[TaskSsp, Waiting], positions: Positions, ends: Ends, now_ms: int
+) -> dict[TaskSsp, Waiting]:
+    """The partitions whose position is at their end now, and since when.
+
+    Args:
+        before: the answer of the last time within this run.
+        now_ms: the batch time.
+    """
+    found = {}
+    for at, position in positions.items():
+        if position >= ends[at.ssp].upcoming:
+            known = before.get(at)
+            same = known is not None and known.position == position
+            found[at] = known if same and known is not None else Waiting(position, now_ms)
+    return found
+
+
+def idle_partitions(
+    waiting: Mapping[TaskSsp, Waiting], idle_ms: Mapping[SystemStream, int], now_ms: int
+) -> frozenset[TaskSsp]:
+    """Those whose position has been at their end for the time that their stream allows."""
+    return frozenset(at for at, each in waiting.items() if now_ms - each.since_ms >= idle_ms[at.ssp.system_stream])
+
+
+def next_watermarks(
+    flow: TimeFlow,
+    readers: Collection[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    last: Mapping[str, int],
+    *,
+    idle: Collection[TaskSsp] = (),
+    ended: Collection[SystemStreamPartition] = (),
+    oldest: Mapping[str, int] | None = None,
+) -> Watermarks:
+    """The watermarks of the next batch. None is below that of the last batch.
+
+    An input's watermark is the lowest of its partitions, an operator's the lowest of what it reads. Partitions and
+    inputs that are idle or have ended do not count. If all are idle, the watermark stays; if all have ended, it is
+    END_OF_TIME. An operator that is new begins with the watermark of what it reads.
+
+    Args:
+        readers: every partition of every input, with each task that reads it.
+        event_times: the highest event time that ended batches have read.
+        last: the firing watermarks of the last batch.
+        oldest: by operator id, the time of the oldest event-time timer. If it is due, it may not fire in the next
+            batch, so the operator's output stays below it.
+    """
+    oldest = {} if oldest is None else oldest
+    of_stream: dict[SystemStream, list[TaskSsp]] = {}
+    for at in readers:
+        if at.ssp not in ended:
+            of_stream.setdefault(at.ssp.system_stream, []).append(at)
+    late: dict[str, int] = {}
+    firing: dict[str, int] = {}
+    held: dict[str, int] = {}
+    past: dict[str, int] = {}
+    reached: dict[str, int | None] = {}
+    for op, upstream in flow.upstream.items():
+        source = flow.inputs.get(op)
+        if source is None:
+            begin = min((past[up] for up in upstream), default=NO_WATERMARK)
+            found, idles = _lowest(reached[up] for up in upstream)
+        else:
+            begin = NO_WATERMARK
+            parts = of_stream.get(source.stream, [])
+            found, idles = _lowest(None if at in idle else _of_partition(source, event_times.get(at)) for at in parts)
+        late[op] = last.get(op, begin)
+        stays = found is None and idles
+        firing[op] = late[op] if stays else max(late[op], END_OF_TIME if found is None else found)
+        due = oldest.get(op, END_OF_TIME)
+        past[op] = min(late[op], due - 1) if due <= late[op] else late[op]
+        if due <= firing[op] and due < END_OF_TIME:
+            held[op] = due - 1
+        reached[op] = None if stays and op not in held else held.get(op, firing[op])
+    return Watermarks(_known(late), _known(firing), held)
+
+
+def closing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
+    """The watermarks of a batch that ends all inputs: everything that waits for event time fires."""
+    late = next_watermarks(flow, (), {}, last).late
+    return Watermarks(late, dict.fromkeys(flow.upstream, END_OF_TIME))
+
+
+def slowest_partitions(
+    flow: TimeFlow,
+    readers: Iterable[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    *,
+    idle: Collection[TaskSsp] = (),
+    ended: Collection[SystemStreamPartition] = (),
+) -> dict[SystemStream, TaskSsp]:
+    """Of each input the partition that holds its watermark back; none of an input that is idle or has ended."""
+    found: dict[SystemStream, tuple[int, TaskSsp]] = {}
+    policies = {each.stream: each for each in flow.inputs.values()}
+    for at in sorted(readers):
+        stream = at.ssp.system_stream
+        if at not in idle and at.ssp not in ended:
+            watermark = _of_partition(policies[stream], event_times.get(at))
+            if stream not in found or watermark < found[stream][0]:
+                found[stream] = watermark, at
+    return {stream: at for stream, (_, at) in found.items()}
+
+
+def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSsp, int | None]]) -> dict[TaskSsp, int]:
+    """The highest event times after a batch that has read these. None falls."""
+    after = dict(before)
+    for at, highest in read:
+        if highest is not None:
+            after[at] = max(highest, after.get(at, highest))
+    return after
+
+
+def _of_partition(source: TimedInput, highest_ms: int | None) -> int:
+    return NO_WATERMARK if highest_ms is None else source.watermark(highest_ms)
+
+
+def _lowest(found: Iterable[int | None]) -> tuple[int | None, bool]:
+    """The lowest that is neither idle (None) nor at the end, and whether any is idle."""
+    every = list(found)
+    active = [each for each in every if each is not None and each < END_OF_TIME]
+    return min(active, default=None), None in every
+
+
+def _known(watermarks: Mapping[str, int]) -> dict[str, int]:
+    return {op: each for op, each in watermarks.items() if each > NO_WATERMARK}
