@@ -7,6 +7,11 @@ from typing import Protocol
 
 from penstock.errors import ConfigError
 
+NO_WATERMARK = -(2**63)
+"""The watermark of an operator that has seen no event time yet: nothing is late, and nothing fires."""
+END_OF_TIME = 2**63 - 1
+"""The watermark of an operator whose inputs have ended: everything that waits for event time fires."""
+
 
 class WatermarkPolicy(Protocol):
     """Says up to which event time a partition is complete.
@@ -83,4 +88,4 @@ class Ascending:
         return highest_event_time_ms
 
 
-__all__ = ["Ascending", "BoundedOutOfOrderness", "WatermarkPolicy"]
+__all__ = ["END_OF_TIME", "NO_WATERMARK", "Ascending", "BoundedOutOfOrderness", "WatermarkPolicy"]

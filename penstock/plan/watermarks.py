@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.watermarks import WatermarkPolicy
+from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.errors import ConfigError
 from penstock.plan.positions import Ends, Positions, TaskSsp
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
+from penstock.api.watermarks import END_OF_TIME as END_OF_TIME
+from penstock.api.watermarks import NO_WATERMARK as NO_WATERMARK
 
-NO_WATERMARK = -(2**63)
-"""The watermark of an operator that has seen no event time yet: nothing is late, and nothing fires."""
-END_OF_TIME = 2**63 - 1
-"""The watermark of an operator whose inputs have ended: everything that waits for event time fires."""
+Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
 
 
 @dataclass(frozen=True, slots=True)
