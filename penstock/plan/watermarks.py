@@ -148,9 +148,9 @@ def next_watermarks(
         late[op] = last.get(op, begin)
         stays = found is None and idles
         firing[op] = late[op] if stays else max(late[op], END_OF_TIME if found is None else found)
-        due = oldest.get(op, END_OF_TIME)
-        past[op] = min(late[op], due - 1) if due <= late[op] else late[op]
-        if due <= firing[op] and due < END_OF_TIME:
+        due = oldest.get(op)
+        past[op] = late[op] if due is None or due > late[op] else due - 1
+        if due is not None and due <= firing[op]:
             held[op] = due - 1
         reached[op] = None if stays and op not in held else held.get(op, firing[op])
     return Watermarks(_known(late), _known(firing), held)

@@ -15,7 +15,7 @@ import orjson
 
 from penstock.errors import FIRED_OFFSET, FailedMessage
 from penstock.plan.portions import Portion, PortionRead
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
 from penstock.runtime.context import Fired, OperatorFailedError, Page, blaming
 from penstock.runtime.instance import StageInstance
@@ -50,6 +50,7 @@ class Attempt:
         self._messages = 0
         self._fired = 0
         self._inputs: dict[int, PortionRead] = {}
+        self._next_due: dict[str, Due] = {}
         self._at_once = AT_ONCE
         self._dead_letters = 0
         self._process_ns = 0
@@ -113,6 +114,8 @@ class Attempt:
         if not self.failed:
             yield from self._end_input()
         if not self.failed:
+            self._find_next_due()
+        if not self.failed:
             self._check_stores()
         yield from self.instance.router.finish(failed=self.failed)
         yield self.report().packet()
@@ -133,6 +136,7 @@ class Attempt:
             failed=self._failure,
             error=self._error,
             upstream_failed=self._sources.failed,
+            next_due=self._next_due,
             process_ns=self._process_ns,
             metrics=instance.metrics.take().rows(),
         )
@@ -218,9 +222,19 @@ class Attempt:
         try:
             return next(firings, None)
         except (OperatorFailedError, EngineFailedError) as failure:
-            if not self._lost_store() and isinstance(failure, OperatorFailedError):
-                self._failure = self._described(failure, None)
+            self._fail_at_the_end(failure)
             return None
+
+    def _find_next_due(self) -> None:
+        try:
+            self._next_due = self.instance.next_due()
+        except (OperatorFailedError, EngineFailedError) as failure:
+            self._fail_at_the_end(failure)
+
+    def _fail_at_the_end(self, failure: OperatorFailedError | EngineFailedError) -> None:
+        """An operator cannot say what is due."""
+        if not self._lost_store() and isinstance(failure, OperatorFailedError):
+            self._failure = self._described(failure, None)
 
     def _fire(self, operator: str, firing: Firing) -> None:
         mark = self.instance.mark() if self._dead_letter_mode else None

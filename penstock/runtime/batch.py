@@ -9,6 +9,12 @@ from typing import Literal, TypeAlias
 from penstock.api.watermarks import END_OF_TIME as END_OF_TIME
 from penstock.api.watermarks import NO_WATERMARK as NO_WATERMARK
 
+Due: TypeAlias = tuple[int | None, int | None]
+"""The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: there is
+none."""
+
+NOTHING_DUE: Due = (None, None)
+
 Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
 
 
@@ -38,6 +44,8 @@ class Batch:
     firing: Mapping[str, int] = field(default_factory=dict)
     """By operator id, the watermark up to which event-time timers and windows fire in the end-of-input step; absent:
     NO_WATERMARK. It is never below `late`."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the output watermark of those that have due timers of earlier batches: it is below the oldest."""
 
     @property
     def last_ended(self) -> int:
@@ -51,6 +59,11 @@ class Batch:
     def firing_watermark(self, operator: str) -> int:
         """What waits in the operator for an event time up to it fires at the end of the batch's input."""
         return self.firing.get(operator, NO_WATERMARK)
+
+    def output_watermark(self, operator: str) -> int:
+        """What waits in the operator for an event time up to it must fire in this batch: operators downstream take it
+        as complete. What waits for a later time, up to the firing watermark, may fire in one of the next batches."""
+        return self.held.get(operator, self.firing_watermark(operator))
 
     def next_run(self) -> Batch:
         """The same batch, run again."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from penstock.api.store import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import NOTHING_DUE, Batch, Due
 from penstock.runtime.columns import Push
 from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.operators.application_code import Requests
@@ -104,6 +104,16 @@ class StageInstance:
                 if firing is None:
                     break
                 yield op_id, firing
+
+    def next_due(self) -> dict[str, Due]:
+        """By operator id, the times of the oldest timers; of those only that have any. Raises OperatorFailedError."""
+        found = {}
+        for op_id, node in self._nodes.items():
+            with blaming(op_id):
+                due = node.next_due()
+            if due != NOTHING_DUE:
+                found[op_id] = due
+        return found
 
     def close(self) -> None:
         """Close the user's tasks; every one, even if one raises. The first error is raised at the end."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
+from penstock.runtime.batch import NOTHING_DUE, Due
 from penstock.runtime.context import SspTable
 from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
@@ -28,6 +29,8 @@ class Succeeded:
     shutdown: bool
     inputs: dict[TaskSsp, PortionRead] = field(default_factory=dict)
     """What was read."""
+    next_due: dict[str, Due] = field(default_factory=dict)
+    """By operator, the times of the oldest timers of all tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +154,17 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
         dead_letters=sum(r.dead_letters for r in by_place.values()),
         commit=any(r.commit for r in by_place.values()),
         shutdown=any(r.shutdown for r in by_place.values()),
+        next_due=earliest(report.next_due for report in by_place.values()),
     )
+
+
+def earliest(found: Iterable[Mapping[str, Due]]) -> dict[str, Due]:
+    """By operator, the oldest timers of several tasks."""
+    merged: dict[str, Due] = {}
+    for each in found:
+        for operator, due in each.items():
+            pairs = zip(due, merged.get(operator, NOTHING_DUE), strict=True)
+            event, processing = (min((t for t in pair if t is not None), default=None) for pair in pairs)
+            if (event, processing) != NOTHING_DUE:
+                merged[operator] = (event, processing)
+    return merged

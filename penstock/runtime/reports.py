@@ -10,6 +10,7 @@ from penstock.documents import decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
 from penstock.plan.portions import PortionRead
+from penstock.runtime.batch import Due
 from penstock.runtime.packet import REPORT_STAGE, Kind, Packet
 from penstock.state.engines.engine import EngineFailedError
 
@@ -38,6 +39,8 @@ class Report:
     """A source failed, so this attempt did nothing."""
     inputs: dict[int, PortionRead] = field(default_factory=dict)
     """Origin code of an input's partition -> what was read of it (stage 0)."""
+    next_due: dict[str, Due] = field(default_factory=dict)
+    """By operator id, the times of its oldest timers that have not fired. Absent: it has none."""
     process_ns: int = 0
     """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)

@@ -13,7 +13,7 @@ from penstock.api.serdes.failures import Place
 from penstock.api.ssp import SystemStream
 from penstock.api.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import NOTHING_DUE, Batch, Due
 from penstock.runtime.columns import Accept, Push, Target, as_columns
 from penstock.runtime.context import Position
 from penstock.runtime.operators.application_code import Requests
@@ -84,6 +84,11 @@ class Node:
         """What is to be done once all messages of the batch have come, in order. Called once in an attempt, after the
         operators before it in the stage have done theirs, and read while firings run: one may change what follows."""
         return ()
+
+    def next_due(self) -> Due:
+        """The times of the oldest timers and windows that wait in its stores, once everything has fired that fires in
+        this attempt. The next batch begins at once if one of them is due."""
+        return NOTHING_DUE
 
     def close(self) -> None:
         """Called at most once, after the last message."""
