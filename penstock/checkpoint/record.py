@@ -4,14 +4,15 @@ A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-2
 (keys sorted, no white space, UTF-8) without the `checksum` itself. Every later format keeps these four.
 
 A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
-if they say nothing about it.
+if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
+`ended-inputs`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -23,7 +24,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 2}
+_FORMATS = {"claim": 1, "checkpoint": 3}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
@@ -51,6 +52,10 @@ class CheckpointRecord:
     `ended` says that the run ended with this checkpoint, and how.
     `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record; it
     never has one that the checkpoint before did not keep. None, as in format 1: everything that one kept, and itself.
+    `event_times` has the highest event time that each task has read of each partition, in epoch milliseconds, and
+    `watermarks` the firing watermark of each operator in the last batch. Both are empty if the application does not use
+    event time, before the first message, and after a batch that ended the job's stream or drained it.
+    `ended_inputs` are the partitions that have ended: nothing waits for them.
     """
 
     id: CheckpointId
@@ -69,6 +74,14 @@ class CheckpointRecord:
     ended: Ended | None = None
     consumed_startpoints: tuple[str, ...] = ()
     retained: Mapping[int, CheckpointId] | None = None
+    event_times: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    ended_inputs: tuple[SystemStreamPartition, ...] = ()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether everything that waited for event time has fired: no event time counts after it."""
+        return self.ended in {"end-of-stream", "drained"}
 
 
 Record: TypeAlias = Claim | CheckpointRecord
@@ -77,8 +90,7 @@ Record: TypeAlias = Claim | CheckpointRecord
 def encode_record(record: Record) -> bytes:
     """The written form: the same bytes for equal records."""
     kind = "claim" if isinstance(record, Claim) else "checkpoint"
-    written = 2 if isinstance(record, CheckpointRecord) and record.retained is not None else 1
-    document: dict[str, object] = {"format": written, "kind": kind, "body": _body(record)}
+    document: dict[str, object] = {"format": _format(record), "kind": kind, "body": _body(record)}
     return _canonical(document | {"checksum": _checksum(document)})
 
 
@@ -100,6 +112,15 @@ def decode_record(data: bytes, key: str) -> Record:
         return convert(_BODIES[document["kind"], document["format"]], document["body"]).record()
 
 
+def _format(record: Record) -> int:
+    """The oldest format that can say it."""
+    if isinstance(record, Claim):
+        return 1
+    if record.event_times or record.watermarks or record.ended_inputs:
+        return 3
+    return 1 if record.retained is None else 2
+
+
 def _body(record: Record) -> dict[str, object]:
     owner: dict[str, object] = {"epoch": record.epoch, "run-id": record.run_id, "writer": record.writer}
     if isinstance(record, Claim):
@@ -115,16 +136,35 @@ def _body(record: Record) -> dict[str, object]:
         "batch": record.batch,
         "batch-time-ms": record.batch_time_ms,
         "stores": dict(record.stores),
-        "next-offsets": {
-            str(task): {str(ssp): offset for ssp, offset in offsets.items()}
-            for task, offsets in record.next_offsets.items()
-        },
+        "next-offsets": _by_task(record.next_offsets),
         "tasks": {str(task): dict(values) for task, values in record.tasks.items()},
         "consumed-startpoints": list(record.consumed_startpoints),
     }
     if retained is not None:
         body["retained"] = {str(slot): str(checkpoint_id) for slot, checkpoint_id in retained.items()}
+    if _format(record) == 3:
+        body |= {
+            "retained": body.get("retained"),
+            "event-times": _by_task(record.event_times),
+            "watermarks": dict(record.watermarks),
+            "ended-inputs": [str(ssp) for ssp in record.ended_inputs],
+        }
     return body
+
+
+def _by_task(values: Mapping[int, Mapping[SystemStreamPartition, int]]) -> dict[str, dict[str, int]]:
+    return {str(task): {str(ssp): value for ssp, value in own.items()} for task, own in values.items()}
+
+
+def _of_tasks(values: Mapping[str, Mapping[str, int]]) -> dict[int, dict[SystemStreamPartition, int]]:
+    return {
+        number(task): {SystemStreamPartition.parse(ssp): value for ssp, value in own.items()}
+        for task, own in values.items()
+    }
+
+
+_Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Epoch milliseconds, also before 1970."""
 
 
 class _Claim(Struct, rename="kebab"):
@@ -168,10 +208,7 @@ class _Checkpoint(Struct, rename="kebab"):
             batch=self.batch,
             batch_time_ms=self.batch_time_ms,
             stores=self.stores,
-            next_offsets={
-                number(task): {SystemStreamPartition.parse(ssp): offset for ssp, offset in offsets.items()}
-                for task, offsets in self.next_offsets.items()
-            },
+            next_offsets=_of_tasks(self.next_offsets),
             tasks={number(task): values for task, values in self.tasks.items()},
             kind_detail=self.detail,
             partitioner=self.partitioner,
@@ -192,10 +229,27 @@ class _CheckpointWithRetained(_Checkpoint, rename="kebab"):
         return replace(made, retained={number(slot): CheckpointId.parse(each) for slot, each in self.retained.items()})
 
 
+class _CheckpointWithTimes(_CheckpointWithRetained, rename="kebab"):
+    """The body of a checkpoint in format 3."""
+
+    event_times: dict[str, dict[str, _Time]]
+    watermarks: dict[str, _Time]
+    ended_inputs: tuple[str, ...]
+
+    def record(self) -> CheckpointRecord:
+        return replace(
+            _CheckpointWithRetained.record(self),
+            event_times=_of_tasks(self.event_times),
+            watermarks=self.watermarks,
+            ended_inputs=tuple(SystemStreamPartition.parse(ssp) for ssp in self.ended_inputs),
+        )
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
     ("checkpoint", 2): _CheckpointWithRetained,
+    ("checkpoint", 3): _CheckpointWithTimes,
 }
 
 

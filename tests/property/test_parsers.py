@@ -175,6 +175,12 @@ FORMATS: dict[str, Format] = {
         CheckpointRecord,
         with_checksum,
     ),
+    "checkpoint with event times": Format(
+        orjson.loads(golden("log-record-format3.json")),
+        lambda d: decode_record(d, "k"),
+        CheckpointRecord,
+        with_checksum,
+    ),
     "lease": Format(orjson.loads(LEASE.encode()), lambda d: LeaseState.decode(d, "k"), LeaseState),
     "startpoint": Format(orjson.loads(golden("startpoint-timestamp.json")), decode_startpoint, Startpoint),
     "startpoint request": Format(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.watermarks import END_OF_TIME
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import (
@@ -72,6 +73,14 @@ RECORD = CheckpointRecord(
     ended="drained",
     consumed_startpoints=("4f7c",),
 )
+WITH_TIMES = replace(
+    RECORD,
+    ended=None,
+    retained={12: CheckpointId(1614147480000, 1)},
+    event_times={0: {SSP("kafka", "orders", 0): -1500}, 10: {SSP("local", "my.dotted.stream", 10): 1614147486000}},
+    watermarks={"input-1": -1500, "windows": END_OF_TIME},
+    ended_inputs=(SSP("local", "my.dotted.stream", 10),),
+)
 
 
 def test_golden_v1() -> None:
@@ -98,6 +107,18 @@ def test_golden_log_record_with_a_list_of_what_is_retained() -> None:
     record = replace(RECORD, retained={1: CheckpointId(1614147400000, 7), 12: CheckpointId(1614147480000, 1)})
     assert decode_record(data, "k") == record
     assert encode_record(record) == data
+
+
+def test_golden_log_record_with_event_times() -> None:
+    data = (GOLDEN / "log-record-format3.json").read_bytes()
+    assert decode_record(data, "k") == WITH_TIMES
+    assert encode_record(WITH_TIMES) == data
+
+
+@pytest.mark.parametrize("name", ["event_times", "watermarks", "ended_inputs"])
+def test_any_event_time_is_kept(name: str) -> None:
+    record = replace(RECORD, **{name: getattr(WITH_TIMES, name)})
+    assert decode_record(encode_record(record), "k") == record
 
 
 def test_v1_ignores_outer_keys_and_key_buckets() -> None:
@@ -210,7 +231,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 3}), (CLAIM, {"kind": "later", "format": 1})):
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 4}), (CLAIM, {"kind": "later", "format": 1})):
         document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})
