@@ -8,6 +8,7 @@ from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
 from penstock.driver.commits import Commits
 from penstock.driver.epochs import Epochs
+from penstock.driver.event_time import EventTime
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.lease_gate import LeaseGate
@@ -63,4 +64,13 @@ def offset_feed(job: PreparedJob) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
-    return OffsetFeed(job.ends, job.inputs, bounds, settings.batch_interval_ms, job.until, job.clock)
+    return OffsetFeed(
+        job.ends,
+        job.inputs,
+        bounds,
+        settings.batch_interval_ms,
+        job.until,
+        job.clock,
+        EventTime.of(job.topology.graph, job.config),
+        close=job.close,
+    )

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
 from penstock.plan.ranges import BatchRanges
-from penstock.runtime.batch import Batch, Control
+from penstock.plan.watermarks import Watermarks, later_event_times
+from penstock.runtime.batch import Batch, Control, Due
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of a batch: chosen when it is planned, and the same in every run of it."""
+
+    time_ms: int
+    """The batch time, in epoch milliseconds."""
+    watermarks: Watermarks = field(default_factory=Watermarks)
+    ended_inputs: frozenset[SystemStreamPartition] = frozenset()
+    """The partitions that have ended, and have been read to their end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +34,77 @@ class Boundary:
     """The last batch that has ended."""
     batch_time_ms: int = 0
     """The largest batch time so far, in epoch milliseconds."""
+    event_times: Mapping[TaskSsp, int] = field(default_factory=dict)
+    """The highest event time that was read of each partition; empty if the application does not use event time."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """By operator, the firing watermark of the last batch."""
+    ended_inputs: frozenset[SystemStreamPartition] = frozenset()
+    next_due: Mapping[str, Due] = field(default_factory=dict)
+    """By operator, the times of its oldest timers. No record holds them: the stores do."""
+    closed: bool = False
+    """Whether the last batch ended the stream: everything that waited for event time has fired."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
-        """Where the job stood at a checkpoint."""
-        return cls(to_positions(record.next_offsets), record.batch, record.batch_time_ms)
+        """Where the run that wrote a checkpoint stood."""
+        return cls(
+            to_positions(record.next_offsets),
+            record.batch,
+            record.batch_time_ms,
+            to_positions(record.event_times),
+            record.watermarks,
+            frozenset(record.ended_inputs),
+            closed=record.is_closed,
+        )
 
-    def next_batch(self, now_ms: int, runs: int, control: Control = "none") -> Batch:
-        """The next batch. Its time is `now_ms`, but never before that of an older batch.
+    def time_at(self, now_ms: int) -> int:
+        """The time of a batch that is planned now: never before that of an older batch.
 
         Args:
             now_ms: the wall clock, in epoch milliseconds.
+        """
+        return max(self.batch_time_ms, now_ms)
+
+    def next_batch(self, moment: Moment, runs: int, control: Control = "none") -> Batch:
+        """The next batch.
+
+        Args:
             runs: how many runs of a batch with this number have begun in this epoch.
         """
-        return Batch(self.batch + 1, runs + 1, max(self.batch_time_ms, now_ms), control)
+        marks = moment.watermarks
+        time_ms = self.time_at(moment.time_ms)
+        return Batch(self.batch + 1, runs + 1, time_ms, control, marks.late, marks.firing, marks.held)
 
-    def after(self, batch: Batch, planned: BatchRanges, read: Mapping[TaskSsp, PortionRead]) -> Boundary:
+    def after(
+        self,
+        batch: Batch,
+        planned: BatchRanges,
+        read: Mapping[TaskSsp, PortionRead],
+        next_due: Mapping[str, Due] | None = None,
+        ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
+    ) -> Boundary:
         """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this."""
-        return Boundary(planned.advance(self.positions, read), batch.number, batch.time_ms)
+        positions, closed = planned.advance(self.positions, read), batch.control != "none"
+        return Boundary(
+            positions,
+            batch.number,
+            batch.time_ms,
+            later_event_times(self.event_times, ((at, each.event_time_ms) for at, each in read.items())),
+            batch.firing,
+            frozenset(at.ssp for at in positions) if closed else ended_inputs,
+            next_due or {},
+            closed,
+        )
+
+    def due(self, moment: Moment) -> bool:
+        """Whether a timer or a window is to fire."""
+        firing = moment.watermarks.firing
+        return any(
+            (event is not None and event <= firing.get(operator, event - 1))
+            or (processing is not None and processing <= moment.time_ms)
+            for operator, (event, processing) in self.next_due.items()
+        )
+
+    def next_processing_ms(self) -> int | None:
+        """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
+        return min((at for _, at in self.next_due.values() if at is not None), default=None)

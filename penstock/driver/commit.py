@@ -19,7 +19,7 @@ from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSn
 from penstock.driver.boundary import Boundary
 from penstock.driver.ports import Fleet
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.plan.positions import to_next_offsets
+from penstock.plan.positions import by_task, to_next_offsets
 from penstock.retry import Retry, retry
 from penstock.state.admins import BackendAdmins
 
@@ -218,7 +218,7 @@ class CommitCoordinator:
         found: Markers,
     ) -> CheckpointRecord:
         boundary = request.boundary
-        by_task = to_next_offsets(boundary.positions, self._tasks)
+        next_offsets = to_next_offsets(boundary.positions, self._tasks)
         record = CheckpointRecord(
             id=checkpoint_id,
             parent=parent,
@@ -229,7 +229,7 @@ class CommitCoordinator:
             batch=boundary.batch,
             batch_time_ms=boundary.batch_time_ms,
             stores=self._layout,
-            next_offsets=by_task,
+            next_offsets=next_offsets,
             tasks={
                 task: build_versions(
                     checkpoint_id,
@@ -237,11 +237,14 @@ class CommitCoordinator:
                     found.get(str(task), {}),
                     self._settings.checkpoint_write_versions,
                 )
-                for task, offsets in by_task.items()
+                for task, offsets in next_offsets.items()
             },
             kind_detail=request.detail,
-            ended=request.ended,
+            ended="end-of-stream" if boundary.closed else request.ended,
             consumed_startpoints=request.consumed_startpoints,
+            event_times={} if boundary.closed else by_task(boundary.event_times),
+            watermarks={} if boundary.closed else boundary.watermarks,
+            ended_inputs=tuple(sorted(boundary.ended_inputs)),
         )
         return replace(record, retained=self._log.known().retained_beside(record, self._settings.checkpoint_retained))
 

@@ -105,12 +105,19 @@ class Epochs:
         return None
 
     def _start_boundary(self) -> Boundary:
-        """Where the start plan begins: its positions, and the batch of the checkpoint that it chose."""
+        """Where the start plan begins: its positions, and the batch and the times of the checkpoint that it chose."""
         start = self._job.start
-        record = start.restore_from
+        record, times = start.restore_from, start.times
         if record is None:
             return Boundary(start.positions)
-        return Boundary(start.positions, record.batch, record.batch_time_ms)
+        return Boundary(
+            start.positions,
+            record.batch,
+            record.batch_time_ms,
+            times.event_times,
+            times.watermarks,
+            times.ended_inputs,
+        )
 
     def _open(self, origin: Origin, boundary: Boundary) -> None:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task."""

@@ -8,11 +8,12 @@ from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.clock import Clock
-from penstock.driver.boundary import Boundary
+from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.event_time import EventTime
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, plan_ranges, read_by_input
+from penstock.plan.ranges import NOTHING, BatchRanges, plan_ranges, read_by_input
 from penstock.runtime.batch import Control
 
 
@@ -23,6 +24,7 @@ class Planned:
     ranges: BatchRanges
     latest: Mapping[SystemStreamPartition, int]
     """The next offset that every input partition will assign, when the batch was planned."""
+    moment: Moment
     control: Control = "none"
 
 
@@ -48,6 +50,10 @@ class Feed(Protocol):
     call gets an older boundary.
     """
 
+    def begin(self) -> None:
+        """An epoch was opened. The next boundary may be older than the last one."""
+        ...
+
     def next(self, boundary: Boundary) -> Next:
         """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
@@ -67,7 +73,10 @@ class Feed(Protocol):
 
 
 class OffsetFeed:
-    """Batches of what is new in the inputs, as much of it as the pace allows."""
+    """Batches of what is new in the inputs, as much of it as the pace allows; of nothing, when only time has passed.
+
+    A run with an end closes the stream in its last batch, after which everything that waits for event time has fired.
+    """
 
     def __init__(
         self,
@@ -77,13 +86,17 @@ class OffsetFeed:
         interval_ms: int,
         until: Mapping[SystemStreamPartition, int] | None,
         clock: Clock,
+        event_time: EventTime,
+        *,
+        close: bool = True,
     ) -> None:
         """
         Args:
             ends: reads the ends of every input partition.
             inputs: the input streams in the order of their numbers.
-            interval_ms: how long to idle when there is nothing new.
+            interval_ms: how long to idle at most when there is nothing new.
             until: the offsets before which the run ends, by input partition; None: it has no end.
+            close: whether a run that reaches its end closes the stream, if the application uses event time.
         """
         self._ends = ends
         self._inputs = inputs
@@ -91,7 +104,13 @@ class OffsetFeed:
         self._interval_s = interval_ms / 1000
         self._until = until
         self._clock = clock
+        self._event_time = event_time
+        self._close = close and event_time.used
         self._pace = Pace.first(bounds)
+
+    def begin(self) -> None:
+        """No partition has been idle yet."""
+        self._event_time.begin()
 
     def next(self, boundary: Boundary) -> Next:
         """Portions from the boundary's positions on, if there is something new.
@@ -99,13 +118,24 @@ class OffsetFeed:
         Raises:
             NotFoundError: a partition no longer has its next offset.
             IncompatibleError: an input has another number of partitions than when the run began.
+            ConfigError: a watermark policy fails.
         """
         ends = self._ends()
         portions = plan_ranges(boundary.positions, ends, self._pace, self._until)
-        if portions:
-            latest = {ssp: end.upcoming for ssp, end in ends.items()}
-            return Planned(BatchRanges.group(portions, self._inputs), latest)
-        return End() if self._until is not None else Idle(self._clock.monotonic() + self._interval_s)
+        moment = self._event_time.look(boundary, ends, self._clock.now_ms())
+        latest = {ssp: end.upcoming for ssp, end in ends.items()}
+        if portions or boundary.due(moment):
+            return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
+        if self._until is None and len(moment.ended_inputs) < len(ends):
+            return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
+        if boundary.closed or not self._close:
+            return End()
+        return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
+
+    def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
+        """Until the next timer is due, at most the interval."""
+        due = boundary.next_processing_ms()
+        return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """The pace follows how long the batch took, and how many and how large its messages were."""

@@ -52,6 +52,8 @@ class PreparedJob:
     startpoints: StartpointManager
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
+    close: bool
+    """Whether a run that reaches its end closes the stream."""
     clock: Clock
 
     @property
@@ -111,6 +113,7 @@ def prepare(
     run_id: str,
     from_checkpoint: str | None,
     until_latest: bool,
+    close: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PreparedJob:
     """Claim the log and decide where the run begins. The lease is held already.
@@ -166,6 +169,7 @@ def prepare(
         startpoints=startpoints,
         admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
+        close=close,
         clock=clock,
     )
 

@@ -50,7 +50,7 @@ class RunLoop:
 
     def start(self) -> None:
         """Open the first epoch, with its start checkpoint."""
-        self._reach(self._parts.epochs.start())
+        self._enter(self._parts.epochs.start())
 
     def _run_to_the_end(self) -> bool:
         """Batches until there is a reason to end, then the last commit. False if a container was lost during that
@@ -80,7 +80,7 @@ class RunLoop:
             logger.warning("a container did not end its background work: %s", error)
 
     def _rewind(self, cause: RetryableError | None) -> None:
-        self._reach(self._parts.epochs.rewind(cause))
+        self._enter(self._parts.epochs.rewind(cause))
 
     def commit(self) -> None:
         """Commit what has ended, and wait until the checkpoint is complete."""
@@ -134,13 +134,14 @@ class RunLoop:
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, Stopwatch()
-        batch = before.next_batch(parts.clock.now_ms(), parts.runs.begun, planned.control)
+        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control)
         with parts.board.batch(batch.number, planned.ranges.messages):
             good = parts.runs.until_good(self.epoch, batch, planned)
         if good is None:
             return True
         watch.lap("addBatch")
-        after = before.after(good.batch, planned.ranges, good.outcome.inputs)
+        outcome, ended = good.outcome, planned.moment.ended_inputs
+        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended)
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
@@ -151,6 +152,11 @@ class RunLoop:
         parts.commits.if_due(self.boundary, watch)
         parts.reporter.ended(planned, good, before, self.boundary, watch)
         return good.outcome.shutdown
+
+    def _enter(self, boundary: Boundary) -> None:
+        """An epoch was opened."""
+        self._parts.feed.begin()
+        self._reach(boundary)
 
     def _reach(self, boundary: Boundary) -> None:
         self.boundary = boundary

@@ -33,10 +33,15 @@ def to_positions(next_offsets: NextOffsets) -> dict[TaskSsp, int]:
 
 def to_next_offsets(positions: Positions, tasks: int) -> dict[int, dict[SystemStreamPartition, int]]:
     """To what a checkpoint says, also of tasks that read nothing."""
-    by_task: dict[int, dict[SystemStreamPartition, int]] = {task: {} for task in range(tasks)}
-    for at, offset in positions.items():
-        by_task.setdefault(at.task, {})[at.ssp] = offset
-    return by_task
+    return {task: {} for task in range(tasks)} | by_task(positions)
+
+
+def by_task(values: Positions) -> dict[int, dict[SystemStreamPartition, int]]:
+    """By task, then by partition."""
+    found: dict[int, dict[SystemStreamPartition, int]] = {}
+    for at, value in values.items():
+        found.setdefault(at.task, {})[at.ssp] = value
+    return found
 
 
 def first_positions(ends: Ends, default: Mapping[SystemStream, str]) -> dict[SystemStreamPartition, int]:

@@ -98,6 +98,10 @@ class BatchRanges:
         return cls(dict(portions), {task: tuple(items) for task, items in by_task.items()})
 
 
+NOTHING = BatchRanges({}, {})
+"""A batch that reads nothing."""
+
+
 def read_by_input(read: Mapping[TaskSsp, PortionRead]) -> dict[InputOfTask, InputRead]:
     """What every task read of each input, of all its partitions."""
     found: dict[InputOfTask, InputRead] = {}

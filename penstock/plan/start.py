@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
@@ -12,6 +12,7 @@ from penstock.checkpoint.origin import Origin, origin_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.plan.start_times import StartTimes, start_times
 from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecision, decide_start, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_number
@@ -32,6 +33,8 @@ class StartPlan:
     """Those that the start checkpoint takes, whether applied, superseded or expired: they are deleted after it."""
     consumed: tuple[str, ...] = ()
     """Their uuids."""
+    times: StartTimes = field(default_factory=StartTimes)
+    """The event times and watermarks that the run begins with."""
 
     @property
     def origin(self) -> Origin:
@@ -74,9 +77,13 @@ def plan_start(
         lambda request: resolve_request(admins, request),
     )
     positions = start_positions(decision, inputs, config)
+    times = start_times(
+        decision.restore_from, clears_state=decision.clears_state, positions=positions, ends=inputs.ends
+    )
     _tell(requests, decision, positions)
+    _tell_times(times)
     everything = (*requests.live, *requests.expired, *requests.taken)
-    return StartPlan(decision.restore_from, positions, decision.clears_state, everything, requests.uuids)
+    return StartPlan(decision.restore_from, positions, decision.clears_state, everything, requests.uuids, times)
 
 
 def resolve_request(admins: Mapping[str, SystemAdmin], request: StartpointRequest) -> int:
@@ -115,3 +122,14 @@ def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> No
         logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
     if decision.requests and decision.restore_from is not None:
         logger.info("state: %s, checkpoint %s", decision.with_state, decision.restore_from.id)
+
+
+def _tell_times(times: StartTimes) -> None:
+    for ssp in times.grown:
+        logger.info("`%s` had ended, and has new messages: they are read", ssp)
+    for ssp in sorted({at.ssp for at in times.late}):
+        logger.warning(
+            "`%s` was moved back, and the state is kept: the messages that are read again are late where an operator's "
+            "watermark has passed them. A startpoint with the state `clear` or `nearest` begins event time again",
+            ssp,
+        )

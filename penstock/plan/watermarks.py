@@ -8,14 +8,18 @@ input. What fires is at or above the late watermark, and is therefore late nowhe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.errors import ConfigError
 from penstock.plan.positions import Ends, Positions, TaskSsp
+
+_Reached: TypeAlias = tuple[int, int | None]
+"""A watermark, and since when it is idle, in batch time; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,19 @@ def at_the_end(
     return found
 
 
+def ended_partitions(positions: Positions, ends: Ends) -> frozenset[SystemStreamPartition]:
+    """The partitions that have ended, and that every task has read to their end."""
+    unread = {at.ssp for at, position in positions.items() if position < ends[at.ssp].upcoming}
+    return frozenset(at.ssp for at in positions if ends[at.ssp].ended and at.ssp not in unread)
+
+
 def idle_partitions(
     waiting: Mapping[TaskSsp, Waiting], idle_ms: Mapping[SystemStream, int], now_ms: int
-) -> frozenset[TaskSsp]:
-    """Those whose position has been at their end for the time that their stream allows."""
-    return frozenset(at for at, each in waiting.items() if now_ms - each.since_ms >= idle_ms[at.ssp.system_stream])
+) -> dict[TaskSsp, int]:
+    """Those whose position has been at their end for the time that their stream allows, each with when it became
+    idle."""
+    idle = {at: each.since_ms + idle_ms[at.ssp.system_stream] for at, each in waiting.items()}
+    return {at: since for at, since in idle.items() if since <= now_ms}
 
 
 def next_watermarks(
@@ -109,50 +121,53 @@ def next_watermarks(
     event_times: Mapping[TaskSsp, int],
     last: Mapping[str, int],
     *,
-    idle: Collection[TaskSsp] = (),
+    idle: Mapping[TaskSsp, int] | None = None,
     ended: Collection[SystemStreamPartition] = (),
     oldest: Mapping[str, int] | None = None,
 ) -> Watermarks:
     """The watermarks of the next batch. None is below that of the last batch.
 
     An input's watermark is the lowest of its partitions, an operator's the lowest of what it reads. Partitions and
-    inputs that are idle or have ended do not count. If all are idle, the watermark stays; if all have ended, it is
-    END_OF_TIME. An operator that is new begins with the watermark of what it reads.
+    inputs that are idle or have ended do not count. If all are idle, the watermark stays where it was when the last of
+    them became idle; if all have ended, it is END_OF_TIME. An operator that is new begins with the watermark of what it
+    reads.
 
     Args:
         readers: every partition of every input, with each task that reads it.
         event_times: the highest event time that ended batches have read.
         last: the firing watermarks of the last batch.
+        idle: the partitions that are idle, each with the batch time when it became idle.
         oldest: by operator id, the time of the oldest event-time timer. If it is due, it may not fire in the next
             batch, so the operator's output stays below it.
     """
     oldest = {} if oldest is None else oldest
-    of_stream: dict[SystemStream, list[TaskSsp]] = {}
+    idle = {} if idle is None else idle
+    of_stream: dict[SystemStream, list[_Reached]] = {}
+    policies = {source.stream: source for source in flow.inputs.values()}
     for at in readers:
-        if at.ssp not in ended:
-            of_stream.setdefault(at.ssp.system_stream, []).append(at)
+        if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
+            watermark = _of_partition(policies[stream], event_times.get(at))
+            of_stream.setdefault(stream, []).append((watermark, idle.get(at)))
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
     held: dict[str, int] = {}
     past: dict[str, int] = {}
-    reached: dict[str, int | None] = {}
+    reached: dict[str, _Reached] = {}
     for op, upstream in flow.upstream.items():
         source = flow.inputs.get(op)
         if source is None:
-            begin = min((past[up] for up in upstream), default=NO_WATERMARK)
-            found, idles = _lowest(reached[up] for up in upstream)
+            begin = min(past[up] for up in upstream)
+            found, idle_since = _lowest([reached[up] for up in upstream])
         else:
             begin = NO_WATERMARK
-            parts = of_stream.get(source.stream, [])
-            found, idles = _lowest(None if at in idle else _of_partition(source, event_times.get(at)) for at in parts)
+            found, idle_since = _lowest(of_stream.get(source.stream, []))
         late[op] = last.get(op, begin)
-        stays = found is None and idles
-        firing[op] = late[op] if stays else max(late[op], END_OF_TIME if found is None else found)
+        firing[op] = max(late[op], found)
         due = oldest.get(op)
         past[op] = late[op] if due is None or due > late[op] else due - 1
         if due is not None and due <= firing[op]:
-            held[op] = due - 1
-        reached[op] = None if stays and op not in held else held.get(op, firing[op])
+            held[op], idle_since = due - 1, None
+        reached[op] = held.get(op, firing[op]), idle_since
     return Watermarks(_known(late), _known(firing), held)
 
 
@@ -195,11 +210,15 @@ def _of_partition(source: TimedInput, highest_ms: int | None) -> int:
     return NO_WATERMARK if highest_ms is None else source.watermark(highest_ms)
 
 
-def _lowest(found: Iterable[int | None]) -> tuple[int | None, bool]:
-    """The lowest that is neither idle (None) nor at the end, and whether any is idle."""
-    every = list(found)
-    active = [each for each in every if each is not None and each < END_OF_TIME]
-    return min(active, default=None), None in every
+def _lowest(found: Sequence[_Reached]) -> _Reached:
+    """The lowest of those that are active; of those that became idle last, if all are idle; END_OF_TIME if all have
+    ended."""
+    alive = [each for each in found if each[0] < END_OF_TIME]
+    active = [watermark for watermark, idle_since in alive if idle_since is None]
+    if active or not alive:
+        return min(active, default=END_OF_TIME), None
+    latest = max(since for _, since in alive if since is not None)
+    return min(watermark for watermark, since in alive if since == latest), latest
 
 
 def _known(watermarks: Mapping[str, int]) -> dict[str, int]:

@@ -41,9 +41,11 @@ class _Partition:
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
     compacted: Compacted = field(default_factory=Compacted)
+    ended: bool = False
 
     def ends(self) -> PartitionOffsets:
-        return PartitionOffsets(self.messages[0][0] if self.messages else self.upcoming, self.upcoming)
+        oldest = self.messages[0][0] if self.messages else self.upcoming
+        return PartitionOffsets(oldest, self.upcoming, self.ended)
 
     def between(self, start: int, end: int) -> slice:
         """Where the messages with start <= offset < end are."""
@@ -105,6 +107,11 @@ class MemorySystem(System):
         with self.lock:
             partition = self.partition(ssp)
             del partition.messages[partition.between(0, before)]
+
+    def end(self, ssp: SystemStreamPartition) -> None:
+        """Say that no message will follow in a partition. A job that has read it to the end no longer waits for it."""
+        with self.lock:
+            self.partition(ssp).ended = True
 
     def create(self, stream: str, partitions: int) -> bool:
         """See `SystemAdmin.create_stream`."""

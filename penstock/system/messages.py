@@ -36,7 +36,7 @@ class OffsetRange:
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """The ends of a partition: `oldest` is the first offset still there (equal to `upcoming` if there is none),
-    `upcoming` the one the next message will get.
+    `upcoming` the one the next message will get. `ended` says that no message will follow.
 
     Example:
         >>> print(PartitionOffsets(oldest=3, upcoming=8))
@@ -45,6 +45,7 @@ class PartitionOffsets:
 
     oldest: int
     upcoming: int
+    ended: bool = False
 
     @property
     def newest(self) -> int | None:

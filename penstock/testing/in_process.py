@@ -314,6 +314,8 @@ class InProcessDriver:
         task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
         until_latest: bool = False,
+        close: bool = True,
+        from_checkpoint: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Claim the job and decide where it begins. `loop.start()` opens the first epoch.
@@ -328,6 +330,8 @@ class InProcessDriver:
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
             until_latest: end the run once everything that the inputs hold now is read.
+            close: whether a run that reaches its end closes the stream, if the application uses event time.
+            from_checkpoint: the id of the checkpoint to start from instead of the last one.
             clock: the driver's clock, for batch times, commits that are due, expiry, and all pauses.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
@@ -341,8 +345,9 @@ class InProcessDriver:
             streams,
             self.log,
             run_id=run_id,
-            from_checkpoint=None,
+            from_checkpoint=from_checkpoint,
             until_latest=until_latest,
+            close=close,
             clock=clock,
         )
         shown = job.settings.config if task_config is None else task_config

@@ -17,12 +17,14 @@ from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
 from penstock.driver.boundary import Boundary
+from penstock.driver.event_time import EventTime
 from penstock.driver.feed import End, Next, Planned
 from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
@@ -126,7 +128,8 @@ class TestRunner:
         self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*streams, *changelogs)}
         for stream in streams:
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
-        self._feed = _Feed(self._ends, tuple(op.stream for op in graph.inputs))
+        event_time = EventTime.of(graph, self._config)
+        self._feed = _Feed(self._ends, tuple(op.stream for op in graph.inputs), event_time)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self.dead_letters = 0
@@ -320,18 +323,25 @@ class TestRunner:
 class _Feed:
     """Batches of at most `messages`, until everything is read."""
 
-    def __init__(self, ends: Callable[[], Ends], inputs: tuple[SystemStream, ...]) -> None:
+    def __init__(self, ends: Callable[[], Ends], inputs: tuple[SystemStream, ...], event_time: EventTime) -> None:
         self._ends = ends
         self._inputs = inputs
+        self._event_time = event_time
         self.messages = sys.maxsize
+
+    def begin(self) -> None:
+        """See `Feed`."""
+        self._event_time.begin()
 
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
         ends = self._ends()
         portions = plan_ranges(boundary.positions, ends, Pace(self.messages, sys.maxsize), None)
-        if not portions:
+        moment = self._event_time.look(boundary, ends, SYSTEM_CLOCK.now_ms())
+        if not portions and not boundary.due(moment):
             return End()
-        return Planned(BatchRanges.group(portions, self._inputs), {ssp: end.upcoming for ssp, end in ends.items()})
+        latest = {ssp: end.upcoming for ssp, end in ends.items()}
+        return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.driver.boundary import Boundary
+from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.event_time import EventTime
 from penstock.driver.feed import End, Idle, OffsetFeed, Planned
 from penstock.errors import RetryableError
 from penstock.plan.pace import BatchBounds
@@ -18,12 +19,15 @@ from penstock.testing import SettableClock
 STREAM = SystemStream("m", "in")
 SSP = SystemStreamPartition("m", "in", 0)
 AT = TaskSsp(0, SSP)
+NO_TIME = EventTime(None, {})
 BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 
 
 def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
     ends = {SSP: PartitionOffsets(0, upcoming)}
-    return OffsetFeed(lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock())
+    return OffsetFeed(
+        lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock(), NO_TIME
+    )
 
 
 def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
@@ -58,8 +62,8 @@ def test_an_older_boundary_is_read_again() -> None:
 
 def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
     boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
-    assert boundary.next_batch(900, 0) == Batch(5, 1, 1000)
-    assert boundary.next_batch(1100, 2) == Batch(5, 3, 1100)
+    assert boundary.next_batch(Moment(900), 0) == Batch(5, 1, 1000)
+    assert boundary.next_batch(Moment(1100), 2) == Batch(5, 3, 1100)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ AppendedAtCommit.append(ssp, records)
 AppendedAtCommit.commit()
 CHUNK_BYTES
 OffsetRange(ssp, start, end)
-PartitionOffsets(oldest, upcoming)
+PartitionOffsets(oldest, upcoming, ended=False)
 PartitionOffsets.newest
 RawMessage
 RawRecord

@@ -1,0 +1,80 @@
+"""The event time of one run: the watermarks at each boundary, and which partitions have had nothing new for long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream
+from penstock.config.model import JobConfig
+from penstock.driver.boundary import Boundary, Moment
+from penstock.plan.positions import Ends, TaskSsp
+from penstock.plan.watermarks import (
+    TimeFlow,
+    Waiting,
+    at_the_end,
+    closing_watermarks,
+    ended_partitions,
+    idle_partitions,
+    next_watermarks,
+)
+
+
+class EventTime:
+    """Used by the run loop's thread. Of what it knows, only how long partitions have been idle is not in a boundary:
+    that begins again with each epoch."""
+
+    def __init__(self, flow: TimeFlow | None, idle_ms: Mapping[SystemStream, int]) -> None:
+        """
+        Args:
+            flow: the operators of the application; None: it does not use event time, and has no watermarks.
+            idle_ms: for each input, how long a partition without new messages holds the watermark back.
+        """
+        self._flow = flow
+        self._idle_ms = idle_ms
+        self._waiting: dict[TaskSsp, Waiting] = {}
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
+        """The event time of an application."""
+        flow = TimeFlow.of(graph) if graph.uses_time else None
+        return cls(flow, {op.stream: config.idle_ms(op.stream) for op in graph.inputs})
+
+    @property
+    def used(self) -> bool:
+        """Whether the application uses event time."""
+        return self._flow is not None
+
+    def begin(self) -> None:
+        """An epoch was opened: no partition has been idle in it yet."""
+        self._waiting = {}
+
+    def look(self, boundary: Boundary, ends: Ends, now_ms: int) -> Moment:
+        """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
+
+        Args:
+            ends: the ends of every input partition, now.
+            now_ms: the wall clock, in epoch milliseconds.
+        """
+        time_ms = boundary.time_at(now_ms)
+        ended = ended_partitions(boundary.positions, ends)
+        if self._flow is None:
+            return Moment(time_ms, ended_inputs=ended)
+        self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
+        marks = next_watermarks(
+            self._flow,
+            boundary.positions,
+            boundary.event_times,
+            boundary.watermarks,
+            idle=idle_partitions(self._waiting, self._idle_ms, time_ms),
+            ended=ended,
+            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
+        )
+        return Moment(time_ms, marks, ended)
+
+    def close(self, boundary: Boundary, moment: Moment) -> Moment:
+        """The moment of a batch that ends all inputs."""
+        if self._flow is None:
+            return moment
+        return replace(moment, watermarks=closing_watermarks(self._flow, boundary.watermarks))

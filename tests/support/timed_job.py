@@ -1,0 +1,215 @@
+"""A job whose operators hold messages back until the watermark has passed them, on drivers of this process.
+
+What it must come to is simple: every message comes out once, with its event time, and says at which operators it was
+late. An operator behind another one holds what the first one let go.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.api.graph import OperatorSpec
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.load import load_config
+from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.batch import Batch, Due
+from penstock.runtime.columns import Columns, Target
+from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
+from penstock.testing import SettableClock
+from penstock.testing.in_process import InProcessDriver
+
+TASKS = 2
+AT_MOST = 5
+"""What an operator lets go in an attempt beyond its output watermark."""
+NOW = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldSpec(OperatorSpec):
+    """Holds messages until the watermark passes them."""
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+
+class Hold(Operator[HoldSpec]):
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return HoldNode(self.spec, surroundings, downstream)
+
+
+class HoldNode(Node):
+    """Keeps [key, value] under the event time. What is late goes on at once."""
+
+    batches: list[Batch] = []
+    """Of all runs, for tests to look at."""
+
+    def __init__(self, spec: HoldSpec, surroundings: Surroundings, downstream: Target) -> None:
+        one = Node.of_columns(self._hold, surroundings.position)
+        super().__init__(one.accept, one.push)
+        self._id = spec.id
+        self._store = surroundings.stores[spec.stores[0]]
+        self._position = surroundings.position
+        self._downstream = downstream
+
+    def begin(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self._late = batch.late_watermark(self._id)
+
+    def _hold(self, columns: Columns) -> None:
+        for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
+            time = self._position.page.timestamps[row]
+            if time < self._late:
+                self._position.row = row
+                self._downstream.push(key, {**value, "late": [*value["late"], self._id]})
+            else:
+                self._store.put(f"{time + 2**62:020d} {value['n']}", [key, value])
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        firing, output = batch.firing_watermark(self._id), batch.output_watermark(self._id)
+        for fired, (place, (key, value)) in enumerate(list(self._store.all())):
+            time = int(place.split()[0]) - 2**62
+            if time > firing or (time > output and fired >= AT_MOST):
+                return
+            yield Firing(None, time, "let go", lambda args=(place, key, value): self._let_go(*args))
+
+    def _let_go(self, place: str, key: Any, value: Any) -> None:
+        self._store.delete(place)
+        self._downstream.push(key, value)
+
+    def next_due(self) -> Due:
+        oldest = next(iter(self._store.all()), None)
+        return (None if oldest is None else int(oldest[0].split()[0]) - 2**62), None
+
+
+def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:
+    """What a method of MessageStream would be."""
+    stream._declared.own_store(f"{op_id}.hold")
+    stream._declared._stores[f"{op_id}.hold"] = ps.api.store.StoreSpec(f"{op_id}.hold", ps.String(), ps.Json())
+    return stream._next("hold", op_id, lambda i: HoldSpec(id=i, stores=(f"{i}.hold",), **stream._same()))
+
+
+@dataclass
+class TimedWorld:
+    """What outlives a driver, and how its applications are made."""
+
+    folder: Path
+    apart: bool = True
+    """Whether the second operator is in another stage than the first one."""
+    inputs: dict[str, ps.WatermarkPolicy | None] = field(default_factory=lambda: {"m.in": None})
+    config: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.root = f"memory://{uuid.uuid4().hex}"
+        self.objects = open_store(self.root)
+        self.system = MemorySystem("m")
+        for stream in ("in", "other", "out"):
+            self.system.admin().create_stream(stream, TASKS)
+        self.clock = SettableClock(NOW)
+        self.drivers: list[InProcessDriver] = []
+        self.given: dict[int, int] = {}
+        """Number of a message -> its event time."""
+        HoldNode.batches.clear()
+
+    def app(self) -> ps.StreamApplication:
+        app = ps.StreamApplication("timed")
+        first, *others = [
+            app.input(name, timestamp=lambda v: v["t"], watermark=policy, id=name.partition(".")[2])
+            for name, policy in self.inputs.items()
+        ]
+        stream = first.merge(*others, id="all") if others else first
+        held = hold(stream.partition_by(lambda v: v["k"], id="by-key"), "one")
+        held = held.partition_by(lambda v: str(v["n"] % 3), id="by-n") if self.apart else held.map(dict, id="copy")
+        hold(held, "two").send_to(app.output("m.out"), id="out")
+        return app
+
+    def driver(self, **given: Any) -> InProcessDriver:
+        """Another driver of the job."""
+        overrides = {
+            "job.name": "timed",
+            "job.root": self.root,
+            "job.logged.store.base.dir": str(self.folder),
+            "job.batch.max.messages": 4,
+            "job.batch.target.ms": 0,
+            "job.batch.interval.ms": 1000,
+            "task.commit.ms": 0,
+            "systems.m.samza.factory": "memory",
+            "stores.one.hold.factory": "memory",
+            "stores.two.hold.factory": "memory",
+            **self.config,
+        }
+        systems = {"m": self.system, "local": MemorySystem("local")}
+        settings = load_config(overrides=overrides, environ={})
+        driver = InProcessDriver(self.app().graph(), settings, self.objects, systems, clock=self.clock, **given)
+        self.drivers.append(driver)
+        return driver
+
+    def started(self, **given: Any) -> InProcessDriver:
+        """Another driver, with its first epoch open."""
+        driver = self.driver(**given)
+        driver.loop.start()
+        return driver
+
+    def put(self, *times: int, stream: str = "in", partition: int | None = None) -> None:
+        """Append a message for each event time, to one partition after the other."""
+        writer = self.system.writer(None)
+        for time in times:
+            number = len(self.given)
+            ssp = SystemStreamPartition("m", stream, number % TASKS if partition is None else partition)
+            value = {"n": number, "t": time, "k": f"k{number % 5}", "late": []}
+            writer.append(ssp, [(NOW, None, json.dumps(value).encode())])
+            self.given[number] = time
+
+    def output(self) -> list[tuple[int, int, list[str]]]:
+        """Number, timestamp, and where it was late, of all that came out."""
+        found = []
+        for partition, ends in self.system.admin().offsets("out").items():
+            ssp = SystemStreamPartition("m", "out", partition)
+            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
+                for _, timestamp, _, data in chunk:
+                    value = json.loads(data or b"")
+                    found.append((value["n"], timestamp, value["late"]))
+        return sorted(found)
+
+    def came(self) -> dict[int, list[str]]:
+        """The messages that came out, and where each was late. With the event time of each."""
+        output = self.output()
+        assert all(timestamp == self.given[number] for number, timestamp, _ in output)
+        return {number: late for number, _, late in output}
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointRecord, ...]:
+        return CheckpointLog(self.objects, JobPaths("timed", "1")).read().checkpoints
+
+    def close(self) -> None:
+        for driver in self.drivers:
+            driver.close()
+        forget_memory_store(self.root)
+
+
+def reached(watermarks: Mapping[str, int]) -> dict[str, int]:
+    """The watermarks but for the output's, which nothing waits for: it is held back while the last ones fire."""
+    return {op: each for op, each in watermarks.items() if op != "out"}
+
+
+def steps(driver: InProcessDriver, limit: int = 200) -> int:
+    """Steps until nothing is left to do now; how many batches that were. The clock passes one idle interval."""
+    before = driver.loop.boundary.batch
+    for _ in range(limit):
+        batch = driver.loop.boundary.batch, driver.loop.epoch
+        if driver.loop.step() or (driver.loop.boundary.batch, driver.loop.epoch) == batch:
+            return driver.loop.boundary.batch - before
+    raise AssertionError(f"more than {limit} batches")
