@@ -110,6 +110,7 @@ class Application:
         *,
         spark: Any = None,
         until: Literal["latest"] | None = None,
+        close: bool = True,
         from_checkpoint: str | None = None,
     ) -> Job:
         """Start the job on Spark. Returns once this process owns the job; its stores are restored in the background.
@@ -122,6 +123,8 @@ class Application:
                 Configure a session of your own with `spark.python.worker.killOnIdleTimeout` and its time, which end
                 workers that hang.
             until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
+            close: whether the end that `until` names is the end of the stream, if the application uses event time:
+                windows close and timers fire, whatever the watermark. With False they wait for the next run.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
 
         Returns:
@@ -141,7 +144,7 @@ class Application:
         # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
         # call, so that importing the API needs neither Spark nor Flight.
         job: Job = importlib.import_module("penstock.engine.launch").run_application(
-            self, config, spark=spark, until=until, from_checkpoint=from_checkpoint
+            self, config, spark=spark, until=until, close=close, from_checkpoint=from_checkpoint
         )
         return job
 

@@ -23,6 +23,8 @@ class Moment:
     watermarks: Watermarks = field(default_factory=Watermarks)
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
     """The partitions that have ended, and have been read to their end."""
+    idle: frozenset[TaskSsp] = frozenset()
+    """The partitions that do not hold the watermark back, because there has been nothing new for long."""
 
 
 @dataclass(frozen=True, slots=True)

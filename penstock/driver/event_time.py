@@ -62,16 +62,17 @@ class EventTime:
         if self._flow is None:
             return Moment(time_ms, ended_inputs=ended)
         self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
+        idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
         marks = next_watermarks(
             self._flow,
             boundary.positions,
             boundary.event_times,
             boundary.watermarks,
-            idle=idle_partitions(self._waiting, self._idle_ms, time_ms),
+            idle=idle,
             ended=ended,
             oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
         )
-        return Moment(time_ms, marks, ended)
+        return Moment(time_ms, marks, ended, frozenset(idle))
 
     def close(self, boundary: Boundary, moment: Moment) -> Moment:
         """The moment of a batch that ends all inputs."""

@@ -76,6 +76,12 @@ class JobMetrics:
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
 
+    def event_time(self, watermarks: Mapping[str, int], batch_time_ms: int) -> None:
+        """The watermark of each input that has one, in the last batch."""
+        for stream, watermark in watermarks.items():
+            self._registry.new_gauge(f"stream.{stream}", "watermark").set(watermark)
+            self._registry.new_gauge(f"stream.{stream}", "watermark-delay-ms").set(batch_time_ms - watermark)
+
     def replayed(self, again: ReadAgain) -> None:
         """What a batch read again."""
         with self._lock:
@@ -104,4 +110,6 @@ class JobMetrics:
             stream = topology.graph.inputs[split_origin(origin)[0]].stream
             task.new_counter(f"stream.{stream}", "messages-read").inc(read.messages)
             task.new_counter(f"stream.{stream}", "bytes-read").inc(read.bytes)
+            if topology.graph.uses_time:
+                task.new_counter(f"stream.{stream}", "messages-too-far-ahead").inc(read.ahead)
             task.new_counter(f"stream.{stream}", "messages-replayed")  # there from the first batch on

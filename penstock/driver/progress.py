@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.metrics import JobMetrics
@@ -27,12 +27,24 @@ class SourceProgress:
     end_offset: Mapping[str, int]
     latest_offset: Mapping[str, int]
     num_input_rows: int
+    watermark: int | None = None
+    """Up to which event time the input is complete, in epoch milliseconds; None if the application does not use event
+    time, and before every partition has had a message or is idle."""
+    held_back_by: str | None = None
+    """The partition that holds the watermark back."""
 
     @property
     def lag(self) -> int:
         """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that
         the slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
         return sum(max(0, self.latest_offset[partition] - end) for partition, end in self.end_offset.items())
+
+
+class SourceTime(NamedTuple):
+    """The event time of an input: see `SourceProgress`."""
+
+    watermark: int | None = None
+    held_back_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +155,7 @@ def source_progress(
     after: Positions,
     latest: Mapping[SystemStreamPartition, int],
     rows: Mapping[SystemStream, int],
+    times: Mapping[SystemStream, SourceTime],
 ) -> tuple[SourceProgress, ...]:
     """Progress of every input stream over one batch; `rows` are the messages that were read."""
     began, stands = _smallest(before), _smallest(after)
@@ -156,6 +169,7 @@ def source_progress(
                 {str(s.partition): stands[s] for s in own},
                 {str(s.partition): latest[s] for s in own},
                 rows.get(stream, 0),
+                *times.get(stream, SourceTime()),
             )
         )
     return tuple(found)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.driver.batch_runs import GoodRun
-from penstock.driver.boundary import Boundary
+from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.commits import Commits
 from penstock.driver.feed import Feed, Planned
 from penstock.driver.ports import Fleet
 from penstock.driver.prepare import PreparedJob
-from penstock.driver.progress import JobProgress, ProgressBoard, Stopwatch, now_text, source_progress
+from penstock.driver.progress import JobProgress, ProgressBoard, SourceTime, Stopwatch, now_text, source_progress
+from penstock.plan.watermarks import TimeFlow, slowest_partitions
+from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
 
 
 class ProgressReporter:
@@ -23,6 +29,8 @@ class ProgressReporter:
         self._fleet = fleet
         self._commits = commits
         self._board = board
+        self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
+        self._warned: set[SystemStreamPartition] = set()
         self._total_rows = 0
 
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
@@ -30,7 +38,10 @@ class ProgressReporter:
         rows: Counter[SystemStream] = Counter()
         for at, read in good.outcome.inputs.items():
             rows[at.ssp.system_stream] += read.messages
+            if read.ahead:
+                self._warn_of(at.ssp, read.ahead)
         messages, total_ms = rows.total(), watch.total_ms()
+        times = {} if self._flow is None else _source_times(self._flow, planned.moment, after)
         self._total_rows += messages
         progress = JobProgress(
             id=self._job.uid,
@@ -43,7 +54,7 @@ class ProgressReporter:
             dead_letters=good.outcome.dead_letters,
             processed_rows_per_second=messages / max(total_ms, 1) * 1000,
             duration_ms={"triggerExecution": total_ms, **watch.parts},
-            sources=source_progress(before.positions, after.positions, planned.latest, rows),
+            sources=source_progress(before.positions, after.positions, planned.latest, rows, times),
             total_input_rows=self._total_rows,
             last_checkpoint=self._board.last_checkpoint,
             container_bytes=self._fleet.resident_bytes(),
@@ -55,5 +66,32 @@ class ProgressReporter:
             good.outcome.inputs, planned.latest, before.positions, after.positions, good.began, now
         )
         self._board.metrics.replayed(again)
+        marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
+        self._board.metrics.event_time(marks, after.batch_time_ms)
         self._board.metrics.lag({source.description: source.lag for source in progress.sources})
         self._board.update(last=progress, remaining=self._feed.remaining(after))
+
+    def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:
+        """Say once for each partition that messages are too far ahead; the metrics count them."""
+        if ssp not in self._warned:
+            self._warned.add(ssp)
+            logger.warning(
+                "%s of `%s` had an event time that is further ahead of the clock than job.watermark.max.ahead.ms: such "
+                "messages are processed, and do not move the watermark. The metric messages-too-far-ahead counts them",
+                counted(ahead, "message"),
+                ssp,
+            )
+
+
+def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:
+    """The event time of each input after a batch. One that has ended has none."""
+    ended = after.ended_inputs
+    slowest = slowest_partitions(flow, after.positions, after.event_times, idle=moment.idle, ended=ended)
+    found = {}
+    for op, source in flow.inputs.items():
+        at = slowest.get(source.stream)
+        now = NO_WATERMARK if at is None else source.watermark_of(after.event_times.get(at))
+        reached = max(after.watermarks.get(op, NO_WATERMARK), now)
+        known = reached if NO_WATERMARK < reached < END_OF_TIME else None
+        found[source.stream] = SourceTime(known, None if at is None else str(at.ssp.partition))
+    return found

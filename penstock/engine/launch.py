@@ -50,6 +50,7 @@ def run_application(
     *,
     spark: SparkSession | None = None,
     until: Literal["latest"] | None = None,
+    close: bool = True,
     from_checkpoint: str | None = None,
 ) -> Job:
     """What `Application.run` does, which has the documentation."""
@@ -77,6 +78,7 @@ def run_application(
             run_id=tenure.run_id,
             from_checkpoint=from_checkpoint,
             until_latest=until == "latest",
+            close=close,
         )
         undo.callback(job.admins.close)
         if spark is None:

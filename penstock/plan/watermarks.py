@@ -29,8 +29,11 @@ class TimedInput:
     stream: SystemStream
     policy: WatermarkPolicy
 
-    def watermark(self, highest_ms: int) -> int:
-        """What the policy says. Raises ConfigError if it fails, or says no number."""
+    def watermark_of(self, highest_ms: int | None) -> int:
+        """What the policy says of the highest event time; None: there is none yet. Raises ConfigError if the policy
+        fails, or says no number."""
+        if highest_ms is None:
+            return NO_WATERMARK
         try:
             said = self.policy.watermark(highest_ms)
         except Exception as error:
@@ -146,7 +149,7 @@ def next_watermarks(
     policies = {source.stream: source for source in flow.inputs.values()}
     for at in readers:
         if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
-            watermark = _of_partition(policies[stream], event_times.get(at))
+            watermark = policies[stream].watermark_of(event_times.get(at))
             of_stream.setdefault(stream, []).append((watermark, idle.get(at)))
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
@@ -191,7 +194,7 @@ def slowest_partitions(
     for at in sorted(readers):
         stream = at.ssp.system_stream
         if at not in idle and at.ssp not in ended:
-            watermark = _of_partition(policies[stream], event_times.get(at))
+            watermark = policies[stream].watermark_of(event_times.get(at))
             if stream not in found or watermark < found[stream][0]:
                 found[stream] = watermark, at
     return {stream: at for stream, (_, at) in found.items()}
@@ -204,10 +207,6 @@ def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSs
         if highest is not None:
             after[at] = max(highest, after.get(at, highest))
     return after
-
-
-def _of_partition(source: TimedInput, highest_ms: int | None) -> int:
-    return NO_WATERMARK if highest_ms is None else source.watermark(highest_ms)
 
 
 def _lowest(found: Sequence[_Reached]) -> _Reached:

@@ -11,6 +11,12 @@ from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerV
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 Documented: TypeAlias = tuple[str, str, str]
 """Kind of group, name, kind of metric."""
+OF_EVENT_TIME: set[Documented] = {
+    ("stream", "messages-too-far-ahead", "counter"),
+    ("stream", "watermark", "gauge"),
+    ("stream", "watermark-delay-ms", "gauge"),
+}
+"""Only of jobs that use event time."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

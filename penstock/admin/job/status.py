@@ -13,6 +13,7 @@ from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
@@ -37,12 +38,14 @@ _AT_ONCE = 16
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """`next_offset` is, of a partition that several tasks read, the smallest one. `lag` is how many messages the last
-    checkpoint has not seen; None where the stream cannot be looked at."""
+    checkpoint has not seen; None where the stream cannot be looked at. `event_time_ms` is the highest event time that
+    was read, in epoch milliseconds; None if the application does not use event time, and before the first message."""
 
     partition: int
     next_offset: int
     upcoming: int | None
     lag: int | None
+    event_time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,19 @@ class InputStatus:
     problem: str | None
     dense_offsets: bool = True
     """Whether offsets have no gaps. Where they have, `lag` is in offsets, and there are at most so many messages."""
+    held_back_by: int | None = None
+    """The partition with the lowest event time, which holds the watermark back; None without event time. It does so
+    until it is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStatus:
+    """The watermark of an operator at the last checkpoint, in epoch milliseconds, and how far it is behind the batch
+    time; None if its inputs have ended."""
+
+    operator: str
+    watermark_ms: int | None
+    delay_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,8 @@ class JobStatus:
     backends: tuple[BackendStatus, ...]
     startpoints: tuple[RequestFacts, ...] = ()
     taken_startpoints: TakenFacts | None = None
+    watermarks: tuple[WatermarkStatus, ...] = ()
+    """Empty if the application does not use event time, and before the first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +193,16 @@ def assemble(
         backends=() if last is None else _backends(last, job.config),
         startpoints=startpoints,
         taken_startpoints=taken_facts(view),
+        watermarks=() if last is None else _watermarks(last),
+    )
+
+
+def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:
+    return tuple(
+        WatermarkStatus(operator, None, None)
+        if watermark == END_OF_TIME
+        else WatermarkStatus(operator, watermark, last.batch_time_ms - watermark)
+        for operator, watermark in last.watermarks.items()
     )
 
 
@@ -206,22 +234,41 @@ def _names_backends(config: JobConfig, store: str) -> bool:
 
 
 def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
-    positions: dict[SystemStream, dict[int, int]] = defaultdict(dict)
-    for own in view.checkpoints[-1].next_offsets.values() if view.checkpoints else ():
-        for ssp, offset in own.items():
-            found_before = positions[ssp.system_stream].get(ssp.partition, offset)
-            positions[ssp.system_stream][ssp.partition] = min(offset, found_before)
+    if not view.checkpoints:
+        return ()
+    last = view.checkpoints[-1]
+    positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
     found = []
     for stream, next_offsets in sorted(positions.items()):
         try:
             ends, dense = _ends(stream, config)
         except PenstockError as error:
-            found.append(
-                input_status(stream, next_offsets, {}, f"its oldest and upcoming offsets are unknown: {error}")
-            )
+            one = input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
         else:
-            found.append(input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense))
+            one = input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense)
+        found.append(_with_times(one, times.get(stream, {}), last) if last.event_times else one)
     return tuple(found)
+
+
+def _smallest(
+    values: Mapping[int, Mapping[SystemStreamPartition, int]],
+) -> dict[SystemStream, dict[int, int]]:
+    """By stream and partition, the smallest value of all tasks."""
+    found: dict[SystemStream, dict[int, int]] = defaultdict(dict)
+    for own in values.values():
+        for ssp, value in own.items():
+            before = found[ssp.system_stream].get(ssp.partition, value)
+            found[ssp.system_stream][ssp.partition] = min(value, before)
+    return found
+
+
+def _with_times(status: InputStatus, times: Mapping[int, int], last: CheckpointRecord) -> InputStatus:
+    """The event times of its partitions. The lowest one holds the others back, or one that has none yet."""
+    partitions = tuple(replace(each, event_time_ms=times.get(each.partition)) for each in status.partitions)
+    ended = {ssp.partition for ssp in last.ended_inputs if str(ssp.system_stream) == status.stream}
+    reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
+    slowest = min((part for part in reached if part not in ended), key=reached.__getitem__, default=None)
+    return replace(status, partitions=partitions, held_back_by=slowest)
 
 
 def _ends(stream: SystemStream, config: JobConfig) -> tuple[dict[int, PartitionOffsets], bool]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, statuses
+from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
@@ -140,7 +140,26 @@ def _show(facts: JobStatus) -> None:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_inputs(facts)
+    _show_watermarks(facts)
     _show_startpoints(facts)
+
+
+def _show_watermarks(facts: JobStatus) -> None:
+    if facts.watermarks:
+        columns = ("operator", "watermark", "behind")
+        print_table("Event time, as of the last checkpoint", columns, map(_watermark, facts.watermarks), right="behind")
+    for each in facts.inputs:
+        for part in each.partitions:
+            if part.partition == each.held_back_by:
+                time = part.event_time_ms
+                reached = "it has had no message yet" if time is None else f"its highest event time is {utc_text(time)}"
+                say(f"note: `{each.stream}` partition {part.partition} holds the watermark back: {reached}")
+
+
+def _watermark(status: WatermarkStatus) -> tuple[object, ...]:
+    if status.watermark_ms is None or status.delay_ms is None:
+        return (status.operator, "its inputs have ended", None)
+    return (status.operator, utc_text(status.watermark_ms), f"{status.delay_ms / 1000:,.1f} s")
 
 
 def _show_startpoints(facts: JobStatus) -> None:

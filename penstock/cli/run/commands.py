@@ -44,6 +44,13 @@ def run(
             show_default=False,
         ),
     ] = None,
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close/--no-close",
+            help="With --until: close windows and fire timers at the end. Without, they wait for the next run.",
+        ),
+    ] = True,
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +77,9 @@ def run(
         try:
             loaded.ship_by_value()
             launch = importlib.import_module("penstock.engine.launch")
-            job = launch.run_application(loaded.app, settings, until=until, from_checkpoint=from_checkpoint)
+            job = launch.run_application(
+                loaded.app, settings, until=until, close=close, from_checkpoint=from_checkpoint
+            )
             signals.count_only()
         except KeyboardInterrupt:
             if job is None:

@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.driver.ports import RunBrokenError
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
 from penstock.runtime.operators.table import OPERATORS
+from tests.support.metrics_page import OF_EVENT_TIME, exported
 from tests.support.sums_job import once, raising
 from tests.support.timed_job import NOW, Hold, HoldNode, HoldSpec, TimedWorld, reached, steps
 
@@ -414,3 +415,21 @@ def test_an_input_that_has_ended_holds_nothing_back(world: TimedWorld) -> None:
     steps(second)
     assert world.came()[6] == ["one", "two"]
     assert world.came()[7] == []
+
+
+# What is shown.
+
+
+def test_the_watermark_its_delay_and_who_holds_it_back_are_shown(world: TimedWorld) -> None:
+    driver = world.started()
+    world.put(NOW - 5_000, NOW - 9_000, NOW - 1_000, NOW + 86_400_001 + 10_000)
+    steps(driver)
+    progress = driver.board.last
+    assert progress is not None
+    (source,) = progress.sources
+    assert (source.watermark, source.held_back_by) == (NOW - 9_000, "1")
+    shown = driver.board.metrics.snapshot().to_dict()
+    assert shown["job"]["stream.m.in"]["watermark"] == NOW - 9_000
+    assert shown["job"]["stream.m.in"]["watermark-delay-ms"] == HoldNode.batches[-1].time_ms - NOW + 9_000
+    assert driver.board.metrics.snapshot().total("messages-too-far-ahead") == 1
+    assert exported(driver.board.metrics.snapshot()) >= OF_EVENT_TIME

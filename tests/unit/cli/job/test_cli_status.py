@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from examples.folder_system import FolderSystem
 from penstock.admin.job.status import input_status
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.watermarks import END_OF_TIME
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
@@ -125,6 +127,37 @@ def test_status_where_the_streams_cannot_be_looked_at() -> None:
     assert "warning: stream `local.flights`" in call("status", "flights")[1]
     published(20, partitions=3)
     assert "3 partitions now" in call_json("status", "flights")["inputs"][0]["problem"]
+
+
+def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> None:
+    published(20, partitions=2)
+    ssps = [SystemStreamPartition("local", "flights", task) for task in range(2)]
+    last = log.read().checkpoints[-1]
+    claim = log.claim("run-b")
+    at = 1_700_000_000_000
+    times = {0: {ssps[0]: at - 2_000}, 1: {ssps[1]: at - 3_500}}
+    marks = {"input-1": at - 3_500, "hourly": at - 3_500, "ended": END_OF_TIME}
+    timed = record(claim, 5, last.id, event_times=times, watermarks=marks)
+    log.append(timed)
+    facts = call_json("status", "flights")
+    assert facts["watermarks"] == [
+        {"operator": "ended", "watermarkMs": None, "delayMs": None},
+        {"operator": "hourly", "watermarkMs": at - 3_500, "delayMs": 3_500},
+        {"operator": "input-1", "watermarkMs": at - 3_500, "delayMs": 3_500},
+    ]
+    (stream,) = facts["inputs"]
+    assert stream["heldBackBy"] == 1
+    assert [part["eventTimeMs"] for part in stream["partitions"]] == [at - 2_000, at - 3_500]
+    text, notes = call("status", "flights")
+    assert re.search(r"hourly +2023-11-14T22:13:16.500Z +3.5 s", text)
+    assert "its inputs have ended" in text
+    assert "note: `local.flights` partition 1 holds the watermark back: its highest event time is 2023-" in notes
+    log.append(replace(record(claim, 6, timed.id, event_times={0: times[0]}, watermarks=marks), ended_inputs=()))
+    assert "partition 1 holds the watermark back: it has had no message yet" in call("status", "flights")[1]
+    log.append(
+        record(claim, 7, CheckpointId(at + 6, 5), event_times=times, watermarks=marks, ended_inputs=tuple(ssps[1:]))
+    )
+    assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
 
 
 def test_a_stream_that_ends_before_the_position_has_no_lag() -> None:
