@@ -37,7 +37,10 @@ def test_a_trigger_that_repeats_fires_after_each_batch_that_brings_enough(accumu
     early = ps.Triggers.repeat(ps.Triggers.count(2))
     job = stage(ps.Windows.tumbling(10, early=early, accumulating=accumulating))
     found = [panes(job.run(some(*values))) for values in ([1], [2], [3], [4, 5, 6], [])]
-    all_or_new = (lambda all_, new: all_) if accumulating else (lambda all_, new: new)
+
+    def all_or_new(every: list[int], new: list[int]) -> list[int]:
+        return every if accumulating else new
+
     assert found == [
         [],
         [[[1, 2], "early", 0]],
@@ -78,7 +81,7 @@ def test_triggers_of_time_fire_without_a_message(restart: bool) -> None:
 
 def test_all_of_several_triggers() -> None:
     job = stage(ps.Windows.tumbling(10, early=ps.Triggers.all(ps.Triggers.count(2), ps.Triggers.since_first(50))))
-    times = ((1000, [1]), (1060, []), (1070, [2]), (1080, []))
+    times: list[tuple[int, list[int]]] = [(1000, [1]), (1060, []), (1070, [2]), (1080, [])]
     assert [panes(job.run(some(*values), time_ms=time)) for time, values in times] == [
         [],
         [],
@@ -90,7 +93,7 @@ def test_all_of_several_triggers() -> None:
 
 def test_windows_of_processing_time_go_by_the_batch() -> None:
     job = stage(ps.Windows.tumbling(100, time="processing"))
-    batches = ((1001, [1]), (1050, [2]), (1099, [3]), (1100, [4]), (1250, []))
+    batches: list[tuple[int, list[int]]] = [(1001, [1]), (1050, [2]), (1099, [3]), (1100, [4]), (1250, [])]
     found = [panes(job.run(some(*values), time_ms=time)) for time, values in batches]
     assert found == [[], [], [], [[[1, 2, 3], "on-time", 0]], [[[4], "on-time", 0]]]
     assert job.entries("w.window") == {}
@@ -185,9 +188,7 @@ def test_a_fold_that_fails_names_its_window_and_the_message() -> None:
         app.output(OUT)
     )
     runner = TestRunner(app, partitions=1).input("m.in", [("k", 1), ("k", 0)])
-    with pytest.raises(
-        ps.UserCodeError, match=r"ZeroDivisionError: float division by zero\n  in operator `ratio`.*offset 1"
-    ):
+    with pytest.raises(ps.UserCodeError, match=r"division by zero\n  in operator `ratio`.*offset 1"):
         runner.run()
 
 
@@ -217,7 +218,7 @@ def test_panes_travel_to_the_next_stage() -> None:
     [
         (lambda: ps.Windows.tumbling(0), "size_ms=0"),
         (lambda: ps.Windows.hopping(5, 6), "leave messages out"),
-        (lambda: ps.Windows.tumbling(5, time="wall"), 'time="wall"'),  # type: ignore[typeddict-item]
+        (lambda: ps.Windows.tumbling(5, time="wall"), 'time="wall"'),  # type: ignore[arg-type]
         (lambda: ps.Windows.tumbling(5, allowed_lateness_ms=-1), "allowed_lateness_ms=-1"),
         (lambda: ps.Windows.count(5, allowed_lateness_ms=1), "only windows of event time"),
         (lambda: ps.Windows.tumbling(5, fold=([], lambda a, b: a)), "every window would share"),
