@@ -17,12 +17,35 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(ABC):
-    """An aggregate: a state that takes messages one at a time, and its result. Values that are None do not count."""
+    """An aggregate of messages: a state that takes them one at a time, and its result. Values that are None do not
+    count.
+
+    Subclass it for an aggregate of your own. Its states are JSON values, unless `to_json` and `from_json` say how they
+    are stored.
+
+    Example:
+        >>> class Product(ps.Aggregate):
+        ...     def one(self, x, time_ms):
+        ...         return x
+        ...
+        ...     def merge(self, first, second):
+        ...         return first * second
+        >>> product = Product(of=lambda trip: trip["factor"])
+        >>> product.add(product.add(None, {"factor": 6}, 0), {"factor": 7}, 1)
+        42
+    """
 
     of: Of = _itself
+    """What is aggregated of a message's value; by default the value itself."""
 
     def add(self, state: Any, value: Any, time_ms: int) -> Any:
-        """The state with one more message. `state` is None at first."""
+        """The state with one more message.
+
+        Args:
+            state: the state so far; None at first. It may be changed, and is not used again.
+            value: the message's value.
+            time_ms: the message's time, in epoch milliseconds.
+        """
         x = self.of(value)
         if x is None:
             return state
@@ -31,22 +54,44 @@ class Aggregate(ABC):
 
     @abstractmethod
     def one(self, x: Any, time_ms: int) -> Any:
-        """The state of one message."""
+        """The state of one message.
+
+        Args:
+            x: what `of` gives of it, not None.
+            time_ms: the message's time, in epoch milliseconds.
+        """
 
     @abstractmethod
     def merge(self, first: Any, second: Any) -> Any:
-        """The state of the messages of both, of which those of `first` came first."""
+        """The state of the messages of two states.
+
+        Args:
+            first: the state of those that came first.
+            second: the state of the others.
+        """
 
     def result(self, state: Any) -> Any:
-        """What the pane shows; `state` is None if no value counted."""
+        """What a pane shows.
+
+        Args:
+            state: the state; None if no value counted.
+        """
         return state
 
     def to_json(self, state: Any) -> Any:
-        """The state as it is stored."""
+        """The state as a JSON value.
+
+        Args:
+            state: the state; None if no value counted.
+        """
         return state
 
     def from_json(self, stored: Any) -> Any:
-        """The state from what was stored."""
+        """The state from its JSON value.
+
+        Args:
+            stored: what `to_json` returned.
+        """
         return stored
 
 

@@ -62,40 +62,88 @@ class Triggers:
     messages of one batch cause is one firing.
 
     Example:
-        >>> every_minute_or_hundred = Triggers.repeat(Triggers.any(Triggers.since_first(60_000), Triggers.count(100)))
-        >>> hourly = Windows.tumbling(3_600_000, early=every_minute_or_hundred)
+        >>> often = ps.Triggers.repeat(ps.Triggers.any(ps.Triggers.since_first(60_000), ps.Triggers.count(100)))
+        >>> hourly = ps.Windows.tumbling(3_600_000, early=often)
     """
 
     @staticmethod
     def count(messages: int) -> Trigger:
-        """Fires once `messages` messages have come, at least 1."""
+        """Fires once so many messages have come.
+
+        Args:
+            messages: how many, at least 1.
+
+        Example:
+            >>> ps.Triggers.count(100)
+            CountTrigger(messages=100)
+        """
         if messages < 1:
             raise ConfigError(f"Triggers.count({messages}): a window fires after 1 message or more")
         return CountTrigger(messages)
 
     @staticmethod
     def since_first(ms: int) -> Trigger:
-        """Fires `ms` milliseconds after the first message."""
+        """Fires some time after the first message.
+
+        Args:
+            ms: how long after it, in milliseconds.
+
+        Example:
+            >>> ps.Triggers.since_first(60_000)
+            SinceFirstTrigger(ms=60000)
+        """
         return SinceFirstTrigger(_positive("since_first", ms))
 
     @staticmethod
     def since_last(ms: int) -> Trigger:
-        """Fires once no message has come for `ms` milliseconds."""
+        """Fires once no message has come for some time.
+
+        Args:
+            ms: how long, in milliseconds.
+
+        Example:
+            >>> ps.Triggers.since_last(60_000)
+            SinceLastTrigger(ms=60000)
+        """
         return SinceLastTrigger(_positive("since_last", ms))
 
     @staticmethod
     def any(*triggers: Trigger) -> Trigger:
-        """Fires when one of these would."""
+        """Fires when one of several triggers would.
+
+        Args:
+            triggers: two or more that do not repeat.
+
+        Example:
+            >>> ps.Triggers.any(ps.Triggers.count(2), ps.Triggers.since_last(5)).triggers
+            (CountTrigger(messages=2), SinceLastTrigger(ms=5))
+        """
         return AnyTrigger(_several("any", triggers))
 
     @staticmethod
     def all(*triggers: Trigger) -> Trigger:
-        """Fires when all of these would, at the same time."""
+        """Fires when several triggers would, at the same time.
+
+        Args:
+            triggers: two or more that do not repeat.
+
+        Example:
+            >>> ps.Triggers.all(ps.Triggers.count(2), ps.Triggers.since_last(5)).triggers
+            (CountTrigger(messages=2), SinceLastTrigger(ms=5))
+        """
         return AllTrigger(_several("all", triggers))
 
     @staticmethod
     def repeat(trigger: Trigger) -> Trigger:
-        """Fires each time that `trigger` would, not only the first time."""
+        """Fires each time that a trigger would, not only the first time.
+
+        Args:
+            trigger: one that does not repeat.
+
+        Example:
+            >>> ps.Triggers.repeat(ps.Triggers.count(2))
+            RepeatTrigger(trigger=CountTrigger(messages=2))
+        """
         if isinstance(trigger, RepeatTrigger):
             raise ConfigError("Triggers.repeat takes a trigger that does not repeat already")
         return RepeatTrigger(trigger)

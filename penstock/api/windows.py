@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -131,6 +131,21 @@ class Window:
     late_to: SystemStream | None
 
 
+class WindowOptions(TypedDict, total=False):
+    """What all kinds of windows take; see `Windows`."""
+
+    time: TimeDomain
+    fold: tuple[Any, ...] | None
+    aggregates: Mapping[str, Aggregate] | None
+    value: Serde[Any] | None
+    keyed: bool
+    early: Trigger | None
+    late: Trigger | None
+    accumulating: bool
+    allowed_lateness_ms: int
+    late_to: SystemStream | None
+
+
 class Windows:
     """Makes the windows that `MessageStream.window` takes.
 
@@ -139,50 +154,103 @@ class Windows:
     so many messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
     millisecond of the window.
 
-    All of them take the same keyword arguments:
+    All of them take the same options:
 
-    Args:
-        time: "event" for the messages' timestamps, "processing" for the batch time.
-        fold: (initial value, function of it and a message's value). An initial value that can change in place, such as
-            a list, is given as a function that makes it. A third element merges two values; sessions that have it keep
-            the merged value, others all messages until they fire.
-        aggregates: by name, the `Aggregate`s of the messages, instead of a fold. Without both, a pane has the list of
-            all values.
-        value: the serde of the fold's value; by default `Json`.
-        keyed: False for one window of the whole task, whatever the keys are; its panes have no key.
-        early: fires panes before the window is complete.
-        late: fires panes after it was complete, within the allowed lateness; by default after each batch that has late
-            messages for it.
-        accumulating: whether a pane has all messages of the window, or those since the pane before.
-        allowed_lateness_ms: how long a window is kept after it was complete, in event time.
-        late_to: the output that messages go to that came later than that. Without it, they are counted and dropped.
+    * `time`: "event" for the messages' timestamps, "processing" for the batch time.
+    * `fold`: (initial value, function of it and a message's value). An initial value that can change in place, such as
+      a list, is given as a function that makes it. A third element merges two values: sessions that have it keep the
+      merged value, others keep all messages until they fire.
+    * `aggregates`: by name, the `Aggregate`s of the messages, instead of a fold. Without both, a pane has the list of
+      all values.
+    * `value`: the serde of the fold's value; by default `Json`.
+    * `keyed`: False for one window of the whole task, whatever the keys are; its panes have no key.
+    * `early`: a trigger that fires panes before the window is complete.
+    * `late`: a trigger that fires panes afterwards, within the allowed lateness; by default each batch that has late
+      messages of the window fires one.
+    * `accumulating`: whether a pane has all messages of the window, or those since the pane before.
+    * `allowed_lateness_ms`: how long a window is kept after it was complete, in event time.
+    * `late_to`: the output that messages go to that came later than that. Without it, they are counted and dropped.
 
     Example:
-        >>> windows = Windows.tumbling(60_000, fold=(0, lambda total, trip: total + trip["miles"]))
-        >>> windows.shape
-        Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
+        >>> app = ps.StreamApplication("visits")
+        >>> visits = app.input("local.visits").window(ps.Windows.count(2, fold=(0, lambda total, n: total + n)))
+        >>> _ = visits.map(lambda pane: [pane.key, pane.message]).send_to(app.output("local.totals"))
+        >>> runner = TestRunner(app).input("local.visits", [("N1", 3), ("N2", 5), ("N1", 4)]).run()
+        >>> [message.value for message in runner.output("local.totals")]
+        [['N1', 7]]
     """
 
     @staticmethod
-    def tumbling(size_ms: int, *, offset_ms: int = 0, **options: Any) -> Window:
-        """Windows of `size_ms` that follow each other, aligned to the epoch plus `offset_ms`."""
+    def tumbling(size_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that follow each other.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            offset_ms: how long after the epoch the first one begins.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.tumbling(60_000, aggregates={"visits": ps.Count()}).shape
+            Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
+        """
         return _window(Fixed(_positive("size_ms", size_ms), size_ms, offset_ms % size_ms), **options)
 
     @staticmethod
-    def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Any) -> Window:
-        """Windows of `size_ms` that begin every `every_ms`, so that a message can belong to several."""
+    def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that overlap, so that a message can belong to several.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            every_ms: how long after each other they begin, at most `size_ms`.
+            offset_ms: how long after the epoch the first one begins.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.hopping(60_000, 15_000).shape
+            Fixed(size_ms=60000, every_ms=15000, offset_ms=0)
+        """
         if _positive("every_ms", every_ms) > _positive("size_ms", size_ms):
             raise ConfigError(f"windows of {size_ms} ms that begin every {every_ms} ms would leave messages out")
         return _window(Fixed(size_ms, every_ms, offset_ms % every_ms), **options)
 
     @staticmethod
-    def session(gap_ms: int, **options: Any) -> Window:
-        """Windows that hold messages of a key which follow each other within `gap_ms`."""
+    def session(gap_ms: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that hold the messages of a key that follow each other closely.
+
+        Args:
+            gap_ms: a window ends when no message of its key came for so long, in milliseconds.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.session(6 * 3_600_000).shape
+            Session(gap_ms=21600000)
+        """
         return _window(Session(_positive("gap_ms", gap_ms)), **options)
 
     @staticmethod
-    def count(messages: int, **options: Any) -> Window:
-        """Windows of so many messages of a key. The last ones are complete when the stream ends."""
+    def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows of so many messages of a key. The last ones are complete when the stream ends.
+
+        Args:
+            messages: how many, at least 1.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.count(100).shape
+            Counting(messages=100)
+        """
         return _window(Counting(_positive("messages", messages)), **options)
 
 

@@ -1,0 +1,237 @@
+"""window: what fires when, and what a pane has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+import penstock as ps
+from penstock.runtime.batch import END_OF_TIME
+from penstock.testing import TestRunner
+from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+
+
+def stage(window: ps.Window) -> StageBatches:
+    app = ps.StreamApplication("a")
+    app.output(LATE)
+    app.input("m.in").window(window, id="w").map(shown).send_to(app.output(OUT))
+    return StageBatches(app, "w")
+
+
+def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
+    return [pane.message, pane.firing, pane.number]
+
+
+def panes(sent: dict[str, list[tuple[Any, Any, int]]]) -> list[Any]:
+    return [value for _, value, _ in sent.get(OUT, [])]
+
+
+def some(*values: int) -> list[Message]:
+    return [Message("k", value, 5) for value in values]
+
+
+@pytest.mark.parametrize("accumulating", [True, False])
+def test_a_trigger_that_repeats_fires_after_each_batch_that_brings_enough(accumulating: bool) -> None:
+    early = ps.Triggers.repeat(ps.Triggers.count(2))
+    job = stage(ps.Windows.tumbling(10, early=early, accumulating=accumulating))
+    found = [panes(job.run(some(*values))) for values in ([1], [2], [3], [4, 5, 6], [])]
+
+    def all_or_new(every: list[int], new: list[int]) -> list[int]:
+        return every if accumulating else new
+
+    assert found == [
+        [],
+        [[[1, 2], "early", 0]],
+        [],
+        [[all_or_new([1, 2, 3, 4, 5, 6], [3, 4, 5, 6]), "early", 1]],
+        [],
+    ]
+    job.restart()
+    assert panes(job.run(some(7), 10)) == [[all_or_new([1, 2, 3, 4, 5, 6, 7], [7]), "on-time", 2]]
+    assert job.entries("w.window") == {}
+    job.close()
+
+
+def test_a_trigger_that_does_not_repeat_fires_once() -> None:
+    job = stage(ps.Windows.tumbling(10, early=ps.Triggers.count(2), fold=(0, lambda total, n: total + n)))
+    found = [panes(job.run(some(*values))) for values in ([1, 1], [1, 1], [1, 1])]
+    assert found == [[[2, "early", 0]], [], []]
+    assert panes(job.run([], 10)) == [[6, "on-time", 1]]
+    job.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_triggers_of_time_fire_without_a_message(restart: bool) -> None:
+    early = ps.Triggers.repeat(ps.Triggers.any(ps.Triggers.since_first(100), ps.Triggers.since_last(30)))
+    job = stage(ps.Windows.tumbling(10, early=early))
+    assert panes(job.run(some(1), time_ms=1000)) == []
+    found = []
+    for time, values in ((1020, [2]), (1049, []), (1050, []), (1200, []), (1300, [3])):
+        found.append(panes(job.run(some(*values), time_ms=time)))
+        if restart:
+            job.restart()
+    assert found == [[], [], [[[1, 2], "early", 0]], [], []], "30 ms after the last one"
+    for step in range(1320, 1400, 20):
+        assert panes(job.run(some(step), time_ms=step)) == [], "since the last message too little time has passed"
+    assert panes(job.run(some(0), time_ms=1400)) == [[[1, 2, 3, 1320, 1340, 1360, 1380, 0], "early", 1]]
+    job.close()
+
+
+def test_all_of_several_triggers() -> None:
+    job = stage(ps.Windows.tumbling(10, early=ps.Triggers.all(ps.Triggers.count(2), ps.Triggers.since_first(50))))
+    times: list[tuple[int, list[int]]] = [(1000, [1]), (1060, []), (1070, [2]), (1080, [])]
+    assert [panes(job.run(some(*values), time_ms=time)) for time, values in times] == [
+        [],
+        [],
+        [[[1, 2], "early", 0]],
+        [],
+    ]
+    job.close()
+
+
+def test_windows_of_processing_time_go_by_the_batch() -> None:
+    job = stage(ps.Windows.tumbling(100, time="processing"))
+    batches: list[tuple[int, list[int]]] = [(1001, [1]), (1050, [2]), (1099, [3]), (1100, [4]), (1250, [])]
+    found = [panes(job.run(some(*values), time_ms=time)) for time, values in batches]
+    assert found == [[], [], [], [[[1, 2, 3], "on-time", 0]], [[[4], "on-time", 0]]]
+    assert job.entries("w.window") == {}
+    job.close()
+
+
+def test_late_messages_wait_for_the_trigger_for_them() -> None:
+    window = ps.Windows.tumbling(10, allowed_lateness_ms=100, late=ps.Triggers.repeat(ps.Triggers.count(2)))
+    job = stage(window)
+    assert panes(job.run(some(1), 20)) == [[[1], "on-time", 0]]
+    assert [panes(job.run(some(n))) for n in (2, 3, 4)] == [[], [[[1, 2, 3], "late", 1]], []]
+    assert panes(job.run([], 110)) == []
+    assert job.entries("w.window") == {}, "kept for so long only"
+    assert job.run(some(5)) == {}, "dropped"
+    job.close()
+
+
+def test_windows_of_a_whole_task_have_no_key() -> None:
+    job = stage(ps.Windows.tumbling(10, keyed=False))
+    sent = job.run([Message("a", 1, 3), Message("b", 2, 4), Message(None, 3, 5)], 10)
+    assert sent[OUT] == [(None, [[1, 2, 3], "on-time", 0], 9)], "at the last millisecond of the window"
+    job.close()
+
+
+def test_panes_of_a_batch_come_by_the_end_of_their_windows_and_their_keys() -> None:
+    job = stage(ps.Windows.tumbling(10))
+    messages = [Message(key, time, time) for time in (25, 3, 14) for key in ("b", "a")]
+    assert [(key, time) for key, _, time in job.run(messages, END_OF_TIME)[OUT]] == [
+        (key, time) for time in (9, 19, 29) for key in ("a", "b")
+    ]
+    job.close()
+
+
+def test_a_drain_says_so() -> None:
+    job = stage(ps.Windows.tumbling(10))
+    assert panes(job.run(some(1), control="drain")) == [[[1], "drain", 0]]
+    job.close()
+
+
+def test_aggregates() -> None:
+    of: Any = lambda trip: trip.get("miles")  # noqa: E731
+    aggregates = {
+        "trips": ps.Count(),
+        "known": ps.Count(of),
+        "sum": ps.Sum(of),
+        "min": ps.Min(of),
+        "max": ps.Max(of),
+        "mean": ps.Mean(of),
+        "first": ps.First(of),
+        "last": ps.Last(of),
+        "distinct": ps.Distinct(of),
+    }
+    job = stage(ps.Windows.tumbling(10, aggregates=aggregates))
+    assert panes(job.run([Message("k", {"miles": 4}, 5), Message("k", {}, 1), Message("k", {"miles": 2}, 3)])) == []
+    job.restart()
+    assert panes(job.run([Message("k", {"miles": 4}, 3), Message("k", {"miles": 8}, 5)])) == []
+    ((found, firing, number),) = panes(job.run([Message("none", {}, 12)], 10))
+    assert (firing, number) == ("on-time", 0)
+    assert found == {
+        "trips": 5,
+        "known": 4,
+        "sum": 18,
+        "min": 2,
+        "max": 8,
+        "mean": 4.5,
+        "first": 2,
+        "last": 8,
+        "distinct": 3,
+    }
+    ((nothing, _, _),) = panes(job.run([], 20))
+    assert nothing == {
+        **dict.fromkeys(("min", "max", "mean", "first", "last")),
+        "trips": 1,
+        "known": 0,
+        "sum": 0,
+        "distinct": 0,
+    }
+    job.close()
+
+
+def test_sessions_merge_aggregates() -> None:
+    job = stage(ps.Windows.session(10, aggregates={"n": ps.Count(), "first": ps.First(), "values": ps.Distinct()}))
+    assert panes(job.run([Message("k", 1, 0), Message("k", 2, 18)])) == []
+    assert panes(job.run([Message("k", 1, 9)], 28)) == [[{"n": 3, "first": 1, "values": 2}, "on-time", 0]]
+    assert job.entries("w.window") == {}
+    job.close()
+
+
+def test_a_fold_that_fails_names_its_window_and_the_message() -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").window(ps.Windows.count(2, fold=(0, lambda total, n: total / n)), id="ratio").send_to(
+        app.output(OUT)
+    )
+    runner = TestRunner(app, partitions=1).input("m.in", [("k", 1), ("k", 0)])
+    with pytest.raises(ps.UserCodeError, match=r"division by zero\n  in operator `ratio`.*offset 1"):
+        runner.run()
+
+
+def test_a_message_that_fails_leaves_its_window_as_it_was() -> None:
+    """With a dead-letter stream: what it added is undone, and a pane that nobody takes is undone as well."""
+    app = ps.StreamApplication("a")
+    fold = (list, lambda values, n: [*values, 1 // n])
+    counts = app.input("m.in").window(ps.Windows.count(3, fold=fold), id="w")
+    counts.map(shown).send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [("k", n) for n in (1, 0, 2, 0, 0, 1)]).run(batch_messages=4)
+    assert [message.value for message in runner.output(OUT)] == [[[1, 0, 1], "on-time", 0]]
+    assert [orjson.loads(letter.value)["offset"] for letter in runner.output("m.dead")] == [1, 3, 4]
+
+
+def test_panes_travel_to_the_next_stage() -> None:
+    app = ps.StreamApplication("a")
+    counts = app.input("m.in").window(ps.Windows.count(2, fold=(0, lambda total, n: total + n)))
+    by_total = counts.partition_by(lambda pane: str(pane.message)).map(lambda pane: [pane.key, pane.message])
+    by_total.send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=2).input("m.in", [("a", 1), ("a", 2), ("b", 4), ("b", 5)]).run()
+    assert sorted((m.key, m.value) for m in runner.output(OUT)) == [("3", ["a", 3]), ("9", ["b", 9])]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ps.Windows.tumbling(0), "size_ms=0"),
+        (lambda: ps.Windows.hopping(5, 6), "leave messages out"),
+        (lambda: ps.Windows.tumbling(5, time="wall"), 'time="wall"'),  # type: ignore[arg-type]
+        (lambda: ps.Windows.tumbling(5, allowed_lateness_ms=-1), "allowed_lateness_ms=-1"),
+        (lambda: ps.Windows.count(5, allowed_lateness_ms=1), "only windows of event time"),
+        (lambda: ps.Windows.tumbling(5, fold=([], lambda a, b: a)), "every window would share"),
+        (lambda: ps.Windows.tumbling(5, fold=(0,)), "fold="),
+        (lambda: ps.Windows.tumbling(5, aggregates={}), "none given"),
+        (lambda: ps.Windows.tumbling(5, aggregates={"n": 1}), "not one: n"),  # type: ignore[dict-item]
+        (lambda: ps.Windows.tumbling(5, fold=(0, max), aggregates={"n": ps.Count()}), "not both"),
+        (lambda: ps.Triggers.count(0), "1 message or more"),
+        (lambda: ps.Triggers.since_first(0), "above 0 ms"),
+        (lambda: ps.Triggers.any(ps.Triggers.count(1)), "two triggers or more"),
+        (lambda: ps.Triggers.repeat(ps.Triggers.repeat(ps.Triggers.count(1))), "does not repeat already"),
+    ],
+)
+def test_what_makes_no_window_is_refused_where_it_is_declared(make: Any, said: str) -> None:
+    with pytest.raises(ps.ConfigError, match=said):
+        make()
