@@ -14,7 +14,6 @@ from penstock.runtime.topology import plan_topology
 
 def test_what_a_restore_finds_to_be_damaged_the_backup_of_the_same_backend_knows(tmp_path: Path) -> None:
     app = ps.StreamApplication("a")
-    app.store("totals")
     app.input("m.in")
     folders = {"job.root": str(tmp_path / "jobs"), "job.logged.store.base.dir": str(tmp_path / "state")}
     config = load_config(overrides={"job.name": "a", **folders})
