@@ -12,8 +12,9 @@ from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
 from penstock.container.calls import UPLOAD
 from penstock.driver import assembly
-from penstock.driver.commit import CommitRequest, Completed
+from penstock.driver.commit import Completed
 from penstock.driver.commits import Commits
+from penstock.driver.record import CommitRequest
 from penstock.engine import launch
 from penstock.engine.directory import ContainerDirectory
 

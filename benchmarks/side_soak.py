@@ -75,6 +75,7 @@ def configuration(work: Path, batch_messages: int) -> dict[str, Any]:
         "systems.local.path": str(work / "streams"),
         "task.commit.ms": 1,
         "task.commit.max.delay.ms": 0,
+        "task.checkpoint.retained": "10",  # not one of each hour as well: the job root would grow when the hour strikes
         "spark.master": f"local[{PARTITIONS}]",
         "spark.driver.memory": "512m",
         "spark.local.dir": str(work / "spark"),

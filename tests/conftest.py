@@ -11,5 +11,5 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and ta
 # Tests are not timed: neither an example nor the making of one. A failure prints what repeats it.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("test", _UNTIMED, max_examples=100, stateful_step_count=30)
-settings.register_profile("deep", _UNTIMED, max_examples=1000, stateful_step_count=60)
+settings.register_profile("deep", _UNTIMED, max_examples=500, stateful_step_count=50)
 settings.load_profile("test")

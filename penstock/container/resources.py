@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.container.metrics import EpochMetrics
@@ -45,6 +46,8 @@ class EpochResources:
         self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
         """For what engines write behind."""
         self._backends = BackendPools.for_tasks(tasks, str(epoch))
+        self._damaged: dict[str, set[str]] = defaultdict(set)
+        """By backend: what restores have found to be damaged."""
 
     def pool(self, name: str, least: int) -> ThreadPoolExecutor:
         """A pool for work on all tasks; whoever asks for it shuts it down."""
@@ -83,6 +86,7 @@ class EpochResources:
             self._backends,
             self.leaving,
             metrics,
+            damaged=self._damaged[backend],
         )
 
     def stop_backends(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.driver.batch_runs import BatchRuns
+from penstock.driver.collection import Collection
 from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
 from penstock.driver.commits import Commits
@@ -16,6 +17,7 @@ from penstock.driver.parts import RunParts
 from penstock.driver.ports import BatchRunner, Fleet
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.record import Recorder
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.run_loop import RunLoop
 from penstock.driver.stop import StopRequest
@@ -37,7 +39,9 @@ def assemble(
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
-    coordinator = CommitCoordinator(log, fleet, job.layout, tasks, task, job.admins, runner.cancel, clock)
+    coordinator = CommitCoordinator(
+        Recorder(log, job.layout, tasks, task), fleet, Collection(log, job.admins), runner.cancel, clock
+    )
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.clock import Clock
-from penstock.config.model import TaskSettings
 from penstock.container.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
-from penstock.driver.boundary import Boundary
+from penstock.driver.collection import Collection
 from penstock.driver.ports import Fleet
+from penstock.driver.record import CommitRequest, Recorder
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.plan.positions import by_task, to_next_offsets
 from penstock.retry import Retry, retry
-from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
 _APPEND = Retry(pause_s=0.2, tries=5)
 _LOOK_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
-    """A commit that is to be made: of everything up to a boundary."""
-
-    boundary: Boundary
-    detail: Detail = "commit"
-    ended: Ended | None = None
-    consumed_startpoints: tuple[str, ...] = ()
-    """The uuids of the requests that a start takes."""
 
 
 @dataclass(slots=True)
@@ -73,29 +58,21 @@ class CommitCoordinator:
 
     def __init__(
         self,
-        log: CheckpointLog,
+        recorder: Recorder,
         fleet: Fleet,
-        layout: Mapping[str, str],
-        tasks: int,
-        settings: TaskSettings,
-        admins: BackendAdmins,
+        collection: Collection,
         on_failed: Callable[[], None],
         clock: Clock,
     ) -> None:
         """`on_failed` is called, from another thread, when a commit in flight has failed."""
-        self._log = log
+        self._log = recorder.log
+        self._recorder = recorder
         self._fleet = fleet
-        self._layout = dict(layout)
-        self._tasks = tasks
-        self._settings = settings
-        self._admins = admins
-        self._swept_epoch: int | None = None
+        self._timeout_ms = recorder.settings.commit_timeout_ms
+        self._collection = collection
         self._on_failed = on_failed
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._collector = ThreadPoolExecutor(1, thread_name_prefix="collect")
-        """Of its own: a collection may take long, and no commit waits for it."""
-        self._collecting: Future[None] | None = None
         self._append_lock = threading.Lock()
         self.in_flight: InFlight | None = None
         self.last: CheckpointRecord | None = None
@@ -173,7 +150,7 @@ class CommitCoordinator:
         idle = self.in_flight is None
         self.abandon()
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
-        self._collector.shutdown(wait=idle, cancel_futures=not idle)
+        self._collection.close(wait=idle)
 
     # On the commit thread.
 
@@ -182,7 +159,7 @@ class CommitCoordinator:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
             found = {task: markers for answer in answers for task, markers in answer.items()}
-            record = self._record(flight.checkpoint_id, parent, claim, request, found)
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found)
             self._append(record, flight.abandoned)
         except BaseException as error:
             failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
@@ -195,12 +172,11 @@ class CommitCoordinator:
         flight.total_ms = round(flight.age_ms(self._clock))
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
-        if self._collecting is None or self._collecting.done():
-            self._collecting = self._collector.submit(self._collect, record)
+        self._collection.behind(record)
 
     def _is_too_late(self, flight: InFlight) -> bool:
         """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
-        return flight.age_ms(self._clock) >= self._settings.commit_timeout_ms and not self._fleet.any_lost
+        return flight.age_ms(self._clock) >= self._timeout_ms and not self._fleet.any_lost
 
     def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
         return PenstockTimeoutError(
@@ -208,45 +184,6 @@ class CommitCoordinator:
             "it began (task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
             "task.commit.timeout.ms too small?"
         )
-
-    def _record(
-        self,
-        checkpoint_id: CheckpointId,
-        parent: CheckpointId | None,
-        claim: Claim,
-        request: CommitRequest,
-        found: Markers,
-    ) -> CheckpointRecord:
-        boundary = request.boundary
-        next_offsets = to_next_offsets(boundary.positions, self._tasks)
-        record = CheckpointRecord(
-            id=checkpoint_id,
-            parent=parent,
-            epoch=claim.epoch,
-            run_id=claim.run_id,
-            writer=claim.writer,
-            task_count=self._tasks,
-            batch=boundary.batch,
-            batch_time_ms=boundary.batch_time_ms,
-            stores=self._layout,
-            next_offsets=next_offsets,
-            tasks={
-                task: build_versions(
-                    checkpoint_id,
-                    {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0},  # Samza's: the last one
-                    found.get(str(task), {}),
-                    self._settings.checkpoint_write_versions,
-                )
-                for task, offsets in next_offsets.items()
-            },
-            kind_detail=request.detail,
-            ended="end-of-stream" if boundary.closed else request.ended,
-            consumed_startpoints=request.consumed_startpoints,
-            event_times={} if boundary.closed else by_task(boundary.event_times),
-            watermarks={} if boundary.closed else boundary.watermarks,
-            ended_inputs=tuple(sorted(boundary.ended_inputs)),
-        )
-        return replace(record, retained=self._log.known().retained_beside(record, self._settings.checkpoint_retained))
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
         """Append, retrying what may pass; the same record twice is one record."""
@@ -275,21 +212,6 @@ class CommitCoordinator:
             self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
         except Exception as error:
             logger.warning("cleaning up after checkpoint %s failed, the next one tries again: %s", record.id, error)
-
-    def _collect(self, record: CheckpointRecord) -> None:
-        """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
-        before left behind, too. The records go last: until then it is known what they needed."""
-        view = self._log.known()
-        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
-        if not left and not sweep:
-            return
-        try:
-            self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
-            self._log.prune(left)
-        except Exception as error:
-            logger.warning("collecting after checkpoint %s failed, the next one tries again: %s", record.id, error)
-        else:
-            self._swept_epoch = record.epoch
 
 
 def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:

@@ -7,13 +7,14 @@ import threading
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.clock import Clock
 from penstock.driver.boundary import Boundary
-from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.driver.commit import CommitCoordinator, Completed
 from penstock.driver.commit_policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.failures import Failures
 from penstock.driver.lease_gate import LeaseGate
 from penstock.driver.metrics import NS_PER_MS
 from penstock.driver.ports import Fleet
 from penstock.driver.progress import ProgressBoard, Stopwatch
+from penstock.driver.record import CommitRequest
 
 
 class Commits:

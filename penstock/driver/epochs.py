@@ -6,19 +6,24 @@ plan chose, until the run's own start checkpoint is in the log; every other one 
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.container.calls import WIND_DOWN
+from penstock.container.protocol import WindDown
 from penstock.driver.boundary import Boundary
-from penstock.driver.commit import CommitRequest
 from penstock.driver.commits import Commits
 from penstock.driver.failures import Failures
 from penstock.driver.ports import BatchRunner, Fleet, Opening
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.record import CommitRequest
 from penstock.errors import PenstockError, RetryableError
+
+logger = logging.getLogger(__name__)
 
 
 class Epochs:
@@ -66,6 +71,14 @@ class Epochs:
         self._board.update(phase="restoring")
         self._board.metrics.rewinds.inc()
         return self._enter(None, cause)
+
+    def wind_down(self) -> None:
+        """The last checkpoint is in the log: containers end what they do in the background. An error is logged: all of
+        it would only have made the next start quicker."""
+        try:
+            self._fleet.ask(WIND_DOWN, self.claim.epoch, WindDown())
+        except PenstockError as error:
+            logger.warning("a container did not end what it did in the background: %s", error)
 
     def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
         """Try until an epoch is open. `claim` is one that is made already, under which nothing is in the log."""

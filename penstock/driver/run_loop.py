@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 
-from penstock.container.calls import END, WIND_DOWN
-from penstock.container.protocol import EndBatch, WindDown
+from penstock.container.calls import END
+from penstock.container.protocol import EndBatch
 from penstock.driver.boundary import Boundary
-from penstock.driver.commit import CommitRequest
 from penstock.driver.feed import End, Idle, Planned
 from penstock.driver.parts import RunParts
 from penstock.driver.progress import Stopwatch
-from penstock.errors import ContainerLostError, FencedError, PenstockError, RetryableError, UserCodeError
+from penstock.driver.record import CommitRequest
+from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
@@ -65,19 +65,11 @@ class RunLoop:
         parts.board.update(phase="stopping")
         try:
             parts.commits.make(CommitRequest(self.boundary, ended="stopped"))
-            self._wind_down()
+            parts.epochs.wind_down()
         except ContainerLostError as error:
             self._rewind(error)
             return False
         return True
-
-    def _wind_down(self) -> None:
-        """The last checkpoint is in the log: containers end what they do in the background. An error is logged: all of
-        it would only have made the next start quicker."""
-        try:
-            self._parts.fleet.ask(WIND_DOWN, self.epoch, WindDown())
-        except PenstockError as error:
-            logger.warning("a container did not end its background work: %s", error)
 
     def _rewind(self, cause: RetryableError | None) -> None:
         self._enter(self._parts.epochs.rewind(cause))

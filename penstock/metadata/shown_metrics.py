@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ class ShownRun:
                 "format": FORMAT,
                 "run_id": self.run_id,
                 "time_ms": self.time_ms,
-                "metrics": self.metrics.rows(),
+                # JSON has no NaN and no infinity: a gauge that an application set to one is left out.
+                "metrics": [row for row in self.metrics.rows() if all(map(math.isfinite, row[4]))],
                 "reached": reached,
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections.abc import Iterator
@@ -34,9 +35,13 @@ class Counter:
 
         Args:
             n: how many.
+
+        Raises:
+            TypeError: it is not a whole number.
         """
+        events = operator.index(n)
         with self._lock:
-            self.count += n
+            self.count += events
 
     def read(self, *, reset: bool = False) -> CounterValue:
         """What it is now, as a value.
@@ -79,15 +84,18 @@ class Gauge:
         Args:
             value: the first number.
         """
-        self.value = value
+        self.set(value)
 
     def set(self, value: float) -> None:
         """Replace the number.
 
         Args:
-            value: what it is now.
+            value: what it is now. NaN and the infinities are not shown in JSON.
+
+        Raises:
+            TypeError: it is not a number.
         """
-        self.value = value
+        self.value = value if type(value) is int or type(value) is float else _number(value)
 
     def read(self, *, reset: bool = False) -> GaugeValue:
         """What it is now, as a value.
@@ -125,11 +133,15 @@ class Timer:
 
         Args:
             duration_ns: how long it took, in nanoseconds.
+
+        Raises:
+            TypeError: it is not a whole number.
         """
+        took = operator.index(duration_ns)
         with self._lock:
             self.count += 1
-            self.total_ns += duration_ns
-            self.max_ns = max(self.max_ns, duration_ns)
+            self.total_ns += took
+            self.max_ns = max(self.max_ns, took)
 
     def read(self, *, reset: bool = False) -> TimerValue:
         """What it is now, as a value.
@@ -159,3 +171,10 @@ class Timer:
             yield
         finally:
             self.update(time.perf_counter_ns() - began)
+
+
+def _number(value: object) -> float:
+    """The number that an object of another library stands for, such as one of numpy."""
+    if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__float__"):
+        raise TypeError(f"a gauge takes a number, not {value!r}")
+    return float(value)

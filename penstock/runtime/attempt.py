@@ -17,7 +17,7 @@ from penstock.errors import FIRED_OFFSET, FailedMessage
 from penstock.plan.portions import Portion, PortionRead
 from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
-from penstock.runtime.context import Fired, OperatorFailedError, Page, blaming
+from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.operators.base import Firing
 from penstock.runtime.packet import Packet, decode_messages, fired_origin, origin_code
@@ -75,8 +75,7 @@ class Attempt:
             if not self.failed and ready.payload is not None:
                 messages = decode_messages(ready.payload)
                 keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
-                origins = (messages.column(i).to_numpy().tolist() for i in range(2, 5))
-                page = Page(self.instance.ssps, *origins)
+                page = ReceivedPage(self.instance.ssps, *(messages.column(i).to_numpy().copy() for i in range(2, 5)))
                 yield from self._run(self.instance.channel_entries[ready.channel], keys, values, page)
 
     # Stage 0.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
 from operator import index, itemgetter
 from typing import Any, Protocol, TypeAlias
 
@@ -261,6 +261,12 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
 def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEnvelope:
     """A message as the application sees it. As the NamedTuple's own constructor, without its Python frame."""
     return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
+
+
+def envelopes_of(columns: Columns, page: Page) -> Iterator[IncomingMessageEnvelope]:
+    """The same for each message of the columns, without a Python frame."""
+    parts = zip(columns.keys, columns.values, repeat(page), columns.rows)
+    return map(tuple.__new__, repeat(IncomingMessageEnvelope), parts)
 
 
 def one_by_one(push: Push, position: Position) -> Accept:

@@ -6,6 +6,9 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeAlias
+
+import numpy as np
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.shipped import missing_code
@@ -66,6 +69,7 @@ def blaming(operator: str) -> Iterator[None]:
         raise failure_in(operator, error) from error
 
 
+Int64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 _RUNTIME = (f"{__package__}.", "penstock.testing.checked_")
 
 
@@ -137,6 +141,43 @@ class Page:
         """The partition of the input that message `row` came from."""
         return self._ssps[self.origins[row]]
 
+    def columns(self) -> tuple[Int64, Int64, Int64]:
+        """The same as arrays: timestamps, origins, offsets."""
+        timestamps, origins, offsets = (_int64(each) for each in (self.timestamps, self.origins, self.offsets))
+        return timestamps, origins, offsets
+
+
+class ReceivedPage(Page):
+    """A page that came as arrays. They become lists only where somebody asks where a message came from."""
+
+    __slots__ = ("_columns", "_lists")
+
+    def __init__(self, ssps: SspTable, timestamps: Int64, origins: Int64, offsets: Int64) -> None:
+        self._ssps = ssps
+        self._columns = (timestamps, origins, offsets)
+        self._lists: dict[int, list[int]] = {}
+
+    def _list(self, column: int) -> list[int]:
+        found = self._lists.get(column)
+        if found is None:
+            found = self._lists[column] = self._columns[column].tolist()
+        return found
+
+    @property
+    def timestamps(self) -> Sequence[int]:  # type: ignore[override]
+        return self._list(0)
+
+    @property
+    def origins(self) -> Sequence[int]:  # type: ignore[override]
+        return self._list(1)
+
+    @property
+    def offsets(self) -> Sequence[int]:  # type: ignore[override]
+        return self._list(2)
+
+    def columns(self) -> tuple[Int64, Int64, Int64]:
+        return self._columns
+
 
 class Fired(Page):
     """Where messages came from that operators fired at the end of input. It grows firing by firing."""
@@ -152,6 +193,10 @@ class Fired(Page):
         for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
             column.append(value)
         return len(self.offsets) - 1
+
+
+def _int64(column: Sequence[int]) -> Int64:
+    return np.fromiter(column, np.int64, len(column))
 
 
 class Position:

@@ -131,9 +131,8 @@ class Outlet:
     def end_page(self, page: Page) -> None:
         """The messages collected so far are from this page: resolve the rows noted during it."""
         if self._rows:
-            rows = np.array(self._rows)
-            columns = (page.timestamps, page.origins, page.offsets)
-            timestamps, origins, offsets = (np.asarray(column, np.int64)[rows] for column in columns)
+            rows = np.fromiter(self._rows, np.int64, len(self._rows))
+            timestamps, origins, offsets = (column[rows] for column in page.columns())
             self._pages.append((timestamps, origins, offsets))
             self._rows.clear()
 

@@ -72,6 +72,7 @@ class BackendHarness:
         self.metrics = MetricsRegistry("Partition 0")
         """What all contexts have counted."""
         self._clock = clock
+        self._damaged: set[str] = set()
         self._directory = directory
         self._engine = engine
         self._folders = 0
@@ -92,6 +93,7 @@ class BackendHarness:
             self.systems,
             metrics=self.metrics,
             clock=self._clock,
+            damaged=self._damaged,
         )
 
     def admin_context(self) -> AdminContext:

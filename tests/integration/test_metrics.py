@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,8 @@ def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) 
     with urllib.request.urlopen(f"http://127.0.0.1:{job.prometheus_port}/metrics", timeout=20) as answer:
         scraped = answer.read().decode()
     job.stop()
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{job.prometheus_port}/metrics", timeout=20)
     found = job.metrics()
     assert differences(PAGE.read_text("utf-8"), exported(found) | OF_EVENT_TIME) == []
     assert found.total("bytes-restored", "backend.changelog-files") > 0

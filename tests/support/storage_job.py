@@ -25,8 +25,10 @@ from penstock.container.package import JobPackage
 from penstock.container.protocol import Identity, OpenEpoch, Request
 from penstock.container.resources import EpochResources
 from penstock.driver.boundary import Boundary
-from penstock.driver.commit import CommitCoordinator, CommitRequest, Completed
+from penstock.driver.collection import Collection
+from penstock.driver.commit import CommitCoordinator, Completed
 from penstock.driver.ports import Fleet as FleetPort
+from penstock.driver.record import CommitRequest, Recorder
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.retry import Retry, retry
@@ -188,7 +190,11 @@ class StorageJob:
             self.notes += self.fleet.homes[name].notes
         settings = config.task
         commits = CommitCoordinator(
-            log, cast("FleetPort", self.fleet), layout, self.tasks, settings, admins, lambda: None, SYSTEM_CLOCK
+            Recorder(log, layout, self.tasks, settings),
+            cast("FleetPort", self.fleet),
+            Collection(log, admins),
+            lambda: None,
+            SYSTEM_CLOCK,
         )
         commits.last = record
         return commits

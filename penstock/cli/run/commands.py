@@ -55,8 +55,8 @@ def run(
         str | None,
         typer.Option(
             "--from",
-            metavar="CHECKPOINT",
-            help="Start from this checkpoint instead of the last one.",
+            metavar="ID",
+            help="Begin with this checkpoint instead of the last one.",
             show_default=False,
         ),
     ] = None,

@@ -10,7 +10,7 @@ from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.columns import Accept, Columns, Push
+from penstock.runtime.columns import Accept, Columns, Push, envelopes_of
 from penstock.runtime.context import Position, failure_in
 
 
@@ -111,12 +111,10 @@ def envelope_calls(
     make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
 
     def accept(columns: Columns) -> None:
-        page = position.page
-        messages = zip(columns.keys, columns.values, columns.rows, strict=True)
+        envelopes = envelopes_of(columns, position.page)
         try:
-            for key, value, row in messages:
-                position.row = row
-                function(make(IncomingMessageEnvelope, (key, value, page, row)), collector, requests)
+            for position.row, envelope in zip(columns.rows, envelopes, strict=True):
+                function(envelope, collector, requests)
         except BaseException as error:
             raise failure_in(op_id, error) from error
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.api.graph import FunctionSpec, OperatorSpec
-from penstock.runtime.columns import Branch, Columns, Push, Step, Target, envelope_of, index_of_last
+from penstock.runtime.columns import Branch, Columns, Push, Step, Target, envelope_of, envelopes_of, index_of_last
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
@@ -101,8 +101,4 @@ def branch_of(target: Target) -> Branch:
 
 
 def _envelopes(columns: Columns, position: Position) -> list[Any]:
-    page = position.page
-    return [
-        envelope_of(key, value, page, row)
-        for key, value, row in zip(columns.keys, columns.values, columns.rows, strict=True)
-    ]
+    return list(envelopes_of(columns, position.page))

@@ -66,6 +66,9 @@ class BackendContext:
     there itself."""
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
     """For whatever the backend does by time."""
+    damaged: set[str] = field(default_factory=set, compare=False)
+    """Keys of objects of this backend that a restore has found to be damaged. Managers of one epoch share it: what was
+    restored another way must not be continued from such an object."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task leaves the epoch."""

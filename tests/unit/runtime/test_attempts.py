@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -14,7 +15,7 @@ from penstock.plan.portions import Portion
 from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.packet import Kind, Packet
+from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.reports import Report
 from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.sources import DiscardedAttemptError, Sources
@@ -253,3 +254,13 @@ def test_a_task_whose_end_failed_half_way_does_nothing_more() -> None:
     ):
         with pytest.raises(ContainerLostError, match="no space left"):
             refused()
+
+
+def test_packets_without_messages_change_nothing() -> None:
+    bench = Bench()
+    first, end = bench.packets(1)
+    nothing = encode_messages(pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA))
+    packets = [first._replace(seq=seq, messages=0, payload=nothing) for seq in (0, 2)]
+    attempt = bench.finished([packets[0], first._replace(seq=1), packets[1], end._replace(seq=3)])
+    bench.task.end(1, {1: attempt.token})
+    assert bench.stored == b'{"n":1}'

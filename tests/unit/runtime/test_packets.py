@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runtime import packet as packets_module
-from penstock.runtime.packet import PACKET_SCHEMA, Kind, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.context import Page, ReceivedPage, SspTable
+from penstock.runtime.packet import PACKET_SCHEMA, Kind, Packet, from_batch, origin_code, split_by_size, to_batch
 
 PAYLOADS = st.none() | st.binary(max_size=40) | st.binary(max_size=40).map(pa.py_buffer)
 
@@ -60,3 +61,14 @@ def test_groups_are_bounded_by_bytes() -> None:
     groups = list(split_by_size(sent, 10_000))
     assert [p for group in groups for p in group] == sent
     assert {len(group) for group in groups[:-1]} == {8}
+
+
+def test_a_received_page_says_where_messages_came_from_and_keeps_nothing_of_the_packet() -> None:
+    data = np.array([[1000, 1001], [origin_code(0, 3), origin_code(1, 0)], [7, 2**40]], np.int64)
+    page = ReceivedPage(SspTable((("m", "a"), ("m", "b"))), *(column.copy() for column in data))
+    assert [str(page.ssp(row)) for row in range(2)] == ["m.a.3", "m.b.0"]
+    assert (page.timestamps, page.offsets) == ([1000, 1001], [7, 2**40])
+    assert all(type(value) is int for value in (*page.timestamps, *page.offsets))
+    assert [column.tolist() for column in page.columns()] == data.tolist()
+    listed = Page(SspTable((("m", "a"), ("m", "b"))), *data.tolist())
+    assert [column.tolist() for column in listed.columns()] == data.tolist()

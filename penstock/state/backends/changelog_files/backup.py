@@ -13,7 +13,6 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
-from penstock.state.backends.changelog_files.damaged import is_damaged
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
 from penstock.state.backends.changelog_files.history import Found, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
@@ -93,7 +92,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         """Raises CorruptError or NotFoundError unless it and all its files are there."""
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
-        if is_damaged(context.objects, key):
+        if key in context.damaged:  # a listing tells what is there, and only a restore what is damaged
             raise CorruptError(f"snapshot `{key}` could not be restored")
         snapshot = Snapshot.decode(context.objects.get(key), key)
         names = shared_names(context.paths, store, context.task)

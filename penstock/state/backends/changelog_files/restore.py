@@ -8,7 +8,6 @@ from contextlib import closing
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
-from penstock.state.backends.changelog_files.damaged import note_damaged
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import Found, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
@@ -44,8 +43,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             except (CorruptError, NotFoundError) as error:
                 broken.append(error)
                 if way.snapshot is not None:
-                    key = self._context.paths.snapshot(store, self._context.task, *way.snapshot)
-                    note_damaged(self._context.objects, key)
+                    self._context.damaged.add(self._context.paths.snapshot(store, self._context.task, *way.snapshot))
                 if way is not known[-1]:
                     progress.note(f"{error}; an older one and more deltas were used instead")
                 make_empty(target.directory)

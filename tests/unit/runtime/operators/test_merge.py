@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.testing import TestRunner
 
-FUNCTIONS: dict[str, tuple[Callable[[Any, Callable[[int], int]], Any], Callable[[list[int]], list[int]]]] = {
+FUNCTIONS: dict[str, tuple[Callable[[Any, Callable[[str], int]], Any], Callable[[list[int]], list[int]]]] = {
     "map": (lambda stream, _: stream.map(lambda v: v * 3 + 1), lambda values: [v * 3 + 1 for v in values]),
     "keyed": (
         lambda stream, key: stream.map(lambda e: e.value + key(e.key), envelope=True),

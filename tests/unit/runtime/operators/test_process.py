@@ -19,23 +19,24 @@ class Scripted(ps.StreamTask):
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        Scripted.life.append("made")
+        self.own_life = Scripted.life  # a runner of another test may be collected, and closed, at any time
+        self.own_life.append("made")
 
     def init(self, context: ps.TaskContext) -> None:
         self.context = context
         Scripted.contexts.append(context)
-        Scripted.life.append(f"init {context.partition}")
+        self.own_life.append(f"init {context.partition}")
 
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
         self.function(self.context, envelope, collector, coordinator)
 
     def close(self) -> None:
-        Scripted.life.append(f"close {self.context.partition}")
+        self.own_life.append(f"close {self.context.partition}")
 
 
 def runner_of(function: Any, *, partitions: int = 1, stores: tuple[str, ...] = ("s",)) -> TestRunner:
-    Scripted.life.clear()
-    Scripted.contexts.clear()
+    Scripted.life = []
+    Scripted.contexts = []
     app = ps.StreamApplication("job")
     for store in stores:
         app.store(store)

@@ -1,0 +1,47 @@
+"""Garbage collection behind commits, on a thread of its own: it may take long, and no commit waits for it."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.state.admins import BackendAdmins
+
+logger = logging.getLogger(__name__)
+
+
+class Collection:
+    """Deletes what no checkpoint needs any more, one collection at a time."""
+
+    def __init__(self, log: CheckpointLog, admins: BackendAdmins) -> None:
+        self._log = log
+        self._admins = admins
+        self._swept_epoch: int | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
+        self._running: Future[None] | None = None
+
+    def behind(self, record: CheckpointRecord) -> None:
+        """Collect behind this checkpoint, unless a collection runs: the next one finds what it leaves."""
+        if self._running is None or self._running.done():
+            self._running = self._thread.submit(self._collect, record)
+
+    def close(self, *, wait: bool) -> None:
+        """No call follows."""
+        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _collect(self, record: CheckpointRecord) -> None:
+        """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
+        before left behind, too. The records go last: until then it is known what they needed."""
+        view = self._log.known()
+        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
+        if not left and not sweep:
+            return
+        try:
+            self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            self._log.prune(left)
+        except Exception as error:
+            logger.warning("collecting after checkpoint %s failed, the next one tries again: %s", record.id, error)
+        else:
+            self._swept_epoch = record.epoch

@@ -1,0 +1,77 @@
+"""The record of a commit, from its boundary and the markers of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
+from penstock.checkpoint.versions import build_versions
+from penstock.config.model import TaskSettings
+from penstock.container.protocol import Markers
+from penstock.driver.boundary import Boundary
+from penstock.plan.positions import by_task, to_next_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A commit that is to be made: of everything up to a boundary."""
+
+    boundary: Boundary
+    detail: Detail = "commit"
+    ended: Ended | None = None
+    consumed_startpoints: tuple[str, ...] = ()
+    """The uuids of the requests that a start takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Makes the records of one run."""
+
+    log: CheckpointLog
+    layout: Mapping[str, str]
+    """What is recorded of each store."""
+    tasks: int
+    settings: TaskSettings
+
+    def record(
+        self,
+        checkpoint_id: CheckpointId,
+        parent: CheckpointId | None,
+        claim: Claim,
+        request: CommitRequest,
+        found: Markers,
+    ) -> CheckpointRecord:
+        """The record of a commit whose backends have `found` these markers."""
+        boundary = request.boundary
+        next_offsets = to_next_offsets(boundary.positions, self.tasks)
+        record = CheckpointRecord(
+            id=checkpoint_id,
+            parent=parent,
+            epoch=claim.epoch,
+            run_id=claim.run_id,
+            writer=claim.writer,
+            task_count=self.tasks,
+            batch=boundary.batch,
+            batch_time_ms=boundary.batch_time_ms,
+            stores=self.layout,
+            next_offsets=next_offsets,
+            tasks={
+                task: build_versions(
+                    checkpoint_id,
+                    {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0},  # Samza's: the last one
+                    found.get(str(task), {}),
+                    self.settings.checkpoint_write_versions,
+                )
+                for task, offsets in next_offsets.items()
+            },
+            kind_detail=request.detail,
+            ended="end-of-stream" if boundary.closed else request.ended,
+            consumed_startpoints=request.consumed_startpoints,
+            event_times={} if boundary.closed else by_task(boundary.event_times),
+            watermarks={} if boundary.closed else boundary.watermarks,
+            ended_inputs=tuple(sorted(boundary.ended_inputs)),
+        )
+        return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
