@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import StartpointOldest
 from penstock.driver.ports import RunBrokenError
+from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
 from penstock.runtime.operators.table import OPERATORS
+from penstock.startpoint.manager import StartpointManager
+from penstock.startpoint.request import WithState
 from tests.support.metrics_page import OF_EVENT_TIME, exported
 from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, Hold, HoldNode, HoldSpec, TimedWorld, reached, steps
+from tests.support.timed_job import NOW, TASKS, Hold, HoldNode, HoldSpec, TimedWorld, reached, steps
 
 
 @pytest.fixture(autouse=True)
@@ -433,3 +438,62 @@ def test_the_watermark_its_delay_and_who_holds_it_back_are_shown(world: TimedWor
     assert shown["job"]["stream.m.in"]["watermark-delay-ms"] == HoldNode.batches[-1].time_ms - NOW + 9_000
     assert driver.board.metrics.snapshot().total("messages-too-far-ahead") == 1
     assert exported(driver.board.metrics.snapshot()) >= OF_EVENT_TIME
+
+
+# Starts.
+
+
+def ask(world: TimedWorld, with_state: WithState) -> None:
+    """Read everything again."""
+    manager = StartpointManager(world.objects, JobPaths("timed", "1"), 10**9, world.clock.now_ms)
+    for partition in range(TASKS):
+        startpoint = StartpointOldest(creation_timestamp=NOW)
+        manager.write_startpoint(SystemStreamPartition("m", "in", partition), startpoint, with_state=with_state)
+
+
+def ran_once(world: TimedWorld) -> None:
+    first = world.started()
+    world.put(100, 100)
+    steps(first)
+    world.put(200, 200)
+    steps(first)
+    first.loop.commit()
+    first.close()
+
+
+def test_everything_is_read_again_after_clear(world: TimedWorld) -> None:
+    ran_once(world)
+    ask(world, "clear")
+    second = world.started()
+    assert second.loop.boundary.watermarks == {}
+    steps(second)
+    assert world.output() == sorted([(0, 100, []), (1, 100, []), (2, 200, []), (3, 200, [])] * 2)
+
+
+def test_everything_is_read_again_with_keep(world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    ran_once(world)
+    ask(world, "keep")
+    second = world.started()
+    assert second.loop.boundary.watermarks["two"] == 200
+    steps(second)
+    assert world.output().count((0, 100, ["one", "two"])) == 1
+    assert world.output().count((2, 200, [])) == 2
+    said = [record.message for record in caplog.records if "was moved back" in record.message]
+    assert [text.partition(",")[0] for text in said] == [f"`m.in.{n}` was moved back" for n in range(TASKS)]
+
+
+def test_a_start_from_an_older_checkpoint_takes_its_event_times(world: TimedWorld) -> None:
+    first = world.started()
+    world.put(100, 100)
+    steps(first)
+    first.loop.commit()
+    older = world.checkpoints[-1]
+    world.put(200, 200)
+    steps(first)
+    first.loop.commit()
+    first.close()
+    second = world.started(from_checkpoint=str(older.id))
+    assert second.loop.boundary.watermarks == older.watermarks
+    assert set(second.loop.boundary.event_times.values()) == {100}
+    steps(second)
+    assert not any(world.came().values())
