@@ -7,7 +7,7 @@ windows fire: those whose trigger is due, and those that the watermark has passe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,8 @@ class _WindowNode(Node):
         self._content = content_of(spec.window, spec.message_serde)
         self._cells = Cells(surroundings.stores[spec.stores[0]], self._content)
         self._undoable = surroundings.undoable
+        self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
+        """Whether it matters how many messages have come, and when."""
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
@@ -77,17 +79,15 @@ class _WindowNode(Node):
     def _accept(self, columns: Columns) -> None:
         if self._undoable:  # what a message that failed left here was undone in the store
             self._drop_held()
-        page, position = self._position.page, self._position
-        times = page.timestamps if self._window.time == "event" else None
+        times = self._position.page.timestamps if self._window.time == "event" else None
         keys: Iterable[bytes | None] = self._key_bytes(columns) if self._window.keyed else [None] * len(columns.rows)
-        now_ms, take = self._now_ms, self._take
         try:
-            for number, (row, key, value) in enumerate(zip(columns.rows, keys, columns.values, strict=True)):
-                position.row = row
-                if not take(key, value, now_ms if times is None else times[row]):
-                    self._send_late(columns, number)
+            late = self._take_all(keys, columns, times)
         except BaseException as error:
             raise failure_in(self._spec.id, error) from error
+        for number in late:
+            self._position.row = columns.rows[number]
+            self._send_late(columns, number)
         if self._undoable or self._held() > _HELD_CELLS:
             self._store_held()
 
@@ -98,6 +98,16 @@ class _WindowNode(Node):
             return written
         place = Place(f"keys of operator `{self._spec.id}`", "")
         return encode_column("key", serde, columns.keys, columns.rows, self._position, self._spec.id, place)
+
+    def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
+        """Add messages to their windows. Returns the numbers of those that are too late."""
+        position, now_ms, take = self._position, self._now_ms, self._take
+        late = []
+        for number, (row, key, value) in enumerate(zip(columns.rows, keys, columns.values, strict=True)):
+            position.row = row
+            if not take(key, value, now_ms if times is None else times[row]):
+                late.append(number)
+        return late
 
     @abstractmethod
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
@@ -117,11 +127,12 @@ class _WindowNode(Node):
 
     def _add(self, cell: Cell, value: Any, time_ms: int) -> None:
         cell.content = self._content.add(cell.content, value, time_ms)
-        if not cell.since:
-            cell.first_ms = self._now_ms
-        cell.last_ms = self._now_ms
-        cell.since += 1
-        cell.messages += 1
+        if self._counts or cell.complete:
+            if not cell.since:
+                cell.first_ms = self._now_ms
+            cell.last_ms = self._now_ms
+            cell.since += 1
+            cell.messages += 1
 
     def _too_late(self, end: int) -> bool:
         return end + self._window.allowed_lateness_ms <= self._late_watermark
@@ -209,6 +220,23 @@ class _FixedNode(_WindowNode):
         self._shape = shape
         self._open: dict[tuple[int, bytes | None], Cell] = {}
         super().__init__(spec, surroundings, downstream)
+        self._tumbles = shape.size_ms == shape.every_ms and not self._counts
+
+    def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
+        """The same without a call for each message, where one belongs to one window and nothing else is counted."""
+        if not self._tumbles:
+            return super()._take_all(keys, columns, times)
+        offset, size, position = self._shape.offset_ms, self._shape.size_ms, self._position
+        get, add, take, now_ms, late = self._open.get, self._content.add, self._take, self._now_ms, []
+        for number, (row, key, value) in enumerate(zip(columns.rows, keys, columns.values, strict=True)):
+            position.row = row
+            time_ms = now_ms if times is None else times[row]
+            cell = get((time_ms - (time_ms - offset) % size, key))
+            if cell is not None and not cell.complete:
+                cell.content = add(cell.content, value, time_ms)
+            elif not take(key, value, time_ms):
+                late.append(number)
+        return late
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         shape, cells, in_time = self._shape, self._open, False
@@ -225,8 +253,9 @@ class _FixedNode(_WindowNode):
 
     def _cell(self, start: int, key: bytes | None) -> Cell:
         slot = Slot(start + self._shape.size_ms, start, key_slot(key))
-        cell = self._cells.load(slot)
-        return self._cells.new(slot, complete=slot.end <= self._late_watermark) if cell is None else cell
+        complete = slot.end <= self._late_watermark
+        cell = self._cells.load_from(slot, complete=complete)
+        return self._cells.new(slot, complete=complete) if cell is None else cell
 
     def _held(self) -> int:
         return len(self._open)
@@ -305,9 +334,9 @@ class _SessionNode(_WindowNode):
     def _merged(self, slot: Slot, met: list[Cell]) -> Cell:
         """One session of several, in their order."""
         cell = self._cells.new(slot, complete=slot.end <= self._late_watermark)
-        for each in met:
+        for number, each in enumerate(met):
             self._cells.take_out(each)
-            cell.content = self._content.merge(cell.content, each.content) if cell.messages else each.content
+            cell.content = self._content.merge(cell.content, each.content) if number else each.content
             cell.messages += each.messages
             cell.number = max(cell.number, each.number)
             if each.since:

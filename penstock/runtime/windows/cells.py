@@ -13,6 +13,7 @@ Times are eight bytes whose order is that of the numbers.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ from penstock.runtime.batch import END_OF_TIME as NEVER
 from penstock.runtime.windows.contents import Content
 
 _BIAS = 2**63
+_SPAN = struct.Struct(">QQ")
+_pack, _unpack = _SPAN.pack, _SPAN.unpack_from
+_PLAIN = b"\x00"
+"""The first byte of a cell that has nothing but its content; an `_Entry` begins with another one."""
 NO_KEY = b"\x00"
 
 
@@ -70,12 +75,13 @@ class Slot(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The slot as a part of an entry's key."""
-        return time_bytes(self.end) + time_bytes(self.start) + self.key
+        return _pack(self.end + _BIAS, self.start + _BIAS) + self.key
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slot:
         """The slot from its bytes."""
-        return cls(time_of(data[:8]), time_of(data[8:16]), data[16:])
+        end, start = _unpack(data)
+        return cls(end - _BIAS, start - _BIAS, data[16:])
 
 
 class Cell:
@@ -90,6 +96,7 @@ class Cell:
         "messages",
         "number",
         "pieces",
+        "place",
         "since",
         "slot",
         "stored",
@@ -98,6 +105,7 @@ class Cell:
 
     def __init__(self, slot: Slot, content: Any, *, complete: bool = False) -> None:
         self.slot = slot
+        self.place = slot.to_bytes()
         self.content = content
         """Of a content that is only added to, what is new."""
         self.complete = complete
@@ -136,14 +144,18 @@ class Cells:
 
     def load(self, slot: Slot) -> Cell | None:
         """The cell of a window, if there is one."""
-        place = slot.to_bytes()
-        for region, complete in ((b"o", False), (b"f", True)):
-            data = self._store.get(region + place)
-            if data is not None:
-                return self._cell(slot, data, complete=complete)
-        return None
+        return self.load_from(slot, complete=False) or self.load_from(slot, complete=True)
+
+    def load_from(self, slot: Slot, *, complete: bool) -> Cell | None:
+        """The cell of a window if there is one that is complete, or one that is not."""
+        data = self._store.get((b"f" if complete else b"o") + slot.to_bytes())
+        return None if data is None else self._cell(slot, data, complete=complete)
 
     def _cell(self, slot: Slot, data: bytes, *, complete: bool) -> Cell:
+        if data[:1] == _PLAIN:
+            cell = Cell(slot, self._content.from_bytes(data[1:]), complete=complete)
+            cell.stored = slot
+            return cell
         entry = self._decoder.decode(data)
         appends = self._content.appends
         cell = Cell(slot, self._content.initial() if appends else self._content.from_bytes(entry.content))
@@ -157,7 +169,7 @@ class Cells:
         """Store the cell, with the batch time at which a trigger fires; where it was stored before, it is no more."""
         if cell.stored is not None and cell.stored != cell.slot:
             raise ValueError("a cell whose window changed is taken out first")
-        place = cell.slot.to_bytes()
+        place = cell.place
         if cell.timer_ms != timer_ms:
             self._drop_timer(cell, place)
             if timer_ms != NEVER:
@@ -170,7 +182,15 @@ class Cells:
             self._store.put(_piece(place, cell.pieces), self._content.to_bytes(cell.content))
             cell.pieces += 1
             cell.content = self._content.initial()
-        entry = _Entry(
+        if not (cell.number or cell.since or cell.messages or self._content.appends):
+            data = _PLAIN + content
+        else:
+            data = self._encoder.encode(self._entry(cell, timer_ms, content))
+        self._store.put((b"f" if cell.complete else b"o") + place, data)
+        cell.stored = cell.slot
+
+    def _entry(self, cell: Cell, timer_ms: int, content: bytes) -> _Entry:
+        return _Entry(
             cell.number,
             cell.messages,
             cell.since,
@@ -181,8 +201,6 @@ class Cells:
             cell.pieces,
             content,
         )
-        self._store.put((b"f" if cell.complete else b"o") + place, self._encoder.encode(entry))
-        cell.stored = cell.slot
 
     def take_out(self, cell: Cell) -> None:
         """Remove the cell from the store; it has its whole content afterwards."""
