@@ -105,6 +105,8 @@ def at_the_end(
 
 def ended_partitions(positions: Positions, ends: Ends) -> frozenset[SystemStreamPartition]:
     """The partitions that have ended, and that every task has read to their end."""
+    if not any(end.ended for end in ends.values()):
+        return frozenset()
     unread = {at.ssp for at, position in positions.items() if position < ends[at.ssp].upcoming}
     return frozenset(at.ssp for at in positions if ends[at.ssp].ended and at.ssp not in unread)
 

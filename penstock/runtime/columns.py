@@ -21,6 +21,7 @@ from penstock.runtime.context import OperatorFailedError, Page, Position, failur
 
 _LONGEST = 2**62
 """Event times are at most so many milliseconds before or after 1970, so that delays can be added."""
+_INTEGERS = frozenset({int})
 _SERIALISED = frozenset({bytes, type(None)})
 
 Push: TypeAlias = Callable[[Any, Any], None]
@@ -177,7 +178,11 @@ class Entry:
             decoded = self.decoded("value", values, rows)
             elements = iter(decoded)
             with _locating(elements, rows, self._position, self._source):
-                times = [event_time(timestamp(value)) for value in elements]
+                times = [timestamp(value) for value in elements]
+            if not are_event_times(times):
+                found = iter(times)
+                with _locating(found, rows, self._position, self._source):
+                    times = [event_time(each) for each in found]
         except OperatorFailedError:
             page.untimed.add(self._position.row)
             raise
@@ -195,6 +200,13 @@ class Entry:
                 return [None if data is None else decode(data) for data in elements]
             except Exception as error:
                 raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
+
+
+def are_event_times(found: Sequence[int]) -> bool:
+    """Whether all of these are event times as they are."""
+    if not _INTEGERS.issuperset(map(type, found)):
+        return False
+    return not found or (-_LONGEST <= min(found) and max(found) <= _LONGEST)
 
 
 def event_time(found: object) -> int:
