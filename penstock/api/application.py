@@ -208,8 +208,8 @@ class StreamApplication(Application):
             stream: the stream's name, `system.stream`.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
-            timestamp: the event time of a value, in epoch milliseconds; by default the message's own timestamp. All that
-                the message leads to has the same timestamp, through all operators.
+            timestamp: the event time of a value, in epoch milliseconds; by default the message's own timestamp. All
+                that the message leads to has the same timestamp, through all operators.
             watermark: up to which event time a partition is complete, by the highest that was read of it; by default
                 `Ascending()`.
             id: the operator's stable name, see `MessageStream`.

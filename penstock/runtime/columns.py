@@ -206,7 +206,7 @@ def are_event_times(found: Sequence[int]) -> bool:
     """Whether all of these are event times as they are."""
     if not _INTEGERS.issuperset(map(type, found)):
         return False
-    return not found or (-_LONGEST <= min(found) and max(found) <= _LONGEST)
+    return not found or (min(found) >= -_LONGEST and max(found) <= _LONGEST)
 
 
 def event_time(found: object) -> int:
