@@ -107,6 +107,15 @@ class Boundary:
             for operator, (event, processing) in self.next_due.items()
         )
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last batch left timers that were due in it. They fire before new messages are read: otherwise
+        what waits could grow faster than it fires."""
+        return any(
+            event is not None and event <= self.watermarks.get(operator, event - 1)
+            for operator, (event, _) in self.next_due.items()
+        )
+
     def next_processing_ms(self) -> int | None:
         """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
         return min((at for _, at in self.next_due.values() if at is not None), default=None)

@@ -121,7 +121,7 @@ class OffsetFeed:
             ConfigError: a watermark policy fails.
         """
         ends = self._ends()
-        portions = plan_ranges(boundary.positions, ends, self._pace, self._until)
+        portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, self._pace, self._until)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or boundary.due(moment):

@@ -77,8 +77,13 @@ def plan_start(
         lambda request: resolve_request(admins, request),
     )
     positions = start_positions(decision, inputs, config)
+    record = decision.restore_from
     times = start_times(
-        decision.restore_from, clears_state=decision.clears_state, positions=positions, ends=inputs.ends
+        record,
+        clears_state=decision.clears_state,
+        positions=positions,
+        ends=inputs.ends,
+        parent=next((each for each in view.checkpoints if record is not None and each.id == record.parent), None),
     )
     _tell(requests, decision, positions)
     _tell_times(times)

@@ -24,7 +24,14 @@ class StartTimes:
     """They had ended, and have new messages, which are read."""
 
 
-def start_times(record: CheckpointRecord | None, *, clears_state: bool, positions: Positions, ends: Ends) -> StartTimes:
+def start_times(
+    record: CheckpointRecord | None,
+    *,
+    clears_state: bool,
+    positions: Positions,
+    ends: Ends,
+    parent: CheckpointRecord | None = None,
+) -> StartTimes:
     """Those of the checkpoint, if its state is kept; none after a batch that closed the stream.
 
     If an input that had ended has grown, its event times are dropped, and so are the watermarks of operators whose
@@ -33,6 +40,7 @@ def start_times(record: CheckpointRecord | None, *, clears_state: bool, position
     Args:
         record: the checkpoint that the start chose; None: there is none.
         positions: where the run begins to read.
+        parent: the checkpoint before that one. If both are of one batch, the positions were changed in between by hand.
     """
     if record is None:
         return StartTimes()
@@ -43,6 +51,8 @@ def start_times(record: CheckpointRecord | None, *, clears_state: bool, position
     known = to_positions(record.event_times)
     event_times = {at: known[at] for at in positions if at in known and at.ssp not in grown}
     before = to_positions(record.next_offsets)
+    if parent is not None and parent.batch == record.batch:
+        before |= {at: max(before.get(at, 0), offset) for at, offset in to_positions(parent.next_offsets).items()}
     return StartTimes(
         event_times,
         {op: each for op, each in record.watermarks.items() if not (grown and each == END_OF_TIME)},

@@ -336,7 +336,8 @@ class _Feed:
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
         ends = self._ends()
-        portions = plan_ranges(boundary.positions, ends, Pace(self.messages, sys.maxsize), None)
+        pace = Pace(self.messages, sys.maxsize)
+        portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, pace, None)
         moment = self._event_time.look(boundary, ends, SYSTEM_CLOCK.now_ms())
         if not portions and not boundary.due(moment):
             return End()

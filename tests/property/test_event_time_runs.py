@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.driver.ports import RunBrokenError
 from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
+from tests.support import timed_job
 from tests.support.sums_job import once, raising
 from tests.support.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
 
@@ -24,6 +25,7 @@ from tests.support.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
 def _one_line_in_the_table() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(OPERATORS, HoldSpec, Hold)
+        patch.setattr(timed_job, "AT_MOST", 1)
         yield
 
 

@@ -97,8 +97,7 @@ class HoldNode(Node):
 
 def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:
     """What a method of MessageStream would be."""
-    stream._declared.own_store(f"{op_id}.hold")
-    stream._declared._stores[f"{op_id}.hold"] = ps.api.store.StoreSpec(f"{op_id}.hold", ps.String(), ps.Json())
+    stream._declared.store(f"{op_id}.hold", None, None)
     return stream._next("hold", op_id, lambda i: HoldSpec(id=i, stores=(f"{i}.hold",), **stream._same()))
 
 
@@ -109,6 +108,8 @@ class TimedWorld:
     folder: Path
     apart: bool = True
     """Whether the second operator is in another stage than the first one."""
+    second: bool = True
+    """Whether there is a second operator."""
     inputs: dict[str, ps.WatermarkPolicy | None] = field(default_factory=lambda: {"m.in": None})
     config: dict[str, object] = field(default_factory=dict)
 
@@ -133,7 +134,9 @@ class TimedWorld:
         stream = first.merge(*others, id="all") if others else first
         held = hold(stream.partition_by(lambda v: v["k"], id="by-key"), "one")
         held = held.partition_by(lambda v: str(v["n"] % 3), id="by-n") if self.apart else held.map(dict, id="copy")
-        hold(held, "two").send_to(app.output("m.out"), id="out")
+        if self.second:
+            held = hold(held, "two")
+        held.send_to(app.output("m.out"), id="out")
         return app
 
     def driver(self, **given: Any) -> InProcessDriver:
@@ -148,7 +151,7 @@ class TimedWorld:
             "task.commit.ms": 0,
             "systems.m.samza.factory": "memory",
             "stores.one.hold.factory": "memory",
-            "stores.two.hold.factory": "memory",
+            **({"stores.two.hold.factory": "memory"} if self.second else {}),
             **self.config,
         }
         systems = {"m": self.system, "local": MemorySystem("local")}

@@ -65,3 +65,13 @@ def test_an_input_that_had_ended_and_has_grown_begins_again() -> None:
     assert kept == StartTimes({AT_A: 100, AT_B: 200}, record.watermarks, frozenset({A}))
     grown = start_times(record, clears_state=False, positions=SAME, ends=ENDS | {A: PartitionOffsets(0, 11)})
     assert grown == StartTimes({AT_B: 200}, {"windows": 200}, grown=(A,))
+
+
+def test_a_checkpoint_whose_positions_were_set_back_by_hand() -> None:
+    """It is of the same batch as the one before."""
+    edited = replace(RECORD, next_offsets={0: {A: 4, B: 20}})
+    positions = {AT_A: 4, AT_B: 20}
+    found = start_times(edited, clears_state=False, positions=positions, ends=ENDS, parent=RECORD)
+    assert found == replace(KEPT, late=(AT_A,))
+    later = replace(edited, batch=edited.batch + 1)
+    assert start_times(later, clears_state=False, positions=positions, ends=ENDS, parent=RECORD) == KEPT
