@@ -41,8 +41,9 @@ class Boundary:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """By operator, the firing watermark of the last batch."""
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
-    next_due: Mapping[str, Due] = field(default_factory=dict)
-    """By operator, the times of its oldest timers. No record holds them: the stores do."""
+    next_due: Mapping[str, Due] | None = None
+    """By operator, the times of its oldest timers. No record holds them, because the stores do: None before an epoch's
+    first batch has reported them."""
     closed: bool = False
     """Whether the last batch ended the stream: everything that waited for event time has fired."""
 
@@ -82,7 +83,7 @@ class Boundary:
         batch: Batch,
         planned: BatchRanges,
         read: Mapping[TaskSsp, PortionRead],
-        next_due: Mapping[str, Due] | None = None,
+        next_due: Mapping[str, Due],
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
     ) -> Boundary:
         """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this."""
@@ -94,7 +95,7 @@ class Boundary:
             later_event_times(self.event_times, ((at, each.event_time_ms) for at, each in read.items())),
             batch.firing,
             frozenset(at.ssp for at in positions) if closed else ended_inputs,
-            next_due or {},
+            next_due,
             closed,
         )
 
@@ -104,7 +105,7 @@ class Boundary:
         return any(
             (event is not None and event <= firing.get(operator, event - 1))
             or (processing is not None and processing <= moment.time_ms)
-            for operator, (event, processing) in self.next_due.items()
+            for operator, (event, processing) in (self.next_due or {}).items()
         )
 
     @property
@@ -113,9 +114,9 @@ class Boundary:
         what waits could grow faster than it fires."""
         return any(
             event is not None and event <= self.watermarks.get(operator, event - 1)
-            for operator, (event, _) in self.next_due.items()
+            for operator, (event, _) in (self.next_due or {}).items()
         )
 
     def next_processing_ms(self) -> int | None:
         """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
-        return min((at for _, at in self.next_due.values() if at is not None), default=None)
+        return min((at for _, at in (self.next_due or {}).values() if at is not None), default=None)

@@ -70,9 +70,14 @@ class EventTime:
             boundary.watermarks,
             idle=idle,
             ended=ended,
-            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
+            oldest={op: event for op, (event, _) in (boundary.next_due or {}).items() if event is not None},
         )
         return Moment(time_ms, marks, ended, frozenset(idle))
+
+    def is_due(self, boundary: Boundary, moment: Moment) -> bool:
+        """Whether a batch is to run although there may be nothing to read: something is due, or no batch of the
+        epoch has reported yet what is due."""
+        return self.used and (boundary.next_due is None or boundary.due(moment))
 
     def close(self, boundary: Boundary, moment: Moment) -> Moment:
         """The moment of a batch that ends all inputs."""

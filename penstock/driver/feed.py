@@ -124,7 +124,7 @@ class OffsetFeed:
         portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, self._pace, self._until)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
-        if portions or boundary.due(moment):
+        if portions or self._event_time.is_due(boundary, moment):
             return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
         if self._until is None and len(moment.ended_inputs) < len(ends):
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))

@@ -339,7 +339,7 @@ class _Feed:
         pace = Pace(self.messages, sys.maxsize)
         portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, pace, None)
         moment = self._event_time.look(boundary, ends, SYSTEM_CLOCK.now_ms())
-        if not portions and not boundary.due(moment):
+        if not portions and not self._event_time.is_due(boundary, moment):
             return End()
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         return Planned(BatchRanges.group(portions, self._inputs), latest, moment)

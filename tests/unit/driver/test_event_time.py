@@ -116,6 +116,18 @@ def test_a_restart_goes_on_with_the_watermarks_of_the_checkpoint(world: TimedWor
     assert world.came()[2] == ["one", "two"]
 
 
+def test_what_is_due_fires_after_a_restart_although_nothing_comes(world: TimedWorld) -> None:
+    first = world.started()
+    world.put(10, 10)
+    first.loop.step()
+    first.loop.commit()
+    assert world.came() == {}
+    first.close()
+    second = world.started()
+    steps(second)
+    assert world.came() == {0: [], 1: []}
+
+
 def test_a_partition_without_messages_holds_back_until_it_is_idle(world: TimedWorld) -> None:
     world.config["streams.m.in.idle.ms"] = 5_000
     driver = world.started()

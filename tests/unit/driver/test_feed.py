@@ -55,8 +55,8 @@ def test_an_older_boundary_is_read_again() -> None:
     feed = feed_to(25)
     first = feed.next(Boundary({AT: 3}))
     assert isinstance(first, Planned)
-    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges, {AT: PortionRead(17, 10)})
-    assert after == Boundary({AT: 17}, 5, 120)
+    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges, {AT: PortionRead(17, 10)}, {})
+    assert after == Boundary({AT: 17}, 5, 120, next_due={})
     assert feed.next(Boundary({AT: 3})) == first
 
 
@@ -74,4 +74,4 @@ def test_what_cannot_have_been_read_moves_no_boundary(read: dict[TaskSsp, Portio
     first = feed_to(25).next(Boundary({AT: 3}))
     assert isinstance(first, Planned)
     with pytest.raises(RetryableError, match="were reported"):
-        Boundary({AT: 3}).after(Batch(1, 1, 0), first.ranges, read)
+        Boundary({AT: 3}).after(Batch(1, 1, 0), first.ranges, read, {})
