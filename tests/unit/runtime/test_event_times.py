@@ -88,8 +88,8 @@ def test_event_times_travel_through_exchanges_and_become_the_timestamps_of_outpu
     stream = app.input("m.in", timestamp=time_of)
     stream = stream.partition_by(lambda v: v["k"]).map(lambda v: v["t"]).partition_by(str)
     stream.send_to(app.output("m.out"))
-    runner = TestRunner(app).input("m.in", [{"k": f"k{n}", "t": 7 * n} for n in range(50)], timestamp=3).run()
-    assert sorted((m.value, m.timestamp) for m in runner.output("m.out")) == [(7 * n, 7 * n) for n in range(50)]
+    runner = TestRunner(app).input("m.in", [{"k": f"k{n}", "t": 7 * n} for n in range(6000)], timestamp=3).run()
+    assert sorted((m.value, m.timestamp) for m in runner.output("m.out")) == [(7 * n, 7 * n) for n in range(6000)]
 
 
 def test_operators_of_the_first_stage_see_the_event_time() -> None:
