@@ -91,7 +91,7 @@ def home(tmp_path: Path) -> Home:
 def visits_of(seed: int, count: int) -> list[Visit]:
     """In the order of their times but for half an hour, over some days."""
     chance = random.Random(seed)
-    first = 1_700_000_000_000 + seed * count * 600_000
+    first = 1_700_000_000_000 + seed * 1000 * 600_000
     return [
         {"who": f"w{chance.randrange(7)}", "at": first + n * 600_000 + chance.randrange(HOUR_MS // 2)}
         for n in range(count)
