@@ -30,7 +30,8 @@ class IncomingMessageEnvelope(NamedTuple):
     """A message on its way into a task, as Samza's IncomingMessageEnvelope.
 
     `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` belong to the input message that this
-    message is, or was made from by the operators before. Only the runtime makes envelopes. They stay valid after the
+    message is, or was made from by the operators before; `timestamp` is the event time, in epoch milliseconds, if the
+    input has a function for it. Only the runtime makes envelopes. They stay valid after the
     call.
 
     Example:
