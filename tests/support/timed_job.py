@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class HoldNode(Node):
             time = int(place.split()[0]) - 2**62
             if time > firing or (time > output and fired >= AT_MOST):
                 return
-            yield Firing(None, time, "let go", lambda args=(place, key, value): self._let_go(*args))
+            yield Firing(None, time, "let go", partial(self._let_go, place, key, value))
 
     def _let_go(self, place: str, key: Any, value: Any) -> None:
         self._store.delete(place)
