@@ -16,7 +16,7 @@ from penstock.api.serdes.failures import Place
 from penstock.api.triggers import Trigger
 from penstock.api.windows import Counting, Fixed, Session, TimeWindow, WindowPane
 from penstock.api.windows import Firing as FiringType
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.runtime.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.context import failure_in
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
@@ -161,6 +161,12 @@ class _WindowNode(Node):
         for cell in self._cells.kept_until(watermark - self._window.allowed_lateness_ms):
             self._cells.take_out(cell)
             self._forget(cell)
+
+    def next_due(self) -> Due:
+        end, trigger = self._cells.next_end(), self._cells.next_trigger()
+        if self._window.time == "event":
+            return end, trigger
+        return None, min((time for time in (end, trigger) if time is not None), default=None)
 
     def _fire(self, cell: Cell, firing: FiringType) -> Firing:
         """A pane of a window that goes on."""
