@@ -146,6 +146,30 @@ class WindowOptions(TypedDict, total=False):
     late_to: SystemStream | None
 
 
+def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
+    """What the bytes of a window's store depend on, as one word. Functions are not seen: they may change."""
+    match window.contents:
+        case Fold(merge=merge):
+            contents = f"fold({window.value.name}{'' if merge is None else ',merge'})"
+        case Aggregates(by_name=aggregates):
+            contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in aggregates.items())
+        case Messages():
+            contents = f"messages({message.name})"
+    if isinstance(window.contents, Fold) and window.contents.merge is None and isinstance(window.shape, Session):
+        contents = f"messages({message.name})"
+    parts = (
+        window.shape,
+        window.time,
+        contents,
+        key.name if window.keyed else "task",
+        f"early={window.early}",
+        f"late={window.late}",
+        "accumulating" if window.accumulating else "discarding",
+        f"lateness={window.allowed_lateness_ms}",
+    )
+    return ":".join(map(str, parts)).replace(" ", "")
+
+
 class Windows:
     """Makes the windows that `MessageStream.window` takes.
 
