@@ -37,20 +37,27 @@ class WindowPane(Generic[K, M]):
     """What a window emits, as Samza's WindowPane."""
 
     key: K
-    window: TimeWindow | None
-    """The span of time; None for a window that counts."""
+    span: TimeWindow | None
+    """The window's span of time; None for one that counts. `window` is the same for windows of time."""
     message: M
     """What the messages came to: the fold, a mapping of aggregates, or the list of messages."""
     firing: Firing
     number: int
     """How many panes of the window and key came before."""
 
+    @property
+    def window(self) -> TimeWindow:
+        """The window's span of time. Raises ValueError for a window that counts."""
+        if self.span is None:
+            raise ValueError("a window that counts messages has no span of time")
+        return self.span
+
 
 class Panes(Serde[WindowPane[Any, Any]]):
     """Panes as JSON, which is how they travel between stages. Keys and messages are as JSON leaves them."""
 
     def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
-        span = None if obj.window is None else [obj.window.start_ms, obj.window.end_ms]
+        span = None if obj.span is None else [obj.span.start_ms, obj.span.end_ms]
         return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
 
     def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:

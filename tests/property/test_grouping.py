@@ -91,7 +91,7 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
         after = planned.advance(positions, read)
         by_input = read_by_input(read)
         rows = {stream: sum(each.messages for (_, s), each in by_input.items() if s == stream) for stream in inputs}
-        progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()}, rows)
+        progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()}, rows, {})
         assert sum(source.num_input_rows for source in progress) == took
         for source in progress:
             for partition, offset in source.end_offset.items():

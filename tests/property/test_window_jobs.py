@@ -41,7 +41,6 @@ def application(window: ps.Window) -> ps.StreamApplication:
 
 
 def shown(pane: ps.WindowPane[Any, Any]) -> Any:
-    assert pane.window is not None
     return [pane.window.start_ms, pane.window.end_ms, pane.message, pane.firing]
 
 
@@ -112,7 +111,7 @@ def test_a_window_behind_a_window_loses_nothing() -> None:
         totals = counts.map(lambda pane: pane.message["n"]).window(
             ps.Windows.tumbling(100, fold=(0, lambda total, n: total + n)), id="long"
         )
-        totals.map(lambda pane: [pane.window.start_ms, pane.message]).send_to(app.output("m.out"))  # type: ignore[union-attr]
+        totals.map(lambda pane: [pane.window.start_ms, pane.message]).send_to(app.output("m.out"))
         runner = TestRunner(app, partitions=2)
         rng = random.Random(5)
         times = sorted(rng.randrange(1000) for _ in range(300))

@@ -10,12 +10,14 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import penstock as ps
 from penstock.api.graph import OperatorSpec
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.store import StoreSpec
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
@@ -84,7 +86,7 @@ class HoldNode(Node):
             time = int(place.split()[0]) - 2**62
             if time > firing or (time > output and fired >= AT_MOST):
                 return
-            yield Firing(None, time, "let go", lambda args=(place, key, value): self._let_go(*args))
+            yield Firing(None, time, "let go", partial(self._let_go, place, key, value))
 
     def _let_go(self, place: str, key: Any, value: Any) -> None:
         self._store.delete(place)
@@ -97,8 +99,8 @@ class HoldNode(Node):
 
 def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:
     """What a method of MessageStream would be."""
-    stream._declared.own_store(f"{op_id}.hold")
-    stream._declared._stores[f"{op_id}.hold"] = ps.api.store.StoreSpec(f"{op_id}.hold", ps.String(), ps.Json())
+    stream._declared.own_store(f"{op_id}.hold", "hold")
+    stream._declared._stores[f"{op_id}.hold"] = StoreSpec(f"{op_id}.hold", ps.String(), ps.Json())
     return stream._next("hold", op_id, lambda i: HoldSpec(id=i, stores=(f"{i}.hold",), **stream._same()))
 
 
