@@ -78,7 +78,14 @@ def environment() -> dict[str, str]:
 def _java(host: Host, log: Path, command: list[str], env: Mapping[str, str] | None = None) -> None:
     options = {
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -Dspark.worker.timeout=5",
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(
+            [
+                "-XX:TieredStopAtLevel=1",
+                "-Dspark.worker.timeout=5",
+                # Otherwise a master forgets a dead worker after 16 times that, and takes no notice of it afterwards.
+                "-Dspark.dead.worker.persistence=1000",
+            ]
+        ),
         "SPARK_HOME": str(_SPARK),
     }
     host.start([str(_SPARK / "bin" / "spark-class"), *command], log, {**environment(), **options, **(env or {})})
