@@ -11,7 +11,7 @@ from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, Output
 from penstock.api.serdes import Bytes, Json, Serde, String
 from penstock.api.serdes.failures import input_place, output_place, process_place, store_place
 from penstock.api.ssp import SystemStream
-from penstock.api.store import StoreSpec
+from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec
 from penstock.api.task import StreamTask
 from penstock.api.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
@@ -51,15 +51,18 @@ class Declarations:
     def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
         """Add a store. Raises ConfigError as `Application.store`."""
         _check_name("store", name)
+        if name.endswith(OPERATOR_STORES):
+            raise ConfigError(f"store `{name}`: stores of operators end so; choose another name")
         if name in self._stores:
             raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
 
-    def own_store(self, name: str) -> str:
-        """Add a store that belongs to one operator, which alone knows its bytes."""
-        self._stores[name] = StoreSpec(name, Bytes(), Bytes())
+    def own_store(self, name: str, definition: str) -> str:
+        """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
+        text without spaces: an operator that is defined otherwise is refused the bytes."""
+        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(definition))
         return name
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:

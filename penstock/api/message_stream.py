@@ -22,7 +22,7 @@ from penstock.api.serdes import Json, Serde, String
 from penstock.api.serdes.failures import partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
-from penstock.api.windows import Panes, Window, WindowPane
+from penstock.api.windows import Panes, Window, WindowPane, definition_of
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
@@ -89,9 +89,11 @@ class MessageStream(Generic[T]):
             self._declared.check_output(window.late_to)
 
         def make(i: str) -> WindowSpec:
-            store = self._declared.own_store(f"{i}.window")
+            op = self._operator
+            definition = definition_of(window, op.key_serde, op.value_serde)
+            store = self._declared.own_store(f"{i}.window", definition)
             same = {**self._same(), "value_serde": Panes()}
-            return WindowSpec(id=i, stores=(store,), window=window, message_serde=self._operator.value_serde, **same)
+            return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
 
         return self._next("window", id, make)
 

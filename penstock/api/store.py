@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
-from penstock.api.serdes import Serde
+from penstock.api.serdes import Bytes, Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -21,6 +21,21 @@ class StoreSpec:
     name: str
     key_serde: Serde[Any]
     value_serde: Serde[Any]
+
+
+OPERATOR_STORES = (".window", ".join", ".timers")
+"""What the names of stores that belong to one operator end with: `<operator id>.window`."""
+
+
+class OperatorBytes(Bytes):
+    """The values of a store that belongs to one operator. Only the operator knows what they mean."""
+
+    def __init__(self, definition: str) -> None:
+        self._definition = definition
+
+    @property
+    def name(self) -> str:
+        return self._definition
 
 
 class KeyValueStore(ABC, Generic[K, V]):

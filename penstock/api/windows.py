@@ -37,20 +37,27 @@ class WindowPane(Generic[K, M]):
     """What a window emits, as Samza's WindowPane."""
 
     key: K
-    window: TimeWindow | None
-    """The span of time; None for a window that counts."""
+    span: TimeWindow | None
+    """The window's span of time; None for one that counts. `window` is the same for windows of time."""
     message: M
     """What the messages came to: the fold, a mapping of aggregates, or the list of messages."""
     firing: Firing
     number: int
     """How many panes of the window and key came before."""
 
+    @property
+    def window(self) -> TimeWindow:
+        """The window's span of time. Raises ValueError for a window that counts."""
+        if self.span is None:
+            raise ValueError("a window that counts messages has no span of time")
+        return self.span
+
 
 class Panes(Serde[WindowPane[Any, Any]]):
     """Panes as JSON, which is how they travel between stages. Keys and messages are as JSON leaves them."""
 
     def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
-        span = None if obj.window is None else [obj.window.start_ms, obj.window.end_ms]
+        span = None if obj.span is None else [obj.span.start_ms, obj.span.end_ms]
         return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
 
     def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:
@@ -144,6 +151,30 @@ class WindowOptions(TypedDict, total=False):
     accumulating: bool
     allowed_lateness_ms: int
     late_to: SystemStream | None
+
+
+def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
+    """What the bytes of a window's store depend on, as one word. Functions are not seen: they may change."""
+    match window.contents:
+        case Fold(merge=merge):
+            contents = f"fold({window.value.name}{'' if merge is None else ',merge'})"
+        case Aggregates(by_name=aggregates):
+            contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in aggregates.items())
+        case Messages():
+            contents = f"messages({message.name})"
+    if isinstance(window.contents, Fold) and window.contents.merge is None and isinstance(window.shape, Session):
+        contents = f"messages({message.name})"
+    parts = (
+        window.shape,
+        window.time,
+        contents,
+        key.name if window.keyed else "task",
+        f"early={window.early}",
+        f"late={window.late}",
+        "accumulating" if window.accumulating else "discarding",
+        f"lateness={window.allowed_lateness_ms}",
+    )
+    return ":".join(map(str, parts)).replace(" ", "")
 
 
 class Windows:

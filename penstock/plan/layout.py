@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.api.graph import ApplicationGraph
+from penstock.api.store import OPERATOR_STORES
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.wording import counted
@@ -32,6 +33,10 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
         now = layout.get(store)
         if now == before:
             continue
+        if store.endswith(OPERATOR_STORES):
+            if not record.is_closed:  # after the end of the stream nothing waits in it
+                raise _changed_operator(record, store, before, now)
+            continue
         if now is None:
             raise IncompatibleError(
                 f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
@@ -42,6 +47,19 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or give the job a "
             "new `job.id` to start without state"
         )
+
+
+def _changed_operator(record: CheckpointRecord, store: str, before: str, now: str | None) -> IncompatibleError:
+    """What an operator has in its own store cannot be read by another operator, or by one that is defined otherwise."""
+    operator, _, kind = store.rpartition(".")
+    was = before.split(" ")[-1]
+    found = "is no longer in the application" if now is None else f"is `{now.split(' ')[-1]}` now"
+    return IncompatibleError(
+        f"the {kind} of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: what waits in it "
+        f'would be lost. Set it back, with id="{operator}". To change it, first let the application run as it was to '
+        "the end of its streams (`--until latest`), so that every window fires. Or give the job a new `job.id` to "
+        "start without state"
+    )
 
 
 def _renamed(before: str, now: str) -> str:

@@ -17,13 +17,14 @@ from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import NO_WATERMARK
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
-from penstock.driver.boundary import Boundary
+from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.event_time import EventTime
 from penstock.driver.feed import End, Next, Planned
 from penstock.errors import ConfigError
@@ -31,7 +32,7 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, plan_ranges
+from penstock.plan.ranges import NOTHING, BatchRanges, plan_ranges
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
@@ -40,6 +41,7 @@ from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
+from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 
 
@@ -129,7 +131,10 @@ class TestRunner:
         for stream in streams:
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
         event_time = EventTime.of(graph, self._config)
-        self._feed = _Feed(self._ends, tuple(op.stream for op in graph.inputs), event_time)
+        self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
+        operators = tuple(op.id for op in graph.operators)
+        inputs = tuple(op.stream for op in graph.inputs)
+        self._feed = _Feed(self._ends, inputs, operators, event_time, self._clock)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self.dead_letters = 0
@@ -198,6 +203,68 @@ class TestRunner:
             if (last := driver.board.last) is not None and last is not before:
                 self.dead_letters += last.dead_letters
         driver.loop.await_commit()
+
+    def advance_time(self, ms: int) -> TestRunner:
+        """Let time pass, and process what is due then. Returns the runner.
+
+        The batch time stands still otherwise: it begins with the wall clock when the runner is made.
+
+        Args:
+            ms: how much time, in milliseconds.
+
+        Raises:
+            UserCodeError: as `run`.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> visits = app.input("local.visits").window(ps.Windows.tumbling(60_000, time="processing"))
+            >>> _ = visits.map(lambda pane: pane.message).send_to(app.output("local.lists"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N1", 2)]).run()
+            >>> runner.output("local.lists")
+            []
+            >>> [message.value for message in runner.advance_time(60_000).output("local.lists")]
+            [[1, 2]]
+        """
+        self._clock.advance(ms / 1000)
+        return self.run()
+
+    def advance_watermark(self, to_ms: int) -> TestRunner:
+        """Raise the watermark of every operator, as messages of later times would, and process what is due then.
+        Returns the runner.
+
+        Args:
+            to_ms: the watermark, in epoch milliseconds. One that is higher already stays.
+
+        Raises:
+            UserCodeError: as `run`.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> visits = app.input("local.visits").window(ps.Windows.tumbling(60_000, aggregates={"n": ps.Count()}))
+            >>> _ = visits.map(lambda pane: pane.message["n"]).send_to(app.output("local.counts"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N1", 2)], timestamp=5_000).run()
+            >>> [message.value for message in runner.advance_watermark(60_000).output("local.counts")]
+            [2]
+        """
+        self._feed.watermark = max(self._feed.watermark, to_ms)
+        return self.run()
+
+    def end_inputs(self) -> TestRunner:
+        """End the inputs: after what they hold, everything that waits for event time fires. Returns the runner.
+
+        Raises:
+            UserCodeError: as `run`.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> visits = app.input("local.visits").window(ps.Windows.count(10, aggregates={"n": ps.Count()}))
+            >>> _ = visits.map(lambda pane: pane.message["n"]).send_to(app.output("local.counts"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N1", 2)]).end_inputs()
+            >>> [message.value for message in runner.output("local.counts")]
+            [2]
+        """
+        self._feed.ending = True
+        return self.run()
 
     def commit(self) -> TestRunner:
         """Make a checkpoint of everything that was processed, and wait until it is complete. Returns the runner.
@@ -291,6 +358,7 @@ class TestRunner:
             layers=(CheckedStore,),
             task_config=self._task_config,
             feed=self._feed,
+            clock=self._clock,
         )
         driver.fleet.at = self._check
         return driver
@@ -321,13 +389,26 @@ class TestRunner:
 
 
 class _Feed:
-    """Batches of at most `messages`, until everything is read."""
+    """Batches of at most `messages`, until everything is read and nothing is due."""
 
-    def __init__(self, ends: Callable[[], Ends], inputs: tuple[SystemStream, ...], event_time: EventTime) -> None:
+    def __init__(
+        self,
+        ends: Callable[[], Ends],
+        inputs: tuple[SystemStream, ...],
+        operators: tuple[str, ...],
+        event_time: EventTime,
+        clock: SettableClock,
+    ) -> None:
         self._ends = ends
         self._inputs = inputs
+        self._operators = operators
         self._event_time = event_time
+        self._clock = clock
         self.messages = sys.maxsize
+        self.watermark = NO_WATERMARK
+        """What every operator's watermark is at least."""
+        self.ending = False
+        """Whether the inputs end with what they hold."""
 
     def begin(self) -> None:
         """See `Feed`."""
@@ -338,11 +419,26 @@ class _Feed:
         ends = self._ends()
         pace = Pace(self.messages, sys.maxsize)
         portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, pace, None)
-        moment = self._event_time.look(boundary, ends, SYSTEM_CLOCK.now_ms())
-        if not portions and not self._event_time.is_due(boundary, moment):
-            return End()
+        moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
-        return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
+        if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
+            return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
+        if self.ending and not boundary.closed:
+            return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
+        return End()
+
+    def _is_behind(self, boundary: Boundary) -> bool:
+        """Whether a watermark is still below the one that the test asked for."""
+        marks = boundary.watermarks
+        return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
+
+    def _raised(self, moment: Moment) -> Moment:
+        """With no watermark below the one that the test asked for."""
+        if self.watermark == NO_WATERMARK or not self._event_time.used:
+            return moment
+        marks = moment.watermarks
+        firing = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._operators}
+        return replace(moment, watermarks=replace(marks, firing=firing))
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""

@@ -38,7 +38,7 @@ def stage(window: ps.Window) -> StageBatches:
 
 
 def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
-    span = None if pane.window is None else [pane.window.start_ms, pane.window.end_ms]
+    span = None if pane.span is None else [pane.span.start_ms, pane.span.end_ms]
     return [pane.key, span, pane.message, pane.firing, pane.number]
 
 

@@ -27,6 +27,9 @@ from penstock.runtime.windows.contents import content_of
 _HELD_CELLS = 100_000
 """Cells that an attempt holds before it stores them."""
 
+_AT_MOST = 100_000
+"""On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
+
 
 class WindowOperator(Operator[WindowSpec]):
     """Windows of the messages' keys, or of the whole task."""
@@ -156,9 +159,12 @@ class _WindowNode(Node):
                 yield self._fire(cell, "late")
             elif cell.slot.end > watermark:  # otherwise it fires on time in the same batch
                 yield self._fire(cell, "early")
-        for cell in self._cells.complete_by(watermark):
+        output = min(watermark, batch.output_watermark(self._spec.id)) if event else watermark
+        for fired, cell in enumerate(self._cells.complete_by(watermark)):
+            if fired >= _AT_MOST and cell.slot.end > output and batch.control == "none":
+                return  # the next batch begins at once
             yield self._complete(cell, "drain" if batch.control == "drain" else "on-time")
-        for cell in self._cells.kept_until(watermark - self._window.allowed_lateness_ms):
+        for cell in self._cells.kept_until(max(NO_WATERMARK, watermark - self._window.allowed_lateness_ms)):
             self._cells.take_out(cell)
             self._forget(cell)
 
@@ -166,7 +172,7 @@ class _WindowNode(Node):
         end, trigger = self._cells.next_end(), self._cells.next_trigger()
         if self._window.time == "event":
             return end, trigger
-        return None, min((each for each in (end, trigger) if each is not None), default=None)
+        return None, min((time for time in (end, trigger) if time is not None), default=None)
 
     def _fire(self, cell: Cell, firing: FiringType) -> Firing:
         """A pane of a window that goes on."""

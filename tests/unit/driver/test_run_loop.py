@@ -307,16 +307,17 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
     may_end = threading.Event()
 
     def hold() -> None:
-        world.clock.advance(31)
-        may_end.wait(60)
+        while not may_end.wait(0.01):
+            world.clock.advance(1)
 
     driver.fleet.at = once("upload", hold)
     world.put(1)
     drain(driver)
     try:
-        with pytest.raises(PenstockTimeoutError, match=r"still not complete 31 s after it began"):
+        with pytest.raises(PenstockTimeoutError, match=r"still not complete \d+ s after it began"):
             driver.loop.commit()
     finally:
+        may_end.set()
         driver.loop.close()
         may_end.set()
     assert [record.kind_detail for record in world.checkpoints] == ["start"]

@@ -82,3 +82,39 @@ def test_another_operator_and_another_serde_get_no_such_advice() -> None:
     with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
         check_layout(record, layout(ps.Long(), ps.Long()), 0)
     assert "ids back" not in str(caught.value)
+
+
+def windows(window: ps.Window, op_id: str = "w", key: ps.Serde[object] | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.input("local.in", key=key).window(window, id=op_id)
+    return store_layout(app.graph())
+
+
+SUMS = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n))
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        windows(ps.Windows.tumbling(20, fold=(0, lambda total, n: total + n))),
+        windows(ps.Windows.session(10, fold=(0, lambda total, n: total + n))),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), value=ps.Long())),
+        windows(ps.Windows.tumbling(10, aggregates={"n": ps.Count()})),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), early=ps.Triggers.count(2))),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), time="processing")),
+        windows(SUMS, key=ps.Json()),
+        windows(SUMS, "other"),
+        {},
+    ],
+)
+def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(now: dict[str, str]) -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
+    with pytest.raises(ps.IncompatibleError, match=r"operator `w` is in checkpoint .* as `Fixed.*--until latest"):
+        check_layout(record, now, 0)
+    check_layout(replace(record, ended="end-of-stream"), now, 0)
+    check_layout(record, windows(ps.Windows.tumbling(10, fold=(5, lambda total, n: total * n))), 0)
+
+
+def test_no_store_has_the_name_of_an_operators() -> None:
+    with pytest.raises(ps.ConfigError, match="stores of operators end so"):
+        ps.StreamApplication("a").store("w.window")

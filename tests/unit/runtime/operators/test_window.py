@@ -111,6 +111,13 @@ def test_late_messages_wait_for_the_trigger_for_them() -> None:
     job.close()
 
 
+def test_without_a_watermark_nothing_is_late_or_complete() -> None:
+    job = stage(ps.Windows.tumbling(10, allowed_lateness_ms=100))
+    assert panes(job.run(some(1))) == []
+    assert panes(job.run([], 10)) == [[[1], "on-time", 0]]
+    job.close()
+
+
 def test_windows_of_a_whole_task_have_no_key() -> None:
     job = stage(ps.Windows.tumbling(10, keyed=False))
     sent = job.run([Message("a", 1, 3), Message("b", 2, 4), Message(None, 3, 5)], 10)
