@@ -71,3 +71,12 @@ def test_the_task_of_the_page_on_metrics_runs_as_written() -> None:
     runner = TestRunner(app, partitions=1).input("local.orders", [1, 2]).run()
     metrics = runner._running().board.metrics.snapshot()
     assert metrics.total("late", group="user.orders") == 2
+
+
+def test_the_walks_of_the_architecture_pass_files_that_exist() -> None:
+    walks = (ROOT / "ARCHITECTURE.md").read_text().split("## Three walks")[1].split("\n## ")[0]
+    for walk in walks.split("\n- ")[1:]:
+        (count,) = re.findall(r", (\d+) files:", walk)
+        files = re.findall(r"`([a-z_/]+)`", walk)
+        assert len(files) == int(count)
+        assert [each for each in files if not (ROOT / "penstock" / f"{each}.py").is_file()] == []
