@@ -57,8 +57,8 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     return IncompatibleError(
         f"the {kind} of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: what waits in it "
         f'would be lost. Set it back, with id="{operator}". To change it, first let the application run as it was to '
-        "the end of its streams (`--until latest`), so that every window fires. Or give the job a new `job.id` to "
-        "start without state"
+        "the end of its streams with `penstock run --until latest`, so that every window fires. Or give the job a new "
+        "`job.id` to start without state"
     )
 
 

@@ -162,9 +162,10 @@ def test_verify_says_nothing_about_what_it_could_not_read(tmp_path: Path) -> Non
     refused = [each for each in found if isinstance(each, PenstockError)]
     assert refused
     assert all(isinstance(each, RetryableError) for each in refused), refused
-    for verdicts in found[len(refused) :]:
-        assert isinstance(verdicts, list)
-        assert verdicts[0].agrees
+    assert isinstance(found[-1], list), "in the end there were enough"
+    for verdicts in found:  # what is read at once decides how many are enough, so a refusal may follow an answer
+        if isinstance(verdicts, list):
+            assert verdicts[0].agrees
 
 
 def test_a_local_copy_that_cannot_be_read_for_now_is_not_damaged(tmp_path: Path) -> None:

@@ -17,3 +17,9 @@ def test_every_folder_of_unit_tests_is_one_of_the_package() -> None:
     modules = {file.stem for file in (ROOT / "penstock").glob("*.py")}
     flat = {file.stem.removeprefix("test_") for file in unit.glob("test_*.py")}
     assert flat - WHOLE - modules == set(), "put it in the folder of what it tests"
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    """pytest imports a test file by its name alone: the second one would not be collected."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
