@@ -62,6 +62,8 @@ class _WindowNode(Node):
         self._content = content_of(spec.window, spec.message_serde)
         self._cells = Cells(surroundings.stores[spec.stores[0]], self._content)
         self._undoable = surroundings.undoable
+        self._open: dict[Any, Any] = {}
+        """Cells that are held: what came to them in this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
         """Whether it matters how many messages have come, and when."""
         late_to = spec.window.late_to
@@ -75,24 +77,22 @@ class _WindowNode(Node):
     def begin(self, batch: Batch) -> None:
         event = self._window.time == "event"
         self._begin_at(batch.late_watermark(self._spec.id) if event else NO_WATERMARK, batch.time_ms)
-        self._drop_held()
+        self._open.clear()
 
     # Messages.
 
     def _accept(self, columns: Columns) -> None:
-        if self._undoable:  # what a message that failed left here was undone in the store
-            self._drop_held()
         times = self._position.page.timestamps if self._window.time == "event" else None
         keys: Iterable[bytes | None] = self._key_bytes(columns) if self._window.keyed else [None] * len(columns.rows)
         try:
-            late = self._take_all(keys, columns, times)
+            for number in self._take_all(keys, columns, times):
+                self._position.row = columns.rows[number]
+                self._send_late(columns, number)
+            if self._undoable or len(self._open) > _HELD_CELLS:
+                self._store_open()
         except BaseException as error:
+            self._open.clear()  # the message is undone in the store; nothing of it may be stored later
             raise failure_in(self._spec.id, error) from error
-        for number in late:
-            self._position.row = columns.rows[number]
-            self._send_late(columns, number)
-        if self._undoable or self._held() > _HELD_CELLS:
-            self._store_held()
 
     def _key_bytes(self, columns: Columns) -> Raw:
         serde = self._spec.key_serde
@@ -116,17 +116,11 @@ class _WindowNode(Node):
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         """Add a message to its windows. False if it is too late for one of them."""
 
-    @abstractmethod
-    def _held(self) -> int:
-        """How many cells are held."""
-
-    @abstractmethod
-    def _drop_held(self) -> None:
-        """Forget the cells that are held."""
-
-    @abstractmethod
-    def _store_held(self) -> None:
-        """Store the cells that are held, and forget them."""
+    def _store_open(self) -> None:
+        """Store the cells that are held, and hold them no longer."""
+        for cell in self._open.values():
+            self._cells.save(cell, self._timer(cell))
+        self._open.clear()
 
     def _add(self, cell: Cell, value: Any, time_ms: int) -> None:
         cell.content = self._content.add(cell.content, value, time_ms)
@@ -149,7 +143,7 @@ class _WindowNode(Node):
     # Panes.
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
-        self._store_held()
+        self._store_open()
         event = self._window.time == "event"
         watermark = batch.firing_watermark(self._spec.id) if event else batch.time_ms
         if batch.control != "none":
@@ -178,8 +172,7 @@ class _WindowNode(Node):
         """A pane of a window that goes on."""
         content, number = self._cells.whole(cell), cell.number
         cell.number += 1
-        cell.since = 0
-        cell.early_done = True
+        cell.since, cell.fired = 0, True
         if not self._window.accumulating:
             self._cells.empty(cell)
         self._cells.save(cell, self._timer(cell))
@@ -187,27 +180,28 @@ class _WindowNode(Node):
 
     def _complete(self, cell: Cell, firing: FiringType) -> Firing:
         """The pane of a window that is complete."""
-        content, number = self._cells.whole(cell), cell.number
-        cell.number += 1
-        cell.since = 0
-        if self._window.allowed_lateness_ms and cell.slot.end < END_OF_TIME:
-            if not self._window.accumulating:
-                self._cells.empty(cell)
-            self._cells.close(cell)
-        else:
+        number = cell.number
+        if not (self._window.allowed_lateness_ms and cell.slot.end < END_OF_TIME):
             self._cells.take_out(cell)
             self._forget(cell)
+            return self._pane(cell.slot, cell.content, firing, number)
+        content = self._cells.whole(cell)
+        cell.number += 1
+        cell.since, cell.fired = 0, False
+        if not self._window.accumulating:
+            self._cells.empty(cell)
+        self._cells.close(cell)
         return self._pane(cell.slot, content, firing, number)
 
     def _forget(self, cell: Cell) -> None:
         """A cell is no more in the store."""
 
     def _timer(self, cell: Cell) -> int:
-        """The batch time at which a trigger fires the cell. Late messages fire it at the end of the batch."""
+        """The batch time at which a trigger fires the cell. Without one, late messages fire it in their batch."""
         trigger: Trigger | None = self._window.late if cell.complete else self._window.early
-        if cell.complete and trigger is None:
-            return cell.last_ms if cell.since else END_OF_TIME
-        if trigger is None or (cell.early_done and not cell.complete and not repeats(trigger)):
+        if trigger is None:
+            return cell.last_ms if cell.complete and cell.since else END_OF_TIME
+        if cell.fired and not repeats(trigger):
             return END_OF_TIME
         return due_at(trigger, cell.since, cell.first_ms, cell.last_ms)
 
@@ -229,9 +223,9 @@ class _FixedNode(_WindowNode):
     """Windows of one size."""
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
+        super().__init__(spec, surroundings, downstream)
         self._shape = shape
         self._open: dict[tuple[int, bytes | None], Cell] = {}
-        super().__init__(spec, surroundings, downstream)
         self._tumbles = shape.size_ms == shape.every_ms and not self._counts
 
     def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
@@ -266,28 +260,17 @@ class _FixedNode(_WindowNode):
     def _cell(self, start: int, key: bytes | None) -> Cell:
         slot = Slot(start + self._shape.size_ms, start, key_slot(key))
         complete = slot.end <= self._late_watermark
-        cell = self._cells.load_from(slot, complete=complete)
+        cell = self._cells.load(slot) if complete else self._cells.load_from(slot, complete=False)
         return self._cells.new(slot, complete=complete) if cell is None else cell
-
-    def _held(self) -> int:
-        return len(self._open)
-
-    def _drop_held(self) -> None:
-        self._open.clear()
-
-    def _store_held(self) -> None:
-        for cell in self._open.values():
-            self._cells.save(cell, self._timer(cell))
-        self._open.clear()
 
 
 class _CountingNode(_WindowNode):
     """Windows of so many messages, which fire with the last of them."""
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, messages: int) -> None:
+        super().__init__(spec, surroundings, downstream)
         self._most = messages
         self._open: dict[bytes | None, Cell] = {}
-        super().__init__(spec, surroundings, downstream)
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         cell = self._open.get(key)
@@ -296,32 +279,20 @@ class _CountingNode(_WindowNode):
             cell = self._open[key] = self._cells.load(slot) or self._cells.new(slot)
         self._add(cell, value, time_ms)
         if cell.messages >= self._most:
-            content, number = self._cells.whole(cell), cell.number
             self._cells.take_out(cell)
             del self._open[key]
-            self._emit(key, None, content, "on-time", number)
+            self._emit(key, None, cell.content, "on-time", cell.number)
         return True
-
-    def _held(self) -> int:
-        return len(self._open)
-
-    def _drop_held(self) -> None:
-        self._open.clear()
-
-    def _store_held(self) -> None:
-        for cell in self._open.values():
-            self._cells.save(cell, self._timer(cell))
-        self._open.clear()
 
 
 class _SessionNode(_WindowNode):
     """Windows that grow with the messages of a key."""
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, gap_ms: int) -> None:
+        super().__init__(spec, surroundings, downstream)
         self._gap_ms = gap_ms
         self._open: dict[bytes, list[Cell]] = {}
         """By key: all its sessions."""
-        super().__init__(spec, surroundings, downstream)
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         slot_key = key_slot(key)
@@ -355,16 +326,10 @@ class _SessionNode(_WindowNode):
                 cell.first_ms = min(cell.first_ms, each.first_ms) if cell.since else each.first_ms
                 cell.last_ms = max(cell.last_ms, each.last_ms)
             cell.since += each.since
-            cell.early_done = cell.early_done or each.early_done
+            cell.fired = cell.fired or (each.fired and each.complete == cell.complete)
         return cell
 
-    def _held(self) -> int:
-        return len(self._open)
-
-    def _drop_held(self) -> None:
-        self._open.clear()
-
-    def _store_held(self) -> None:
+    def _store_open(self) -> None:
         for key, sessions in self._open.items():
             for cell in sessions:
                 self._cells.save(cell, self._timer(cell))

@@ -6,7 +6,7 @@
 | `f` end start key | a complete cell that is kept for late messages |
 | `p` length of (end start key), (end start key), number | a piece of a content that is only added to |
 | `t` time end start key | the batch time at which a trigger of the cell fires |
-| `s` key | the sessions of a key: [start, end, complete] of each |
+| `s` key | the sessions of a key: [start, end] of each |
 
 Times are eight bytes whose order is that of the numbers.
 """
@@ -59,7 +59,7 @@ class _Entry(msgspec.Struct, array_like=True):
     since: int
     first_ms: int
     last_ms: int
-    early_done: bool
+    fired: bool
     timer_ms: int
     pieces: int
     content: bytes
@@ -90,7 +90,7 @@ class Cell:
     __slots__ = (
         "complete",
         "content",
-        "early_done",
+        "fired",
         "first_ms",
         "last_ms",
         "messages",
@@ -118,14 +118,14 @@ class Cell:
         """Messages since the last pane."""
         self.first_ms = self.last_ms = 0
         """Batch times of the first message since the last pane, and of the last one."""
-        self.early_done = False
-        """Whether a trigger that does not repeat has fired."""
+        self.fired = False
+        """Whether a trigger has fired it, before it was complete or since then. One that does not repeat is done."""
         self.timer_ms = NEVER
         """When a trigger fires, as it is stored."""
         self.pieces = 0
         """How many pieces of its content are stored."""
-        self.stored: Slot | None = None
-        """Where it is stored."""
+        self.stored = False
+        """Whether it is in the store."""
 
 
 class Cells:
@@ -154,24 +154,22 @@ class Cells:
     def _cell(self, slot: Slot, data: bytes, *, complete: bool) -> Cell:
         if data[:1] == _PLAIN:
             cell = Cell(slot, self._content.from_bytes(data[1:]), complete=complete)
-            cell.stored = slot
+            cell.stored = True
             return cell
         entry = self._decoder.decode(data)
         appends = self._content.appends
         cell = Cell(slot, self._content.initial() if appends else self._content.from_bytes(entry.content))
         cell.complete = complete
         cell.number, cell.messages, cell.since = entry.number, entry.messages, entry.since
-        cell.first_ms, cell.last_ms, cell.early_done = entry.first_ms, entry.last_ms, entry.early_done
-        cell.timer_ms, cell.pieces, cell.stored = entry.timer_ms, entry.pieces, slot
+        cell.first_ms, cell.last_ms, cell.fired = entry.first_ms, entry.last_ms, entry.fired
+        cell.timer_ms, cell.pieces, cell.stored = entry.timer_ms, entry.pieces, True
         return cell
 
     def save(self, cell: Cell, timer_ms: int) -> None:
-        """Store the cell, with the batch time at which a trigger fires; where it was stored before, it is no more."""
-        if cell.stored is not None and cell.stored != cell.slot:
-            raise ValueError("a cell whose window changed is taken out first")
+        """Store the cell, with the batch time at which a trigger fires."""
         place = cell.place
         if cell.timer_ms != timer_ms:
-            self._drop_timer(cell, place)
+            self._drop_timer(cell)
             if timer_ms != NEVER:
                 self._store.put(b"t" + time_bytes(timer_ms) + place, b"")
             cell.timer_ms = timer_ms
@@ -187,7 +185,7 @@ class Cells:
         else:
             data = self._encoder.encode(self._entry(cell, timer_ms, content))
         self._store.put((b"f" if cell.complete else b"o") + place, data)
-        cell.stored = cell.slot
+        cell.stored = True
 
     def _entry(self, cell: Cell, timer_ms: int, content: bytes) -> _Entry:
         return _Entry(
@@ -196,61 +194,56 @@ class Cells:
             cell.since,
             cell.first_ms,
             cell.last_ms,
-            cell.early_done,
+            cell.fired,
             timer_ms,
             cell.pieces,
             content,
         )
 
     def take_out(self, cell: Cell) -> None:
-        """Remove the cell from the store; it has its whole content afterwards."""
-        if cell.stored is None:
+        """Remove the cell from the store, if it is there; it has its whole content afterwards."""
+        if not cell.stored:
             return
         cell.content = self.whole(cell)
-        self._remove(cell, cell.stored)
-        cell.stored, cell.pieces, cell.timer_ms = None, 0, NEVER
-
-    def _remove(self, cell: Cell, slot: Slot) -> None:
-        place = slot.to_bytes()
-        self._drop_timer(cell, place)
-        self._drop_pieces(cell, place)
-        self._store.delete((b"f" if cell.complete else b"o") + place)
+        self._drop_timer(cell)
+        self._drop_pieces(cell)
+        self._store.delete((b"f" if cell.complete else b"o") + cell.place)
+        cell.stored = False
 
     def empty(self, cell: Cell) -> None:
         """Forget the content: the next pane has what comes from now on."""
-        if cell.stored is not None:
-            self._drop_pieces(cell, cell.stored.to_bytes())
-        cell.content, cell.pieces = self._content.initial(), 0
+        self._drop_pieces(cell)
+        cell.content = self._content.initial()
 
     def close(self, cell: Cell) -> None:
         """A stored cell is complete, and is kept for late messages."""
-        if cell.stored is None or cell.complete:
+        if not cell.stored or cell.complete:
             raise ValueError("only a stored cell that is not complete can be closed")
-        self._drop_timer(cell, cell.stored.to_bytes())
-        self._store.delete(b"o" + cell.stored.to_bytes())
+        self._store.delete(b"o" + cell.place)
         cell.complete = True
         self.save(cell, NEVER)
 
     def whole(self, cell: Cell) -> Any:
         """All of a cell's content."""
-        if not self._content.appends or cell.stored is None:
+        if not cell.pieces:
             return cell.content
-        place, found = cell.stored.to_bytes(), self._content.initial()
+        found = self._content.initial()
         for number in range(cell.pieces):
-            piece = self._store.get(_piece(place, number))
+            piece = self._store.get(_piece(cell.place, number))
             if piece is None:
                 raise ValueError(f"piece {number} of a window's content is missing in the store")
             found = self._content.merge(found, self._content.from_bytes(piece))
         return self._content.merge(found, cell.content)
 
-    def _drop_timer(self, cell: Cell, place: bytes) -> None:
+    def _drop_timer(self, cell: Cell) -> None:
         if cell.timer_ms != NEVER:
-            self._store.delete(b"t" + time_bytes(cell.timer_ms) + place)
+            self._store.delete(b"t" + time_bytes(cell.timer_ms) + cell.place)
             cell.timer_ms = NEVER
 
-    def _drop_pieces(self, cell: Cell, place: bytes) -> None:
+    def _drop_pieces(self, cell: Cell) -> None:
         for number in range(cell.pieces):
-            self._store.delete(_piece(place, number))
+            self._store.delete(_piece(cell.place, number))
+        cell.pieces = 0
 
     # In the order of time.
 

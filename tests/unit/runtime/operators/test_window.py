@@ -9,6 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.operators import window
 from penstock.testing import TestRunner
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
 
@@ -209,6 +210,60 @@ def test_a_message_that_fails_leaves_its_window_as_it_was() -> None:
     runner.input("m.in", [("k", n) for n in (1, 0, 2, 0, 0, 1)]).run(batch_messages=4)
     assert [message.value for message in runner.output(OUT)] == [[[1, 0, 1], "on-time", 0]]
     assert [orjson.loads(letter.value)["offset"] for letter in runner.output("m.dead")] == [1, 3, 4]
+
+
+def divided(values: list[float], n: int) -> list[float]:
+    values.append(0)  # what a failure may leave behind
+    return [*values[:-1], 1 // n]
+
+
+@pytest.mark.parametrize("make", [ps.Windows.tumbling, ps.Windows.session])
+def test_a_batch_whose_last_message_fails_stores_nothing_of_it(make: Any) -> None:
+    app = ps.StreamApplication("a")
+    fold = (list, divided, lambda first, second: first + second)
+    app.input("m.in").window(make(10, fold=fold), id="w").map(shown).send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [("k", 1), ("k", 0)], timestamp=5).run()
+    runner.input("m.in", [("j", 0)], timestamp=5).run().end_inputs()
+    assert [message.value for message in runner.output(OUT)] == [[[1], "on-time", 0]]
+    assert [letter.key for letter in runner.output("m.dead")] == [b"k", b"j"]
+
+
+def test_a_value_that_cannot_be_stored_is_a_dead_letter() -> None:
+    app = ps.StreamApplication("a")
+    sums = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n if n else object()))
+    app.input("m.in").window(sums, id="w").map(shown).send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [("k", 1), ("k", 0), ("k", 2)], timestamp=5).run().end_inputs()
+    assert [message.value for message in runner.output(OUT)] == [[3, "on-time", 0]]
+    (letter,) = runner.output("m.dead")
+    assert (orjson.loads(letter.value)["offset"], orjson.loads(letter.value)["operator"]) == (1, "w")
+
+
+def test_a_trigger_for_late_messages_that_does_not_repeat_fires_once() -> None:
+    job = stage(ps.Windows.tumbling(10, allowed_lateness_ms=100, early=ps.Triggers.count(1), late=ps.Triggers.count(1)))
+    assert panes(job.run(some(1))) == [[[1], "early", 0]]
+    assert panes(job.run(some(2), 20)) == [[[1, 2], "on-time", 1]]
+    assert [panes(job.run(some(n))) for n in (3, 4)] == [[[[1, 2, 3], "late", 2]], []]
+    job.close()
+
+
+def test_very_many_windows_fire_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_AT_MOST", 2)
+    app = ps.StreamApplication("a")
+    ones = app.input("m.in").window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="short")
+    totals = ones.map(lambda pane: pane.message["n"]).window(
+        ps.Windows.tumbling(100, fold=(0, lambda total, n: total + n)), id="long"
+    )
+    totals.map(lambda pane: [pane.key, pane.window.start_ms, pane.message]).send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1)
+    for time in range(0, 300, 10):
+        runner.input("m.in", [(key, 1) for key in "abc"], timestamp=time)
+    runner.input("m.in", [("a", 1)], timestamp=400).run()
+    assert runner._running().loop.boundary.batch > 20, "two or three of them at a time"
+    runner.end_inputs()
+    expected = [[key, start, 10] for start in (0, 100, 200) for key in "abc"]
+    assert [message.value for message in runner.output(OUT)] == [*expected, ["a", 400, 1]]
 
 
 def test_panes_travel_to_the_next_stage() -> None:
