@@ -137,6 +137,13 @@ class Window:
     allowed_lateness_ms: int
     late_to: SystemStream | None
 
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether all messages are kept until it fires: sessions merge, and a fold may not say how."""
+        contents = self.contents
+        unmerged = isinstance(contents, Fold) and contents.merge is None and isinstance(self.shape, Session)
+        return unmerged or isinstance(contents, Messages)
+
 
 class WindowOptions(TypedDict, total=False):
     """What all kinds of windows take; see `Windows`."""
@@ -155,15 +162,12 @@ class WindowOptions(TypedDict, total=False):
 
 def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
     """What the bytes of a window's store depend on, as one word. Functions are not seen: they may change."""
-    match window.contents:
-        case Fold(merge=merge):
-            contents = f"fold({window.value.name}{'' if merge is None else ',merge'})"
-        case Aggregates(by_name=aggregates):
-            contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in aggregates.items())
-        case Messages():
-            contents = f"messages({message.name})"
-    if isinstance(window.contents, Fold) and window.contents.merge is None and isinstance(window.shape, Session):
+    if window.keeps_messages:
         contents = f"messages({message.name})"
+    elif isinstance(window.contents, Aggregates):
+        contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in window.contents.by_name.items())
+    else:
+        contents = f"fold({window.value.name})"
     parts = (
         window.shape,
         window.time,
@@ -330,7 +334,8 @@ def _contents(fold: tuple[Any, ...] | None, aggregates: Mapping[str, Aggregate] 
 
 def _maker(initial: Any) -> Callable[[], Any]:
     if callable(initial):
-        return initial  # type: ignore[no-any-return]
+        maker: Callable[[], Any] = initial
+        return maker
     if isinstance(initial, (list, dict, set, bytearray)):
         raise ConfigError(
             f"the fold begins with {initial!r}, which every window would share: give a function, list or dict"

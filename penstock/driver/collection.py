@@ -1,4 +1,4 @@
-"""Garbage collection behind commits, on a thread of its own: it may take long, and no commit waits for it."""
+"""Garbage collection after commits, on a separate thread: it may take long, and no commit waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read again after a start or a rewind, until the job is where it was before."""
+"""Counts the messages that a job reads again after a start or a rewind, until it is back where it was."""
 
 from __future__ import annotations
 

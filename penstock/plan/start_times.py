@@ -19,7 +19,7 @@ class StartTimes:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
     late: tuple[TaskSsp, ...] = ()
-    """They were moved back and keep their event time: what is read again is late."""
+    """Partitions that were moved back and keep their event time: messages that they read again are late."""
     grown: tuple[SystemStreamPartition, ...] = ()
     """They had ended, and have new messages, which are read."""
 

@@ -163,7 +163,7 @@ def test_verify_says_nothing_about_what_it_could_not_read(tmp_path: Path) -> Non
     assert refused
     assert all(isinstance(each, RetryableError) for each in refused), refused
     assert isinstance(found[-1], list), "in the end there were enough"
-    for verdicts in found:  # what is read at once decides how many are enough, so a refusal may follow an answer
+    for verdicts in found:  # parallel reads decide how many descriptors are enough: a refusal may follow an answer
         if isinstance(verdicts, list):
             assert verdicts[0].agrees
 

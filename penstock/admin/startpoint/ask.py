@@ -92,7 +92,7 @@ def _notes(
                 "before the wanted positions: state and input agree"
             )
         case "clear":
-            yield f"the stores ({stores}) begin empty; they will hold only what is read from then on"
+            yield f"the stores ({stores}) begin empty and will hold only what the job reads from there"
         case "keep":
             yield from _keeping(stores, changes, nearest, why_not)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import msgspec
 
 from penstock.api.serdes import Serde
-from penstock.api.windows import Aggregates, Contents, Fold, Messages, Session, Window
+from penstock.api.windows import Aggregates, Fold, Messages, Window
 
 
 class Content(ABC):
@@ -135,20 +136,11 @@ class MessageContent(Content):
 
 def content_of(window: Window, messages: Serde[Any]) -> Content:
     """The content of a window over messages whose values have this serde."""
-    contents: Contents = window.contents
-    match contents:
-        case Aggregates():
-            return AggregateContent(contents)
-        case Messages():
-            return MessageContent(messages)
-        case Fold():
-            if isinstance(window.shape, Session) and contents.merge is None:
-                return MessageContent(messages, lambda values: _folded(contents, values))
-            return FoldContent(contents, window.value)
-
-
-def _folded(fold: Fold, values: list[Any]) -> Any:
-    result = fold.initial()
-    for value in values:
-        result = fold.add(result, value)
-    return result
+    contents = window.contents
+    if isinstance(contents, Aggregates):
+        return AggregateContent(contents)
+    if isinstance(contents, Messages):
+        return MessageContent(messages)
+    if window.keeps_messages:
+        return MessageContent(messages, lambda values: reduce(contents.add, values, contents.initial()))
+    return FoldContent(contents, window.value)

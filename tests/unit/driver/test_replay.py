@@ -1,4 +1,4 @@
-"""What is read again after a start or a rewind is counted, until the job is where it was before."""
+"""Messages that a job reads again after a start or a rewind are counted, until it is back where it was."""
 
 from __future__ import annotations
 
