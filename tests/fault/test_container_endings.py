@@ -40,13 +40,6 @@ from tests.support.containers import (
 
 
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[ContainerProcess]:
-    container = ContainerProcess(tmp_path)
-    yield container
-    container.kill()
-
-
-@pytest.fixture
 def job(tmp_path: Path, container: ContainerProcess) -> Job:
     job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 3000})
     job.open()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,13 +28,6 @@ from penstock.errors import (
 )
 from tests.support.container_app import RAISES, messages, oracle
 from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
-
-
-@pytest.fixture
-def container(tmp_path: Path) -> Iterator[ContainerProcess]:
-    container = ContainerProcess(tmp_path)
-    yield container
-    container.kill()
 
 
 @pytest.fixture

@@ -9,16 +9,22 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
 from penstock.container.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.errors import ContainerLostError, RetryableError
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.copies import LocalCopies
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import restore_store
+from tests.support.container_app import messages
 from tests.support.containers import DEADLINE_S, ContainerProcess, Job, _epochs
+from tests.support.fault_jobs import faulty
 from tests.support.faults import Faults
 
 Markers = dict[str, dict[str, dict[str, str]]]
 STORE = "totals"
+FILES, FIRST, SECOND = "changelog-files", faulty("changelog-files"), faulty("SecondFiles")
+A, B, C, D = messages(40), messages(30, 40), messages(20, 70), messages(25, 90)
+"""The messages of four batches."""
 
 
 class CommitJob(Job):
@@ -118,3 +124,35 @@ class CommitJob(Job):
     def data_of(self, label: str | None = None) -> Path:
         """The folder of all a backend has written: of `changelog-files`, or of a wrapped one."""
         return self.root / ("totals-1" if label is None else f"totals.{label}-1") / "state"
+
+
+def opened(folder: Path, container: ContainerProcess, **config: object) -> CommitJob:
+    """A job with the first batch in it."""
+    job = CommitJob(folder, [container], config=config)
+    job.open()
+    job.run_batch(1, A)
+    return job
+
+
+def reconfigured(job: CommitJob, **config: object) -> CommitJob:
+    """The same job with another configuration, as after a restart."""
+    return CommitJob(job.folder, [job.homes[0]], config=config)
+
+
+def upload_until_good(job: CommitJob, number: int) -> tuple[Markers, int]:
+    """Upload as a driver does; the markers, and how many tries it took."""
+    for tries in range(1, 20):
+        try:
+            return job.upload(number), tries
+        except ContainerLostError:
+            raise
+        except RetryableError:
+            continue
+    raise AssertionError("no try was good")
+
+
+def flip_a_bit(path: Path) -> None:
+    """Damage a file in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
