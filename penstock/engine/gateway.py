@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
@@ -38,6 +40,7 @@ _STOP_SECONDS = 150.0
 """How long Spark may take to stop; it waits two minutes itself for an executor that does not answer."""
 _LAST_WORDS = 12
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
+_NO_ANSWER = re.compile("An error occurred while calling [^\\s]+")
 _LOG4J = "log4j2.configurationFile"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
@@ -209,10 +212,18 @@ def _is_broken(error: BaseException | None) -> bool:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        if isinstance(error, ConnectionError | Py4JNetworkError) or _has_no_answer(error):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _has_no_answer(error: BaseException) -> bool:
+    """Whether py4j met a broken connection while it waited for an answer.
+
+    It then says only which call it was; an error in the JVM has a trace, or is a `Py4JJavaError`.
+    """
+    return type(error) is Py4JError and bool(_NO_ANSWER.fullmatch(str(error)))
 
 
 def forget() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from py4j.protocol import ERROR, STRING_TYPE, Py4JError, get_return_value
 
 from penstock.engine.gateway import SparkDiedError, spark_died
 from penstock.errors import ContainerLostError
@@ -21,6 +22,19 @@ def test_a_broken_connection_anywhere_in_the_chain_counts() -> None:
     died = spark_died(chain(ContainerLostError("lost"), RuntimeError(), ConnectionRefusedError()), "7-1")
     assert isinstance(died, SparkDiedError)
     assert "checkpoint 7-1" in str(died)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_dead"),
+    [
+        (ERROR, True),  # what py4j makes of a connection that breaks while it waits for an answer
+        (ERROR + STRING_TYPE + r"java.lang.NoSuchMethodError: gone\n at x", False),
+    ],
+)
+def test_a_call_that_got_no_answer_is_a_broken_connection(answer: str, is_dead: bool) -> None:
+    with pytest.raises(Py4JError) as caught:
+        get_return_value(answer, None, "None", "org.apache.spark.api.python.SimplePythonFunction")
+    assert (spark_died(caught.value, "7-1") is not None) == is_dead
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
