@@ -21,24 +21,14 @@ import msgspec
 
 from penstock.api.store import KeyValueStore
 from penstock.runtime.batch import END_OF_TIME as NEVER
+from penstock.runtime.time_bytes import BIAS, time_bytes, time_of
 from penstock.runtime.windows.contents import Content
 
-_BIAS = 2**63
 _SPAN = struct.Struct(">QQ")
 _pack, _unpack = _SPAN.pack, _SPAN.unpack_from
 _PLAIN = b"\x00"
 """The first byte of a cell that has nothing but its content; an `_Entry` begins with another one."""
 NO_KEY = b"\x00"
-
-
-def time_bytes(ms: int) -> bytes:
-    """A time as bytes that sort as times do."""
-    return (ms + _BIAS).to_bytes(8, "big")
-
-
-def time_of(data: bytes) -> int:
-    """The time from its bytes."""
-    return int.from_bytes(data, "big") - _BIAS
 
 
 def key_slot(key: bytes | None) -> bytes:
@@ -75,13 +65,13 @@ class Slot(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The slot as a part of an entry's key."""
-        return _pack(self.end + _BIAS, self.start + _BIAS) + self.key
+        return _pack(self.end + BIAS, self.start + BIAS) + self.key
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slot:
         """The slot from its bytes."""
         end, start = _unpack(data)
-        return cls(end - _BIAS, start - _BIAS, data[16:])
+        return cls(end - BIAS, start - BIAS, data[16:])
 
 
 class Cell:
