@@ -13,6 +13,7 @@ from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStream
+from penstock.api.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.watermarks import WatermarkPolicy
 
@@ -224,6 +225,31 @@ class StreamApplication(Application):
             <MessageStream from `input-1` of application utilisation>
         """
         return MessageStream(self._declared, self._declared.input(stream, key, value, timestamp, watermark, id))
+
+    def table(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> Table:
+        """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
+
+        Tasks that name it in `process(stores=[...])` read and write it as any store. All of them run in one stage of
+        the job, where a task has the part of the table that belongs to its keys.
+
+        Args:
+            name: the table's name, which is that of its store.
+            key: the serde of the keys, which is also that of the streams that write and join the table; by default
+                `String`.
+            value: the serde of the values; by default `Json`.
+
+        Raises:
+            ConfigError: the table is declared already, its name is not allowed, or a serde is not one.
+
+        Example:
+            >>> app = ps.StreamApplication("delays")
+            >>> delays = app.table("delays", value=ps.Long())
+            >>> _ = app.input("local.delays").send_to(delays)
+            >>> runner = TestRunner(app).input("local.delays", [("UA1", 5), ("UA2", 7), ("UA1", None)]).run()
+            >>> runner.store("delays")
+            {'UA2': 7}
+        """
+        return self._declared.table(name, key, value)
 
 
 class TaskApplication(Application):

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
 from penstock.api.serdes import Bytes, Json, Serde, String
-from penstock.api.serdes.failures import input_place, output_place, process_place, store_place
+from penstock.api.serdes.failures import declared, input_place, output_place, process_place, store_place, table_place
 from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec
+from penstock.api.tables import Table, TableSpec
 from penstock.api.task import StreamTask
 from penstock.api.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
@@ -36,6 +37,7 @@ class Declarations:
         self._counters: Counter[str] = Counter()
         self._stores: dict[str, StoreSpec] = {}
         self._outputs: dict[SystemStream, OutputSpec] = {}
+        self._tables: dict[str, Table] = {}
 
     def __str__(self) -> str:
         inputs = [str(op.stream) for op in self._operators.values() if isinstance(op, InputSpec)]
@@ -50,14 +52,41 @@ class Declarations:
 
     def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
         """Add a store. Raises ConfigError as `Application.store`."""
-        _check_name("store", name)
-        if name.endswith(OPERATOR_STORES):
-            raise ConfigError(f"store `{name}`: stores of operators end so; choose another name")
-        if name in self._stores:
-            raise ConfigError(f"store `{name}` is declared twice in application `{self.name}`")
+        self._check_new_store("store", name)
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
+
+    def _check_new_store(self, kind: str, name: str) -> None:
+        _check_name(kind, name)
+        if name.endswith(OPERATOR_STORES):
+            raise ConfigError(f"{kind} `{name}`: stores of operators end so; choose another name")
+        if name in self._stores:
+            twice = "is declared twice" if (name in self._tables) == (kind == "table") else "is the name of a store"
+            raise ConfigError(f"{kind} `{name}` {twice} in application `{self.name}`")
+
+    def table(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> Table:
+        """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
+        self._check_new_store("table", name)
+        place = table_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._stores[name] = TableSpec(name, key.for_store_keys(), value)
+        self._tables[name] = table = Table(name, key.for_keys())
+        return table
+
+    def check_table(self, table: Table, stream: OperatorSpec, what: str) -> None:
+        """Raise ConfigError unless the table is of this application, and its keys are those of the stream. `what` is
+        the method that is called."""
+        if not isinstance(table, Table):
+            raise ConfigError(f"{what} takes a table, which `app.table(...)` returns, not {table!r}")
+        if self._tables.get(table.name) is not table:
+            raise ConfigError(f"{what}: table `{table.name}` is of another application: use `app.table(...)`")
+        if stream.key_serde.name != table.key_serde.name:
+            raise ConfigError(
+                f"{what}: the keys of `{stream.id}` are {declared(stream.key_serde)}, those of table `{table.name}` "
+                f"{declared(table.key_serde)}. Equal keys must have equal bytes: declare the same serde with key= of "
+                "app.table(...) and of app.input(...), .partition_by(...) or .process(...)"
+            )
 
     def own_store(self, name: str, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a

@@ -39,6 +39,7 @@ from penstock.api.startpoint import (
     StartpointVisitor,
 )
 from penstock.api.store import KeyValueStore
+from penstock.api.tables import Table
 from penstock.api.task import (
     IncomingMessageEnvelope,
     MessageCollector,
@@ -122,6 +123,7 @@ __all__ = [
     "Sum",
     "SystemStream",
     "SystemStreamPartition",
+    "Table",
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
@@ -14,6 +14,7 @@ from penstock.api.watermarks import Ascending, WatermarkPolicy
 from penstock.api.windows import Window
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
+TableJoinKind: TypeAlias = Literal["inner", "left"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,22 @@ class SendToSpec(OperatorSpec):
     output: SystemStream
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToTableSpec(OperatorSpec):
+    """Writes each message to a table."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoinSpec(OperatorSpec):
+    """Joins each message with the table's value of its key."""
+
+    table: str
+    function: Callable[[Any, Any], Any]
+    kind: TableJoinKind
+
+
 @dataclass(frozen=True, slots=True)
 class ApplicationGraph:
     """A whole application: operators in the order they were made (upstream first), stores, outputs."""
@@ -147,6 +164,10 @@ class ApplicationGraph:
     def uses_time(self) -> bool:
         """Whether event times and watermarks are kept: an application that uses none pays for none."""
         return any(op.uses_time for op in self.operators)
+
+    def operator(self, op_id: str) -> OperatorSpec:
+        """The operator with the id, which must be one of them."""
+        return next(op for op in self.operators if op.id == op_id)
 
     def store_users(self) -> dict[str, list[str]]:
         """Store -> the ids of the operators that use it, in order."""

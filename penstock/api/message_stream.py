@@ -14,13 +14,17 @@ from penstock.api.graph import (
     OperatorSpec,
     PartitionBySpec,
     SendToSpec,
+    SendToTableSpec,
     SinkFunction,
     SinkSpec,
+    TableJoinKind,
+    TableJoinSpec,
     WindowSpec,
 )
 from penstock.api.serdes import Json, Serde, String
 from penstock.api.serdes.failures import partition_by_place
 from penstock.api.ssp import SystemStream
+from penstock.api.tables import Table
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
 from penstock.api.windows import Panes, Window, WindowPane, definition_of
 from penstock.errors import ConfigError
@@ -375,18 +379,68 @@ class MessageStream(Generic[T]):
         """
         self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
 
-    def send_to(self, output: SystemStream, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
-        """Write each message to an output stream, at least once. Returns this stream, to which more can be added.
+    def join_table(
+        self,
+        table: Table,
+        function: Callable[[T, Any], U],
+        *,
+        kind: TableJoinKind = "inner",
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[U]:
+        """Join each message with the value that a table has for its key, as Samza's `join` with a table.
 
-        The partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the partition of
-        its task's number.
+        A message sees what came to the table before it in the same task. Of messages that come to different operators
+        in one batch, the order is not specified.
 
         Args:
-            output: what `app.output(...)` returned.
+            table: what `app.table(...)` returned.
+            function: called as `function(message's value, table's value)`. It returns the value that follows, and must
+                not change the message's value in place.
+            kind: what becomes of a message for whose key the table has no value, or that has no key. "inner" drops it;
+                with "left" the function gets None as the table's value.
             id: the operator's stable name.
 
         Raises:
-            ConfigError: the application has not declared this output.
+            ConfigError: the table is of another application, or its keys have another serde than those of the stream.
+
+        Example:
+            >>> app = ps.StreamApplication("seats")
+            >>> planes = app.table("planes")
+            >>> _ = app.input("local.planes").send_to(planes)
+            >>> trips = app.input("local.trips").join_table(planes, lambda miles, seats: [miles, seats], kind="left")
+            >>> _ = trips.send_to(app.output("local.trips-with-seats"))
+            >>> runner = TestRunner(app, partitions=1).input("local.planes", [("N1", 180)]).run()
+            >>> runner = runner.input("local.trips", [("N1", 1400), ("N2", 90)]).run()
+            >>> [message.value for message in runner.output("local.trips-with-seats")]
+            [[1400, 180], [90, None]]
+        """
+        self._declared.check_table(table, self._operator, "join_table()")
+        if not callable(function):
+            raise ConfigError(f"join_table() takes a function of two values, not {function!r}")
+        if kind not in ("inner", "left"):
+            raise ConfigError(f'join_table(): kind is "inner" or "left", not {kind!r}')
+        return self._next(
+            "join_table",
+            id,
+            lambda i: TableJoinSpec(
+                id=i, stores=(table.name,), table=table.name, function=function, kind=kind, **self._changed()
+            ),
+        )
+
+    def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
+        """Write each message to an output stream, at least once; or to a table. Returns this stream, to which more can
+        be added.
+
+        An output's partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the
+        partition of its task's number. In a table, a message's value replaces the one of its key, and None deletes it.
+
+        Args:
+            output: what `app.output(...)` or `app.table(...)` returned.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: the application has not declared this output, or the keys of the table have another serde than
+                those of the stream.
 
         Example:
             >>> app = ps.StreamApplication("copies")
@@ -396,6 +450,17 @@ class MessageStream(Generic[T]):
             >>> [message.value for name in ("first", "second") for message in runner.output(f"local.{name}")]
             [5, 5]
         """
+        if isinstance(output, Table):
+            self._send_to_table(output, id)
+            return self
         self._declared.check_output(output)
         self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))
         return self
+
+    def _send_to_table(self, table: Table, op_id: str | None) -> None:
+        self._declared.check_table(table, self._operator, "send_to()")
+        self._next(
+            "send_to",
+            op_id,
+            lambda i: SendToTableSpec(id=i, stores=(table.name,), table=table.name, **self._same()),
+        )

@@ -21,6 +21,7 @@ from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.plan.copartitioning import check_copartitioning
 from penstock.plan.fit import check_config
 from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.start import StartPlan, plan_start
@@ -127,6 +128,7 @@ def prepare(
     ends = streams.ends()
     grouping = streams.group(ends)
     tasks = grouping.count
+    check_copartitioning(graph, ends, tasks, streams.broadcast)
     layout = store_layout(graph)
     paths = JobPaths(config.job.name, config.job.id)
     # Who names a checkpoint may go on from a log whose last record is damaged.

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.api.graph import ApplicationGraph
-from penstock.api.store import OPERATOR_STORES
+from penstock.api.store import OPERATOR_STORES, StoreSpec
+from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.wording import counted
+
+TABLE = "(table)"
+"""The operators of a table: any may write and join it. No operator can have this id."""
 
 
 def store_layout(graph: ApplicationGraph) -> dict[str, str]:
     """Store -> what a checkpoint remembers of it: `operators key-serde value-serde`."""
     users = graph.store_users()
-    return {
-        spec.name: f"{','.join(users.get(spec.name, ()))} {spec.key_serde.name} {spec.value_serde.name}"
-        for spec in graph.stores
-    }
+    return {spec.name: _layout_of(spec, users.get(spec.name, [])) for spec in graph.stores}
+
+
+def _layout_of(spec: StoreSpec, users: list[str]) -> str:
+    operators = TABLE if isinstance(spec, TableSpec) else ",".join(users)
+    return f"{operators} {spec.key_serde.name} {spec.value_serde.name}"
 
 
 def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int) -> None:

@@ -6,7 +6,7 @@ later stage runs in the tasks' containers. A last, separate stage writes the out
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.api.graph import (
 from penstock.api.serdes import Bytes, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
+from penstock.api.tables import TableSpec
 from penstock.errors import ConfigError
 from penstock.runtime.operators.table import operator_of
 from penstock.wording import listed
@@ -117,10 +118,11 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
     """Cut the graph into stages.
 
     An operator runs in the earliest stage that all its messages can reach; one with a store or a task at least in
-    stage 1, since stage 0 has no container.
+    stage 1, since stage 0 has no container. All operators that use a store or a table run in the stage of the last of
+    them.
 
     Raises:
-        ConfigError: two stages would share a store, or an operator uses something that is not declared.
+        ConfigError: two stages would share a store or a table, or an operator uses something that is not declared.
     """
     specs = {op.id: op for op in graph.operators}
     stage_of = _assign_stages(graph)
@@ -140,33 +142,92 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
 
 
 def _assign_stages(graph: ApplicationGraph) -> dict[str, int]:
-    stage_of: dict[str, int] = {}
-    exits: dict[str, int] = {}
-    for op in graph.operators:
-        operator = operator_of(op)
-        stage = max((exits[u] for u in op.upstream), default=0)
-        stage_of[op.id] = max(stage, 1) if operator.needs_task else stage
-        exits[op.id] = stage_of[op.id] + operator.changes_key
-    _check_stores(graph, stage_of)
+    least = {op.id: int(operator_of(op).needs_task) for op in graph.operators}
+    stage_of = _earliest_stages(graph, least)
+    shared = {store: ids for store, ids in graph.store_users().items() if len(ids) > 1}
+    _check_stores(graph, stage_of, shared)
+    while moved := _to_the_last_stage(stage_of, shared):
+        if max(moved.values()) > len(graph.operators):
+            raise _stores_in_a_circle(shared)
+        least |= moved
+        stage_of = _earliest_stages(graph, least)
     return stage_of
 
 
-def _check_stores(graph: ApplicationGraph, stage_of: dict[str, int]) -> None:
-    users = graph.store_users()
-    for store, ids in users.items():
-        stages = {stage_of[i] for i in ids}
-        if len(stages) > 1:
-            where = ", ".join(f"`{i}` (stage {stage_of[i]})" for i in ids)
-            raise ConfigError(
-                f"store `{store}` is used by operators of different stages: {where}. A store belongs to one stage: "
-                "give each its own store, or put the operators after the same partition_by"
-            )
-    unused = [s.name for s in graph.stores if s.name not in users]
+def _earliest_stages(graph: ApplicationGraph, least: Mapping[str, int]) -> dict[str, int]:
+    """The first stage that all messages of each operator can reach, and not before the one in `least`."""
+    stage_of: dict[str, int] = {}
+    exits: dict[str, int] = {}
+    for op in graph.operators:
+        stage_of[op.id] = max([least[op.id], *(exits[up] for up in op.upstream)])
+        exits[op.id] = stage_of[op.id] + operator_of(op).changes_key
+    return stage_of
+
+
+def _to_the_last_stage(stage_of: Mapping[str, int], shared: Mapping[str, list[str]]) -> dict[str, int]:
+    """The operators that must run later, because another one that uses the same store does; with the stage."""
+    moved: dict[str, int] = {}
+    for ids in shared.values():
+        last = max(stage_of[each] for each in ids)
+        for each in ids:
+            if stage_of[each] < last:
+                moved[each] = max(last, moved.get(each, 0))
+    return moved
+
+
+def _check_stores(graph: ApplicationGraph, stage_of: Mapping[str, int], shared: Mapping[str, list[str]]) -> None:
+    tables = [spec.name for spec in graph.stores if isinstance(spec, TableSpec)]
+    for store, ids in shared.items():
+        for first in ids:
+            later = [each for each in ids if each in _behind_partition_by(graph, first)]
+            if later:
+                raise _store_of_two_stages(store, store in tables, ids, later, stage_of)
+    unused = [spec.name for spec in graph.stores if spec.name not in graph.store_users()]
+    for table in (name for name in unused if name in tables):
+        raise ConfigError(
+            f"table `{table}` is declared but no operator uses it: write it with .send_to(table), read it with "
+            ".join_table(table, ...), or name it in process(..., stores=[...])"
+        )
     if unused:
         names = listed([f"`{name}`" for name in unused])
         what = f"store {names} is" if len(unused) == 1 else f"stores {names} are"
         them = "it" if len(unused) == 1 else "them"
         raise ConfigError(f"{what} declared but no operator uses {them}: name {them} in process(..., stores=[...])")
+
+
+def _behind_partition_by(graph: ApplicationGraph, first: str) -> set[str]:
+    """The operators that get what the operator `first` leads to, in a later stage."""
+    reached, behind = {first}, set[str]()
+    for op in graph.operators:
+        if reached.intersection(op.upstream):
+            reached.add(op.id)
+        if any(up in behind or (up in reached and operator_of(graph.operator(up)).changes_key) for up in op.upstream):
+            behind.add(op.id)
+    return behind
+
+
+def _store_of_two_stages(
+    store: str, is_table: bool, ids: list[str], later: list[str], stage_of: Mapping[str, int]
+) -> ConfigError:
+    where = ", ".join(f"`{each}` (stage {stage_of[each]})" for each in ids)
+    if not is_table:
+        return ConfigError(
+            f"store `{store}` is used by operators of different stages: {where}. A store belongs to one stage: "
+            "give each its own store, or put the operators after the same partition_by"
+        )
+    names = listed([f"`{each}`" for each in later])
+    return ConfigError(
+        f"table `{store}` is used by operators of different stages: {where}. A table belongs to one stage, and a "
+        f"partition_by is between these operators: declare a second table for {names}, and send to both what they need"
+    )
+
+
+def _stores_in_a_circle(shared: Mapping[str, list[str]]) -> ConfigError:
+    names = listed([f"`{store}` ({', '.join(ids)})" for store, ids in shared.items()])
+    return ConfigError(
+        f"the tables or stores {names} cannot each belong to one stage of the job: of each, an operator is behind a "
+        "partition_by of another one. Declare a separate one for some of these operators"
+    )
 
 
 class _Channels:

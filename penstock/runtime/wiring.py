@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from penstock.api.graph import InputSpec, OperatorSpec
@@ -40,9 +41,12 @@ class Wiring:
         for spec in reversed(self._operators):
             operator, following, outlets = operator_of(spec), *self._following(spec)
             surroundings = surround(operator, self._output_pushes(spec) if operator.sends else {})
+            stores = frozenset(("store", name) for name in spec.stores)
+            behind = frozenset[tuple[str, str]]().union(*(self._reach[op_id] for op_id in following))
+            if stores & behind:
+                surroundings = replace(surroundings, followed=True)
             self._nodes[spec.id] = operator.build(surroundings, self._target(spec.id, following, outlets))
-            own = {("operator", spec.id)} | {("store", name) for name in spec.stores}
-            self._reach[spec.id] = frozenset(own).union(*(self._reach[op_id] for op_id in following))
+            self._reach[spec.id] = behind | stores | {("operator", spec.id)}
 
     def input_entry(self, spec: InputSpec) -> Entry:
         """Where an input's messages come in."""

@@ -102,6 +102,11 @@ def store_place(name: str) -> Place:
     return Place(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
 
 
+def table_place(name: str) -> Place:
+    """The place of a declared table."""
+    return Place(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
+
+
 def input_place(stream: object) -> Place:
     """The place of a declared input stream."""
     return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')

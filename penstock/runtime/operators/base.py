@@ -42,6 +42,9 @@ class Surroundings:
     undoable: bool = False
     """Whether a message that fails is undone in the stores, for the dead-letter stream. Messages then come one at a
     time, and nothing may be held back from the stores between two of them."""
+    followed: bool = False
+    """Whether an operator behind it in the stage uses one of its stores. What becomes of a message must then be passed
+    on before the next message is looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,22 @@ from penstock.api.graph import (
     PartitionBySpec,
     ProcessSpec,
     SendToSpec,
+    SendToTableSpec,
     SinkSpec,
+    TableJoinSpec,
     WindowSpec,
 )
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.filter import Filter
 from penstock.runtime.operators.flat_map import FlatMap
 from penstock.runtime.operators.input import Input
+from penstock.runtime.operators.join_table import JoinTable
 from penstock.runtime.operators.map import Map
 from penstock.runtime.operators.merge import Merge
 from penstock.runtime.operators.partition_by import PartitionBy
 from penstock.runtime.operators.process import Process
 from penstock.runtime.operators.send_to import SendTo
+from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
 from penstock.runtime.operators.window import WindowOperator
 
@@ -38,7 +42,9 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     PartitionBySpec: PartitionBy,
     ProcessSpec: Process,
     SendToSpec: SendTo,
+    SendToTableSpec: SendToTable,
     SinkSpec: Sink,
+    TableJoinSpec: JoinTable,
     WindowSpec: WindowOperator,
 }
 """One line for each kind."""

@@ -153,6 +153,52 @@ def test_a_store_shared_within_a_stage() -> None:
     assert [s.name for s in plan_topology(app.graph()).stages[1].stores] == ["s"]
 
 
+def test_operators_of_a_table_run_in_the_last_stage_of_them() -> None:
+    """What is there early waits in no stage: it is sent on to the later one."""
+    app, stream = start()
+    table, other = app.table("t"), app.table("u")
+    stream.send_to(table, id="writer")
+    deep = stream.partition_by(str).process(Nothing).partition_by(str).process(Nothing, id="deep")
+    deep.join_table(table, lambda value, _: value, id="reader").send_to(other, id="second")
+    app.input("local.other").join_table(other, lambda value, _: value, id="third").partition_by(str).process(
+        Nothing, id="last"
+    )
+    topology = plan_topology(app.graph())
+    stages = {op.id: stage.number for stage in topology.stages for op in stage.operators}
+    assert {each: stages[each] for each in ("writer", "deep", "reader", "second", "third", "last")} == {
+        "writer": 2, "deep": 2, "reader": 2, "second": 2, "third": 2, "last": 3
+    }  # fmt: skip
+
+
+def test_a_table_in_two_stages() -> None:
+    app, stream = start()
+    table = app.table("t")
+    stream.send_to(table, id="writer")
+    joined = stream.join_table(table, lambda value, _: value, id="first")
+    joined.partition_by(str).join_table(table, lambda value, _: value, id="second")
+    with pytest.raises(
+        ps.ConfigError, match=r"table `t` .* `first` \(stage 1\), `second` \(stage 2\).* a second table for `second`"
+    ):
+        plan_topology(app.graph())
+
+
+def test_tables_that_wait_for_each_other() -> None:
+    app, stream = start()
+    one, two = app.table("one"), app.table("two")
+    other = app.input("local.other")
+    stream.join_table(one, lambda value, _: value).partition_by(str).send_to(two, id="a")
+    other.join_table(two, lambda value, _: value).partition_by(str).send_to(one, id="b")
+    with pytest.raises(ps.ConfigError, match=r"tables or stores `one` .* and `two` .* cannot each belong to one stage"):
+        plan_topology(app.graph())
+
+
+def test_a_table_nobody_uses() -> None:
+    app, _ = start()
+    app.table("t")
+    with pytest.raises(ps.ConfigError, match=r"table `t` is declared but no operator uses it: write it with .send_to"):
+        plan_topology(app.graph())
+
+
 def test_a_store_nobody_uses() -> None:
     app, _ = start()
     app.store("s")

@@ -1,0 +1,57 @@
+"""join_table: joins each message with the table's value of its key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.api.graph import OperatorSpec, TableJoinSpec
+from penstock.runtime.columns import Columns, Target, one_by_one
+from penstock.runtime.context import failure_in
+from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+
+
+class JoinTable(Operator[TableJoinSpec]):
+    """The table's value as it is when the message comes."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        op_id, position, function = self.spec.id, surroundings.position, self.spec.function
+        get, keeps_all = surroundings.stores[self.spec.table].get, self.spec.kind == "left"
+
+        def accept(columns: Columns) -> None:
+            results, kept = [], []
+            try:
+                for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
+                    position.row = row
+                    found = None if key is None else get(key)
+                    if joined := keeps_all or found is not None:
+                        results.append(function(value, found))
+                    kept.append(joined)
+            except BaseException as error:
+                raise failure_in(op_id, error) from error
+            if results:
+                left = columns if len(results) == len(kept) else columns.where(kept)
+                downstream.accept(left.with_values(results))
+
+        def push(key: Any, value: Any) -> None:
+            try:
+                found = None if key is None else get(key)
+                if not keeps_all and found is None:
+                    return
+                result = function(value, found)
+            except BaseException as error:
+                raise failure_in(op_id, error) from error
+            downstream.push(key, result)
+
+        return Node(one_by_one(push, position) if surroundings.followed else accept, push)
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        op_id, function = self.spec.id, self.spec.function
+
+        def watched(value: Any, found: Any) -> Any:
+            with watch.call(op_id, value):
+                return function(value, found)
+
+        return replace(self.spec, function=watched)
