@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
-.PHONY: demo demo-crash test test-all check bench format clean
+.PHONY: demo demo-crash demo-windows demo-windows-crash test test-all check bench format clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -20,6 +20,12 @@ demo: $(STAMP)
 
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash
+
+demo-windows: $(STAMP)
+	$(BIN)/python -m examples.windows.demo
+
+demo-windows-crash: $(STAMP)
+	$(BIN)/python -m examples.windows.demo --crash
 
 # On two processes, each of which keeps a file's tests together: they share what takes long to start.
 test: $(STAMP)

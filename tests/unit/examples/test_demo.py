@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from examples.flights import demo
+from examples import running
+from examples.running import Crashes
+
+JOB = Crashes("flights", ())
 
 
 @pytest.fixture
@@ -25,14 +28,14 @@ def test_a_kill_waits_for_a_batch_that_was_committed_since_the_last_one(
 ) -> None:
     seen: list[dict[str, Any] | None] = [None, {"batch": 3, "id": "1-0"}, {"batch": 3, "id": "2-0"}]
     commits = iter([*seen, {"batch": 5, "id": "3-0"}])
-    monkeypatch.setattr(demo, "last_commit", lambda: next(commits))
-    monkeypatch.setattr(demo, "containers", lambda _: [1])
-    assert demo.await_commit(driver, 3)["id"] == "3-0"
+    monkeypatch.setattr(running, "last_commit", lambda _: next(commits))
+    monkeypatch.setattr(running, "containers", lambda _: [1])
+    assert JOB.await_commit(driver, 3)["id"] == "3-0"
 
 
 def test_a_job_that_ends_before_there_is_something_to_kill_is_no_success(
     driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "last_commit", lambda: driver.kill())
+    monkeypatch.setattr(running, "last_commit", lambda _: driver.kill())
     with pytest.raises(SystemExit, match="nothing to kill"):
-        demo.await_commit(driver, 0)
+        JOB.await_commit(driver, 0)

@@ -1,0 +1,117 @@
+"""What the demos share: running commands, and killing processes of a job while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+PENSTOCK = (sys.executable, "-m", "penstock.cli")
+HOME = Path(".penstock")
+"""Where `penstock` looks by default: its commands find the jobs of the demos without an option."""
+DEADLINE_S = 240
+
+Kind = Literal["driver", "container", "worker"]
+"""Which process is killed: the driver, a container, or a Python worker of Spark."""
+
+
+def run(command: Sequence[str], stdin: subprocess.Popen[bytes] | None = None) -> None:
+    """Run a command; end with its exit status if it fails."""
+    status = subprocess.run(command, stdin=stdin.stdout if stdin else None, check=False).returncode
+    if status:
+        sys.exit(status)
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """A job whose processes are killed while it runs.
+
+    Each kill waits until the job has committed a batch since the one before: there is state to lose.
+    """
+
+    job: str
+    command: Sequence[str]
+    """Runs the job to the end of its inputs."""
+
+    def run(self, kinds: Sequence[Kind], seed: int) -> None:
+        """Kill a process of each kind, in an order that follows from the seed, and let the job finish."""
+        print(f"seed {seed}: {len(kinds)} kills of {', '.join(sorted(set(kinds)))}", flush=True)
+        chance = random.Random(seed)
+        order = list(kinds)
+        chance.shuffle(order)
+        driver = subprocess.Popen(self.command)
+        batch = 0
+        for number, kind in enumerate(order, 1):
+            checkpoint = self.await_commit(driver, batch)
+            time.sleep(chance.uniform(0.0, 1.0))  # into some part of a batch or commit
+            found = {"driver": lambda pid: [pid], "container": containers, "worker": workers}[kind](driver.pid)
+            if driver.poll() is not None or not found:
+                sys.exit(f"the job ended after {number - 1} of {len(order)} kills")
+            victim = chance.choice(found)
+            os.kill(victim, signal.SIGKILL)
+            batch = checkpoint["batch"]
+            place = f"after checkpoint {checkpoint['id']}, batch {batch}"
+            print(f"kill {number}: kill -9 {victim} ({kind}) {place}", flush=True)
+            if victim == driver.pid:
+                driver.wait()
+                driver = subprocess.Popen(self.command)
+        if driver.wait():
+            sys.exit(driver.returncode)
+
+    def await_commit(self, driver: subprocess.Popen[bytes], batch: int) -> dict[str, Any]:
+        """Wait for a checkpoint of a later batch, and for the containers of the driver; returns the checkpoint."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and driver.poll() is None:
+            found = last_commit(self.job)
+            if found is not None and found["batch"] > batch and containers(driver.pid):
+                return found
+            time.sleep(0.1)
+        sys.exit(f"the job ended, or committed nothing after batch {batch} for {DEADLINE_S} s: nothing to kill")
+
+
+def last_commit(job: str) -> dict[str, Any] | None:
+    """The last checkpoint that a commit made; None before the first."""
+    done = subprocess.run([*PENSTOCK, "checkpoint", "list", job, "--json"], capture_output=True, check=False)
+    records = json.loads(done.stdout) if done.returncode == 0 else []
+    return next((record for record in reversed(records) if record["kind"] == "commit"), None)
+
+
+def containers(driver: int) -> list[int]:
+    """The pids of the driver's containers. The last word of a container's command line is its executor's pid."""
+    executors = {str(child.pid) for child in _descendants(driver)}
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "penstock.container" in command and command[-1] in executors:
+            found.append(process.pid)
+    return found
+
+
+def workers(driver: int) -> list[int]:
+    """The pids of the driver's Python workers: Spark forks them from one process, which is not among them."""
+    found = []
+    for process in _descendants(driver):
+        try:
+            parent = process.parent()
+            if parent is not None and all("worker_daemon" in " ".join(each.cmdline()) for each in (process, parent)):
+                found.append(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

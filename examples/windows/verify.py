@@ -1,0 +1,141 @@
+"""Compares every pane of the demo with a plain computation over the same departures and arrivals."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from examples.windows.app import app
+from examples.windows.data import HOUR_MS, Movement, movements
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config.load import load_config
+from penstock.state.reading.reader import read_store
+from penstock.system.base import OffsetRange
+from penstock.system.registry import open_system
+
+Panes: TypeAlias = dict[tuple[str, int], Any]
+"""The key of a pane and the beginning of its window -> what the pane says."""
+
+
+def expected_hours(departures: Iterable[Movement]) -> Panes:
+    """(airport, hour) -> departures and their mean delay."""
+    delays: dict[tuple[str, int], list[int]] = {}
+    for each in departures:
+        hour = each["scheduled_ms"] - each["scheduled_ms"] % HOUR_MS
+        delays.setdefault((each["airport"], hour), []).append(each["delay"])
+    return {of: {"departures": len(found), "delay": sum(found) / len(found)} for of, found in delays.items()}
+
+
+def expected_sessions(departures: Iterable[Movement]) -> Panes:
+    """(aircraft, first departure) -> the departures until none followed for six hours."""
+    sessions: Panes = {}
+    last: dict[str, tuple[int, dict[str, int]]] = {}
+    for each in sorted(departures, key=lambda departure: departure["scheduled_ms"]):
+        tail, at = each["tailnum"], each["scheduled_ms"]
+        before, session = last.get(tail, (None, {}))
+        if before is None or at - before >= 6 * HOUR_MS:
+            session = sessions[tail, at] = {"to": at, "flights": 0, "miles": 0}
+        session["to"] = at
+        session["flights"] += 1
+        session["miles"] += each["miles"]
+        last[tail] = at, session
+    return sessions
+
+
+class Found:
+    """The panes of an output: each may come more than once, but then with equal content."""
+
+    def __init__(self, name: str, messages: Iterable[tuple[str, dict[str, Any]]], start: str) -> None:
+        """
+        Args:
+            name: the output's name.
+            messages: its keys and values.
+            start: the field of the value that says which window of the key it is.
+        """
+        self.name, self.panes, self.repeated = name, Panes(), 0
+        self.wrong: list[str] = []
+        for key, value in messages:
+            firing, of = value.pop("firing", "on-time"), (key, value.pop(start))
+            if firing != "on-time":
+                self.wrong.append(f"{name} {of}: the pane is {firing}")
+            if self.panes.setdefault(of, value) != value:
+                self.wrong.append(f"{name} {of}: first {self.panes[of]}, then {value}")
+            self.repeated += 1
+        self.repeated -= len(self.panes)
+
+    def differences(self, expected: Panes) -> list[str]:
+        """Every pane that differs, is missing, or should not be there."""
+        return self.wrong + [
+            f"{self.name} {of}: expected {expected.get(of)}, found {self.panes.get(of)}"
+            for of in [*expected, *(self.panes.keys() - expected.keys())]
+            if expected.get(of) != self.panes.get(of)
+        ]
+
+
+def messages(stream: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Keys and values of an output stream."""
+    system = open_system(load_config(default_job_name=app.name).system("local"))
+    for partition, ends in system.admin().offsets(stream).items():
+        ssp = SystemStreamPartition("local", stream, partition)
+        for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
+            yield from (((key or b"").decode(), orjson.loads(value or b"null")) for _, _, key, value in chunk)
+
+
+def left_over() -> list[str]:
+    """What still waits in the stores of the operators. After the end of the streams it should be nothing."""
+    config = load_config(default_job_name=app.name)
+    left = Counter(store.name for store in app.graph().stores for _ in read_store(config, store.name))
+    return [f"store {store}: {count} entries are left" for store, count in left.items()]
+
+
+def show(console: Console, hours: Panes) -> None:
+    """A table of the airports."""
+    table = Table("airport", "hours with departures", "departures", "mean delay, minutes", "worst hour")
+    by_airport: dict[str, dict[int, Any]] = {}
+    for (airport, hour), pane in hours.items():
+        by_airport.setdefault(airport, {})[hour] = pane
+    for airport, panes in sorted(by_airport.items()):
+        departures = sum(pane["departures"] for pane in panes.values())
+        delay = sum(pane["delay"] * pane["departures"] for pane in panes.values()) / departures
+        worst = max(panes, key=lambda hour: panes[hour]["delay"])
+        at = f"{datetime.fromtimestamp(worst / 1000, UTC):%Y-%m-%d %H:%M} UTC: {panes[worst]['delay']:.0f} minutes"
+        table.add_row(airport, f"{len(panes):,}", f"{departures:,}", f"{delay:.1f}", at)
+    console.print(table)
+
+
+def main() -> None:
+    """Print the table and the verdict. Exit status 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flights", type=int, default=None, help="how many flights were published")
+    departures, _ = movements(parser.parse_args().flights)
+    hours = Found("airport-hours", messages("airport-hours"), "hour")
+    sessions = Found("aircraft-sessions", messages("aircraft-sessions"), "from")
+    console = Console()
+    show(console, hours.panes)
+    wrong = [
+        *hours.differences(expected_hours(departures)),
+        *sessions.differences(expected_sessions(departures)),
+        *left_over(),
+    ]
+    for line in wrong[:20]:
+        console.print(line, style="red", highlight=False)
+    if wrong:
+        console.print(f"{len(wrong)} differences", style="bold red", highlight=False)
+        sys.exit(1)
+    verdict = (
+        f"verified: {len(hours.panes):,} hours of airports, {len(sessions.panes):,} sessions of aircraft; "
+        f"{hours.repeated + sessions.repeated:,} panes came again, with equal content; no store has an entry left"
+    )
+    console.print(verdict, style="bold green", highlight=False)
+
+
+if __name__ == "__main__":
+    main()
