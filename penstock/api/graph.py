@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
@@ -110,6 +111,20 @@ class WindowSpec(OperatorSpec):
     window: Window
     message_serde: Serde[Any]
     """The serde of the values that come in."""
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec(OperatorSpec):
+    """Joins the messages of two streams that have the same key and are close in time."""
+
+    join: Join
+    function: JoinFunction
+    left: JoinSide
+    right: JoinSide
 
     @property
     def uses_time(self) -> bool:

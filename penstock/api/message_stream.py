@@ -9,6 +9,7 @@ from penstock.api.declarations import Declarations
 from penstock.api.graph import (
     FilterSpec,
     FlatMapSpec,
+    JoinSpec,
     MapSpec,
     MergeSpec,
     OperatorSpec,
@@ -21,8 +22,10 @@ from penstock.api.graph import (
     TableJoinSpec,
     WindowSpec,
 )
+from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
+from penstock.api.joins import definition_of as join_definition
 from penstock.api.serdes import Json, Serde, String
-from penstock.api.serdes.failures import partition_by_place
+from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.tables import Table
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
@@ -100,6 +103,87 @@ class MessageStream(Generic[T]):
             return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
 
         return self._next("window", id, make)
+
+    def join(
+        self,
+        right: MessageStream[Any],
+        function: Callable[[Any, Any], U],
+        *,
+        within_ms: int | tuple[int, int],
+        kind: JoinKind = "inner",
+        keep: Keep = "all",
+        late_to: SystemStream | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[U]:
+        """Join each message of this stream, the left one, with the messages of another that have the same key and are
+        close in event time.
+
+        A result has the key, and the later of the two times as its timestamp. Both streams must be partitioned alike by
+        the same keys: put `partition_by` before, on both sides.
+
+        Args:
+            right: the other stream, of the same application. It may be this one.
+            function: called as `function(left value, right value)`; returns the value of the result. The value of a
+                side that has no partner is None. It must not change its arguments.
+            within_ms: (before, after): a left message at time t has its partners from t - before to t + after, both
+                included, in milliseconds. One number stands for both.
+            kind: "inner" for pairs only; "left", "right" or "outer" also emit the messages of the left stream, the
+                right one or both that have no partner, once none can come. The timestamp of such a result is the last
+                time at which a partner could have been.
+            keep: "all" joins each message with all of its partners. "newest" keeps of each key and stream only the
+                message with the highest time, and joins a message with that one of the other stream, if it is within
+                the bounds.
+            late_to: the output for messages that are late. Without it, they are counted and dropped.
+            value: the serde of the results; by default `Json`.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: an argument is wrong, or the keys of the two streams have different serdes.
+
+        Example:
+            >>> app = ps.StreamApplication("clicks")
+            >>> shown = app.input("local.shown").partition_by(lambda page: page["user"])
+            >>> clicked = app.input("local.clicked").partition_by(lambda click: click["user"])
+            >>> pairs = shown.join(clicked, lambda page, click: [page["page"], click["at"]], within_ms=(0, 5_000))
+            >>> _ = pairs.send_to(app.output("local.pairs"))
+            >>> runner = TestRunner(app).input("local.shown", [{"user": "u", "page": 7}], timestamp=1_000)
+            >>> for at in (3_000, 6_000, 6_001):
+            ...     runner = runner.input("local.clicked", [{"user": "u", "at": at}], timestamp=at)
+            >>> [(message.value, message.timestamp) for message in runner.run().output("local.pairs")]
+            [([7, 3000], 3000), ([7, 6000], 6000)]
+        """
+        if not isinstance(right, MessageStream) or right._declared is not self._declared:
+            raise ConfigError(f"join() takes a stream of the same application, not {right!r}")
+        if not callable(function):
+            raise ConfigError(f"join() takes a function of a left and a right value, not {function!r}")
+        join = join_of(within_ms, kind, keep, late_to)
+        if late_to is not None:
+            self._declared.check_output(late_to)
+        sides = [JoinSide(op.id, op.key_serde, op.value_serde) for op in (self._operator, right._operator)]
+        left, other = sides
+        if left.key_serde.name != other.key_serde.name:
+            raise ConfigError(
+                f"the keys of `{left.source}` are written by the serde `{left.key_serde.name}` and those of "
+                f"`{other.source}` by `{other.key_serde.name}`: equal keys would have different bytes, and would not "
+                "meet. Give both sides the same one: .partition_by(..., key=...)"
+            )
+
+        def make(i: str) -> JoinSpec:
+            definition = join_definition(join, left.key_serde, left.value_serde, other.value_serde)
+            return JoinSpec(
+                id=i,
+                upstream=tuple(dict.fromkeys(side.source for side in sides)),
+                key_serde=left.key_serde,
+                value_serde=join_place(f"operator `{i}`").serde("value", value, Json()),
+                stores=(self._declared.own_store(f"{i}.join", definition),),
+                join=join,
+                function=function,
+                left=left,
+                right=other,
+            )
+
+        return self._next("join", id, make)
 
     def _changed(self) -> dict[str, Any]:
         return {**self._same(), "value_serde": Json()}

@@ -137,6 +137,11 @@ class Page:
         near = [each for each in timed if each <= limit_ms]
         return max(near, default=None), len(timed) - len(near)
 
+    def at_time(self, row: int, timestamp_ms: int) -> int:
+        """Another row of the same origin, with another time: what a message led to may have that of a message before
+        it. Not for pages of inputs, which cannot grow."""
+        raise TypeError("the messages of an input have their own times")
+
     def ssp(self, row: int) -> SystemStreamPartition:
         """The partition of the input that message `row` came from."""
         return self._ssps[self.origins[row]]
@@ -175,8 +180,21 @@ class ReceivedPage(Page):
     def offsets(self) -> Sequence[int]:  # type: ignore[override]
         return self._list(2)
 
+    def at_time(self, row: int, timestamp_ms: int) -> int:
+        times = self._list(0)
+        times.append(timestamp_ms)
+        for column in (1, 2):
+            found = self._list(column)
+            found.append(found[row])
+        return len(times) - 1
+
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        return self._columns
+        times, received = self._lists.get(0), self._columns
+        more = 0 if times is None else len(times) - len(received[0])
+        if not more:
+            return received
+        first, second, third = (np.concatenate((c, _int64(self._list(n)[-more:]))) for n, c in enumerate(received))
+        return first, second, third
 
 
 class Fired(Page):
@@ -193,6 +211,9 @@ class Fired(Page):
         for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
             column.append(value)
         return len(self.offsets) - 1
+
+    def at_time(self, row: int, timestamp_ms: int) -> int:
+        return self.add(timestamp_ms, self.origins[row], self.offsets[row])
 
 
 def _int64(column: Sequence[int]) -> Int64:

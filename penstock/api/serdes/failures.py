@@ -127,6 +127,11 @@ def process_place(name: str) -> Place:
     return Place(name, ".process(..., {part}={serde})")
 
 
+def join_place(name: str) -> Place:
+    """The place of what a `join` emits; `name` says which."""
+    return Place(name, ".join(..., {part}={serde})")
+
+
 def declared(serde: Serde[Any]) -> str:
     """The serde as it is declared; the class's name if it is one of the application's own."""
     if isinstance(serde, Tuple):

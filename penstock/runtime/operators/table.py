@@ -8,6 +8,7 @@ from penstock.api.graph import (
     FilterSpec,
     FlatMapSpec,
     InputSpec,
+    JoinSpec,
     MapSpec,
     MergeSpec,
     OperatorSpec,
@@ -23,6 +24,7 @@ from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.filter import Filter
 from penstock.runtime.operators.flat_map import FlatMap
 from penstock.runtime.operators.input import Input
+from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
 from penstock.runtime.operators.map import Map
 from penstock.runtime.operators.merge import Merge
@@ -37,6 +39,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     FilterSpec: Filter,
     FlatMapSpec: FlatMap,
     InputSpec: Input,
+    JoinSpec: StreamJoin,
     MapSpec: Map,
     MergeSpec: Merge,
     PartitionBySpec: PartitionBy,

@@ -1,0 +1,82 @@
+"""Joins of two streams, as values. `MessageStream.join` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from penstock.api.serdes import Serde
+from penstock.api.ssp import SystemStream
+from penstock.errors import ConfigError
+
+JoinKind: TypeAlias = Literal["inner", "left", "right", "outer"]
+"""Which messages without a partner are emitted too: none, those of the left stream, of the right one, or of both."""
+
+Keep: TypeAlias = Literal["all", "newest"]
+"""Which messages of a key wait for partners: all of the span, or the newest of each stream."""
+
+JoinFunction: TypeAlias = Callable[[Any, Any], Any]
+
+_LONGEST_MS = 2**60
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """One of the two streams."""
+
+    source: str
+    """The id of the operator whose messages it has."""
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Which messages of two streams belong together."""
+
+    before_ms: int
+    """How much earlier than a left message its right partners may be."""
+    after_ms: int
+    """How much later than a left message its right partners may be."""
+    kind: JoinKind
+    keep: Keep
+    late_to: SystemStream | None
+
+    @property
+    def emits_left(self) -> bool:
+        """Whether left messages without a partner are emitted."""
+        return self.kind in ("left", "outer")
+
+    @property
+    def emits_right(self) -> bool:
+        """Whether right messages without a partner are emitted."""
+        return self.kind in ("right", "outer")
+
+
+def join_of(within_ms: int | tuple[int, int], kind: JoinKind, keep: Keep, late_to: SystemStream | None) -> Join:
+    """The join that these arguments of `MessageStream.join` describe. Raises ConfigError."""
+    bounds = within_ms if isinstance(within_ms, tuple) else (within_ms, within_ms)
+    if len(bounds) != 2 or not all(type(bound) is int and 0 <= bound <= _LONGEST_MS for bound in bounds):
+        raise ConfigError(
+            f"within_ms={within_ms!r}: give one number of milliseconds, or two: how much earlier and how much later "
+            "than a left message its right partners may be. None of them is negative"
+        )
+    if kind not in ("inner", "left", "right", "outer"):
+        raise ConfigError(f'kind={kind!r}: a join is "inner", "left", "right" or "outer"')
+    if keep not in ("all", "newest"):
+        raise ConfigError(f'keep={keep!r}: a join keeps "all" messages of the span, or the "newest" of each key')
+    return Join(*bounds, kind, keep, late_to)
+
+
+def definition_of(join: Join, key: Serde[Any], left: Serde[Any], right: Serde[Any]) -> str:
+    """What the bytes of a join's store depend on, as one word. The function is not seen: it may change."""
+    parts = (
+        f"within={join.before_ms},{join.after_ms}",
+        join.kind,
+        join.keep,
+        f"key={key.name}",
+        f"left={left.name}",
+        f"right={right.name}",
+    )
+    return ":".join(parts).replace(" ", "")

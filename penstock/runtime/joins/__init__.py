@@ -1,0 +1,1 @@
+"""What the operator that joins two streams keeps in its store."""

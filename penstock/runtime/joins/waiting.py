@@ -1,0 +1,75 @@
+"""The messages without a partner, in the order of the times from which on none can come.
+
+| entry | value |
+|---|---|
+| `u` end side key | messages of the side and key have no partner yet, and find none at `end` or later |
+
+All messages of a key that have the same time have the same partners, and therefore one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.api.store import KeyValueStore
+from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.joins.side import Side
+from penstock.runtime.time_bytes import time_bytes, time_of
+
+_FIRST, _BEHIND = b"u", b"v"
+
+
+class Waiting:
+    """Only messages of sides that emit those without a partner are here."""
+
+    def __init__(self, store: KeyValueStore[bytes, bytes]) -> None:
+        self._store = store
+        self._held: dict[bytes, bool] = {}
+        """Whether an entry is there, of those that the running attempt changed and that are not stored yet."""
+
+    def clear(self) -> None:
+        """Forget what is not stored."""
+        self._held.clear()
+
+    def save(self) -> None:
+        """Store what has changed."""
+        put = self._store.put
+        for entry, there in self._held.items():
+            if there:
+                put(entry, b"")
+            elif self._store.get(entry) is not None:
+                put(entry, None)
+        self._held.clear()
+
+    def add(self, side: Side, key: bytes, time_ms: int) -> None:
+        """A message has no partner yet."""
+        self._held[_entry(side, key, time_ms)] = True
+
+    def remove(self, side: Side, key: bytes, time_ms: int) -> bool:
+        """A message waits no more. Returns whether it did."""
+        entry = _entry(side, key, time_ms)
+        there = self._held.get(entry)
+        if there is None:
+            there = self._store.get(entry) is not None
+        if there:
+            self._held[entry] = False
+        return there
+
+    def due(self, watermark: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """End, side and key of those whose end is at the watermark or before, by end, side and key."""
+        last = _BEHIND if watermark >= END_OF_TIME else _FIRST + time_bytes(watermark + 1)
+        for entry, _ in self._store.range(_FIRST, last):
+            yield time_of(entry[1:9]), entry[9:10], entry[10:]
+
+    def take_out(self, end: int, letter: bytes, key: bytes) -> None:
+        """Remove a stored entry."""
+        self._store.delete(_FIRST + time_bytes(end) + letter + key)
+
+    def first_end(self) -> int | None:
+        """The end of the first one; None if there is none."""
+        first = next(iter(self._store.range(_FIRST, _BEHIND)), None)
+        return None if first is None else time_of(first[0][1:9])
+
+
+def _entry(side: Side, key: bytes, time_ms: int) -> bytes:
+    return _FIRST + time_bytes(time_ms + side.ahead_ms + 1) + side.letter + key

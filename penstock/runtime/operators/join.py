@@ -1,0 +1,267 @@
+"""join: pairs of messages of two streams that have the same key and are close in event time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from penstock.api.graph import JoinSpec, OperatorSpec
+from penstock.api.joins import JoinSide
+from penstock.api.serdes import Serde
+from penstock.api.serdes.failures import Part, Place, join_place
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.runtime.columns import Columns, Fork, Raw, Target, as_columns, encode_column
+from penstock.runtime.context import Position, failure_in
+from penstock.runtime.joins.every import EveryRow
+from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.newest import NewestRow
+from penstock.runtime.joins.side import Row, Side, sides_of
+from penstock.runtime.joins.waiting import Waiting
+from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings, Watch
+
+_HELD_ENTRIES = 100_000
+"""Entries that an attempt holds before it stores them."""
+
+_HELD_RESULTS = 10_000
+"""Results that are gathered before they are passed on."""
+
+_AT_MOST = 100_000
+"""Messages without a partner that an attempt emits, unless operators downstream rely on more; and entries that it
+drops."""
+
+
+class StreamJoin(Operator[JoinSpec]):
+    """Every pair is found by that message of the two that comes last."""
+
+    needs_task = True
+    sends = True  # messages that are late
+
+    def place(self, name: str) -> Place:
+        return join_place(name)
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _JoinNode(self.spec, surroundings, downstream)
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        op_id, function = self.spec.id, self.spec.function
+
+        def watched(left: Any, right: Any) -> Any:
+            with watch.call(op_id, [left, right]):
+                return function(left, right)
+
+        return replace(self.spec, function=watched)
+
+
+class _JoinNode(Node):
+    def __init__(self, spec: JoinSpec, surroundings: Surroundings, downstream: Target) -> None:
+        store = surroundings.stores[spec.stores[0]]
+        sides = sides_of(spec.join)
+        self.spec = spec
+        self.position = surroundings.position
+        self.downstream = downstream
+        self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
+        self.waiting = Waiting(store)
+        self.results = _Results(surroundings.position, downstream)
+        self.late_watermark = NO_WATERMARK
+        self._undoable = surroundings.undoable
+        late_to = spec.join.late_to
+        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
+        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        left = _Inlet(self, spec.left, sides[0], spec.right, sides[1])
+        right = _Inlet(self, spec.right, sides[1], spec.left, sides[0])
+        self._inlets = (left, right)
+        self._by_letter = {inlet.side.letter: inlet for inlet in self._inlets}
+        super().__init__(left.accept, left.push)
+
+    def inlet(self, source: str) -> Target:
+        found = [inlet for inlet in self._inlets if inlet.source == source]
+        return found[0] if len(found) == 1 else Fork(found)
+
+    def begin(self, batch: Batch) -> None:
+        self.late_watermark = batch.late_watermark(self.spec.id)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what is held: nothing of it may be stored later."""
+        self.kept.clear()
+        self.waiting.clear()
+        self.results.clear()
+
+    def settle(self) -> None:
+        """Some messages have been processed."""
+        self.results.deliver()
+        if self._undoable or self.kept.held > _HELD_ENTRIES:
+            self._save()
+
+    def _save(self) -> None:
+        self.kept.save()
+        self.waiting.save()
+
+    def send_late(self, key: Any, value: Any) -> None:
+        """A message is late."""
+        if self._late_to is None:
+            self._late.inc()
+        else:
+            self._late_to(key, value)
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        self._save()
+        ends = batch.control != "none"
+        done = END_OF_TIME if ends else batch.firing_watermark(self.spec.id)
+        output, fired = batch.output_watermark(self.spec.id), 0
+        for end, letter, key in self.waiting.due(done):
+            if fired >= _AT_MOST and end > output and not ends:
+                done = end - 1
+                break  # the next batch begins at once
+            inlet = self._by_letter[letter]
+            self.waiting.take_out(end, letter, key)
+            for data in self.kept.at(inlet.side, key, end - 1 - inlet.side.ahead_ms):
+                fired += 1
+                yield Firing(
+                    key, end - 1, f"{inlet.name} message without a partner", partial(inlet.emit_alone, key, data)
+                )
+        self.kept.drop(done, self.late_watermark, None if ends else _AT_MOST)
+
+    def next_due(self) -> Due:
+        return self.waiting.first_end(), None
+
+
+class _Inlet:
+    """What takes the messages of one side."""
+
+    def __init__(self, node: _JoinNode, declared: JoinSide, side: Side, other: JoinSide, other_side: Side) -> None:
+        self.source = declared.source
+        self.side = side
+        self.name = "left" if side.letter == b"l" else "right"
+        self._node = node
+        self._other = other_side
+        self._key_serde, self._value_serde = declared.key_serde, declared.value_serde
+        self._other_serde = other.value_serde
+        self._place = Place(f"the {self.name} side of operator `{node.spec.id}`", "")
+        function = node.spec.function
+        self._function = function if self.name == "left" else lambda own, partner: function(partner, own)
+        self.push = as_columns(self.accept, node.position)
+
+    def accept(self, columns: Columns) -> None:
+        """Take messages; see `Target`."""
+        node = self._node
+        try:
+            self._take_all(columns)
+            node.settle()
+        except BaseException as error:
+            node.forget()  # the message is undone in the store; nothing of it may be stored later
+            raise failure_in(node.spec.id, error) from error
+
+    def _take_all(self, columns: Columns) -> None:
+        node, side, other = self._node, self.side, self._other
+        position, kept, late = node.position, node.kept, node.late_watermark
+        times = position.page.timestamps
+        keys = self._encoded("key", self._key_serde, columns)
+        values = self._encoded("value", self._value_serde, columns)
+        for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
+            position.row = row
+            time_ms = times[row]
+            if time_ms < late:
+                node.send_late(columns.keys[number], columns.values[number])
+            elif key is None:
+                if side.alone:
+                    self._add_alone(None, (time_ms, value), row)
+            else:
+                kept_row = (time_ms, value)
+                partners = kept.partners(other, key, time_ms - side.back_ms, time_ms + side.ahead_ms)
+                gone = kept.add(side, key, kept_row)
+                if side.alone:
+                    self._wait(key, kept_row, gone, row, alone=not partners)
+                if partners:
+                    self._add_pairs(key, kept_row, partners, row)
+
+    def _encoded(self, part: Part, serde: Serde[Any], columns: Columns) -> Raw:
+        written = columns.written_by(part, serde)
+        if written is not None:
+            return written
+        node, column = self._node, columns.keys if part == "key" else columns.values
+        return encode_column(part, serde, column, columns.rows, node.position, node.spec.id, self._place)
+
+    def _wait(self, key: bytes, kept_row: Row, gone: Row | None, row: int, *, alone: bool) -> None:
+        """Note whether a message waits for its first partner. One that is not kept, or no more, cannot get any."""
+        waiting = self._node.waiting
+        if gone is kept_row:
+            if alone:
+                self._add_alone(key, kept_row, row)
+            return
+        if gone is not None and waiting.remove(self.side, key, gone[0]):
+            self._add_alone(key, gone, row)
+        if alone:
+            waiting.add(self.side, key, kept_row[0])
+
+    def _add_pairs(self, key: bytes, kept_row: Row, partners: list[Row], row: int) -> None:
+        """A message joins these. All values are as their serde reads them, whichever message came first."""
+        node, other = self._node, self._other
+        time_ms, value = kept_row
+        own, shown_key = _decoded(self._value_serde, value), self._key_serde.from_bytes(key)
+        add, function = node.results.add, self._function
+        for partner_ms, partner_value in partners:
+            if other.alone:
+                node.waiting.remove(other, key, partner_ms)
+            result = function(own, _decoded(self._other_serde, partner_value))
+            add(shown_key, result, row, max(time_ms, partner_ms))
+
+    def _add_alone(self, key: bytes | None, kept_row: Row, row: int) -> None:
+        """A message that can get no partner is a result at once."""
+        shown_key = None if key is None else self._key_serde.from_bytes(key)
+        result = self._function(_decoded(self._value_serde, kept_row[1]), None)
+        self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))
+
+    def emit_alone(self, key: bytes, value: bytes | None) -> None:
+        """A message whose time for partners is over is emitted."""
+        result = self._function(_decoded(self._value_serde, value), None)
+        self._node.downstream.push(self._key_serde.from_bytes(key), result)
+
+
+def _decoded(serde: Serde[Any], data: bytes | None) -> Any:
+    return None if data is None else serde.from_bytes(data)
+
+
+class _Results:
+    """Results on their way: they are passed on by column."""
+
+    def __init__(self, position: Position, downstream: Target) -> None:
+        self._position = position
+        self._downstream = downstream
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._rows: list[int] = []
+        self._made_from: dict[int, int] = {}
+        """For rows that were added to the page, the row of the message."""
+
+    def add(self, key: Any, value: Any, row: int, time_ms: int) -> None:
+        """A result that the message of the row led to, with this time."""
+        page = self._position.page
+        if time_ms != page.timestamps[row]:
+            message, row = row, page.at_time(row, time_ms)
+            self._made_from[row] = message
+        self._keys.append(key)
+        self._values.append(value)
+        self._rows.append(row)
+        if len(self._rows) >= _HELD_RESULTS:
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Pass on all."""
+        if not self._rows:
+            return
+        position, made_from = self._position, self._made_from
+        columns, message = Columns(None, self._keys, self._values, self._rows), position.row
+        self.clear()
+        try:
+            self._downstream.accept(columns)
+        except BaseException:
+            position.row = made_from.get(position.row, position.row)
+            raise
+        position.row = message
