@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from penstock.api.graph import (
     ApplicationGraph,
     InputSpec,
+    JoinSpec,
     OperatorSpec,
     PartitionBySpec,
     SendToTableSpec,
     TableJoinSpec,
 )
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.wording import counted, listed
@@ -45,8 +46,10 @@ class _Spread:
     """How the keys of some messages are assigned to tasks: by their hash, over so many partitions."""
 
     partitions: int
-    """0: every task gets every message."""
+    """0: every task gets every message. -1: every task gets some partitions, and one of the others."""
     source: str
+    keys: str
+    """The name of the serde whose bytes decided it."""
 
 
 def check_copartitioning(
@@ -72,7 +75,7 @@ def check_copartitioning(
     specs = {op.id: op for op in graph.operators}
     spreads = _spreads(graph, partitions, tasks, broadcast)
     for meeting in found:
-        _check_keys(meeting, specs)
+        _check_keys(meeting, specs, spreads)
         _check_spreads(meeting, spreads, tasks)
 
 
@@ -84,14 +87,20 @@ def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
             tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
         elif isinstance(op, TableJoinSpec):
             tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
+        elif isinstance(op, JoinSpec):
+            sides = Member(op.left.source, "its left side has"), Member(op.right.source, "its right side has")
+            yield Meeting(f"join `{op.id}`", sides)
     for table, members in tables.items():
         yield Meeting(f"table `{table}`", tuple(members))
 
 
-def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec]) -> None:
-    names = {specs[member.stream].key_serde.name for member in meeting.members}
-    if len(names) > 1:
-        keys = listed([f"{each.does} `{specs[each.stream].key_serde.name}` keys" for each in meeting.members])
+def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec], spreads: Mapping[str, frozenset[_Spread]]) -> None:
+    by_member = {
+        member: sorted({specs[member.stream].key_serde.name, *(each.keys for each in spreads[member.stream])})
+        for member in meeting.members
+    }
+    if len({name for names in by_member.values() for name in names}) > 1:
+        keys = listed([f"{each.does} {listed([f'`{n}`' for n in names])} keys" for each, names in by_member.items()])
         raise ConfigError(
             f"{meeting.what}: {keys}. Equal keys have equal bytes only with one serde: declare the same one for all, "
             "with key= of app.input(...) or .partition_by(...)"
@@ -111,7 +120,7 @@ def _check_spreads(meeting: Meeting, spreads: Mapping[str, frozenset[_Spread]], 
     how = "; ".join(f"{each.does} {_described(spreads[each.stream])}" for each in members)
     raise ConfigError(
         f"{meeting.what}: messages of one key would be in different tasks: {how}. Put .partition_by(...) with the same "
-        f"keys before each of these operators that reads an input as it is: then all keys are spread over the job's "
+        f"keys before each of these that reads an input as it is: then all keys are spread over the job's "
         f"{counted(tasks, 'task')}"
     )
 
@@ -131,18 +140,24 @@ def _spreads(
     found: dict[str, frozenset[_Spread]] = {}
     for op in graph.operators:
         if isinstance(op, InputSpec):
-            found[op.id] = frozenset({_of_input(op.stream, partitions, broadcast)})
+            found[op.id] = frozenset({_of_input(op, partitions, broadcast)})
         elif isinstance(op, PartitionBySpec):
-            found[op.id] = frozenset({_Spread(tasks, f"the keys of `{op.id}` ({counted(tasks, 'task')})")})
+            what = f"the keys of `{op.id}` ({counted(tasks, 'task')})"
+            found[op.id] = frozenset({_Spread(tasks, what, op.key_serde.name)})
         else:
             found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
     return found
 
 
 def _of_input(
-    stream: SystemStream, partitions: Collection[SystemStreamPartition], broadcast: Sequence[PartitionRange]
+    op: InputSpec, partitions: Collection[SystemStreamPartition], broadcast: Sequence[PartitionRange]
 ) -> _Spread:
+    stream, keys = op.stream, op.key_serde.name
     own = [ssp for ssp in partitions if ssp.system_stream == stream]
-    if all(any(ssp in each for each in broadcast) for ssp in own):
-        return _Spread(0, f"the broadcast input `{stream}` (all messages in every task)")
-    return _Spread(len(own), f"input `{stream}` ({counted(len(own), 'partition')})")
+    shared = sum(any(ssp in each for each in broadcast) for ssp in own)
+    if shared == len(own):
+        return _Spread(0, f"the broadcast input `{stream}` (all messages in every task)", keys)
+    what = f"input `{stream}` ({counted(len(own), 'partition')}"
+    if shared:
+        return _Spread(-1, f"{what}, {shared} of them in every task)", keys)
+    return _Spread(len(own), f"{what})", keys)
