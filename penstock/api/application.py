@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from penstock.api.declarations import Declarations
+from penstock.api.declarations import Declarations, time_to_live
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Json, Serde
@@ -50,7 +50,15 @@ class Application:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._declared}>"
 
-    def store(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> None:
+    def store(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
         """Declare a store. Every task has a separate instance of it.
 
         The key's serde decides how `range` sorts: as text (`String`), as numbers (`Integer`, `Long`, `Double`), or by
@@ -60,18 +68,24 @@ class Application:
             name: what `process(stores=[...])` and `context.store(...)` call the store.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, in milliseconds of batch time. An entry that was written in a batch of
+                time t is seen by no batch of time t + ttl_ms or later. None: until it is deleted.
+            ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than
+                ttl_ms / 16 after the last one that counted does not count, so that reads seldom write.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, or a serde is not one.
+            ConfigError: the store is declared already, its name is not allowed, a serde is not one, or the time to live
+                is not.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
             >>> app.store("aircraft")
             >>> app.store("flights", key=ps.Tuple(ps.String(), ps.Long()))
+            >>> app.store("seen", ttl_ms=24 * 3_600_000)
             >>> app
-            <StreamApplication utilisation: stores aircraft, flights>
+            <StreamApplication utilisation: stores aircraft, flights, seen>
         """
-        self._declared.store(name, key, value)
+        self._declared.store(name, key, value, time_to_live(f"store `{name}`", ttl_ms, ttl_from))
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
         """Declare an output stream. The result is what `send_to` takes.

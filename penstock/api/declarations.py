@@ -11,7 +11,7 @@ from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, Output
 from penstock.api.serdes import Bytes, Json, Serde, String
 from penstock.api.serdes.failures import declared, input_place, output_place, process_place, store_place, table_place
 from penstock.api.ssp import SystemStream
-from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec
+from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
 from penstock.api.tables import Table, TableSpec
 from penstock.api.task import StreamTask
 from penstock.api.watermarks import WatermarkPolicy
@@ -25,6 +25,24 @@ def _check_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
     return name
+
+
+_LONGEST_TTL_MS = 10**15
+
+
+def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | None:
+    """The time to live that was declared. Raises ConfigError, naming `what`, if it is none."""
+    if since not in ("write", "access"):
+        raise ConfigError(f'{what}: ttl_from is "write" or "access", not {since!r}')
+    if ttl_ms is None:
+        if since != "write":
+            raise ConfigError(f'{what}: ttl_from="{since}" needs ttl_ms, the time to live in milliseconds')
+        return None
+    if type(ttl_ms) is not int or not 0 < ttl_ms <= _LONGEST_TTL_MS:
+        raise ConfigError(
+            f"{what}: ttl_ms is a whole number of milliseconds from 1 to {_LONGEST_TTL_MS:,}, not {ttl_ms!r}"
+        )
+    return TimeToLive(ttl_ms, since)
 
 
 class Declarations:
@@ -50,12 +68,12 @@ class Declarations:
         """The names of the stores."""
         return tuple(self._stores)
 
-    def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> None:
+    def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None = None) -> None:
         """Add a store. Raises ConfigError as `Application.store`."""
         self._check_new_store("store", name)
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
-        self._stores[name] = StoreSpec(name, key.for_store_keys(), value)
+        self._stores[name] = StoreSpec(name, key.for_store_keys(), value, ttl)
 
     def _check_new_store(self, kind: str, name: str) -> None:
         _check_name(kind, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from penstock.api.serdes import Bytes, Serde
 
@@ -13,14 +13,25 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
+TtlFrom: TypeAlias = Literal["write", "access"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToLive:
+    """How long the entries of a store live after their last write, or their last access."""
+
+    ms: int
+    since: TtlFrom = "write"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A declared store: its name and serdes. Every task has a separate instance."""
+    """A declared store: its name, its serdes, and how long its entries live. Every task has a separate instance."""
 
     name: str
     key_serde: Serde[Any]
     value_serde: Serde[Any]
+    ttl: TimeToLive | None = None
 
 
 OPERATOR_STORES = (".window", ".join", ".timers")

@@ -48,7 +48,7 @@ class CheckpointRecord:
     `batch` is the last batch that had ended, `batch_time_ms` the largest batch time so far. `next_offsets` has every
     (task, SSP), also where nothing was read. `tasks` maps a task to its serialized values by version, `"2"` and
     where asked for `"1"`. `stores` are the stores covered, each with a text that tells whether an application fits it
-    (`operators key-serde value-serde`); each needs a usable marker in every task's V2 value.
+    (`StoreLayout`); each needs a usable marker in every task's V2 value.
     `ended` says that the run ended with this checkpoint, and how.
     `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record; it
     never has one that the checkpoint before did not keep. None, as in format 1: everything that one kept, and itself.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.store import OPERATOR_STORES, StoreSpec
 from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.wording import counted
 
@@ -16,14 +18,14 @@ TABLE = "(table)"
 
 
 def store_layout(graph: ApplicationGraph) -> dict[str, str]:
-    """Store -> what a checkpoint remembers of it: `operators key-serde value-serde`."""
+    """Store -> what a checkpoint remembers of it, the text of a `StoreLayout`."""
     users = graph.store_users()
-    return {spec.name: _layout_of(spec, users.get(spec.name, [])) for spec in graph.stores}
+    return {spec.name: str(_layout_of(spec, users.get(spec.name, []))) for spec in graph.stores}
 
 
-def _layout_of(spec: StoreSpec, users: list[str]) -> str:
-    operators = TABLE if isinstance(spec, TableSpec) else ",".join(users)
-    return f"{operators} {spec.key_serde.name} {spec.value_serde.name}"
+def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
+    operators = (TABLE,) if isinstance(spec, TableSpec) else tuple(users)
+    return StoreLayout(operators, spec.key_serde.name, spec.value_serde.name, spec.ttl is not None)
 
 
 def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int) -> None:
@@ -48,11 +50,26 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
                 f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
                 "longer in the application. Declare it again, or give the job a new `job.id` to start without state"
             )
+        old, new = StoreLayout.parse(before), StoreLayout.parse(now)
+        if new.expires and now == str(replace(old, expires=True)):
+            continue  # its entries get a time to live in the first batch
+        if old.expires and now == str(replace(old, expires=False)):
+            raise _without_ttl(record, store)
         raise IncompatibleError(
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
             f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or give the job a "
             "new `job.id` to start without state"
         )
+
+
+def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
+    """Its entries say when they expire, in a form that a store without a time to live does not read."""
+    return IncompatibleError(
+        f"the entries of store `{store}` in checkpoint {record.id} have a time to live, and the application declares "
+        f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). It may be any other: what is written from now '
+        "on has the new one, what was written before keeps the time that it had. Or start with `--from` a checkpoint "
+        "from before the store had one, or give the job a new `job.id` to start without state"
+    )
 
 
 def _changed_operator(record: CheckpointRecord, store: str, before: str, now: str | None) -> IncompatibleError:

@@ -113,6 +113,8 @@ class Attempt:
         if not self.failed:
             yield from self._end_input()
         if not self.failed:
+            self._reclaim()
+        if not self.failed:
             self._find_next_due()
         if not self.failed:
             self._check_stores()
@@ -223,6 +225,12 @@ class Attempt:
         except (OperatorFailedError, EngineFailedError) as failure:
             self._fail_at_the_end(failure)
             return None
+
+    def _reclaim(self) -> None:
+        try:
+            self.instance.reclaim()
+        except EngineFailedError as failure:
+            self._fail_at_the_end(failure)
 
     def _find_next_due(self) -> None:
         try:

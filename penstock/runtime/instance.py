@@ -53,9 +53,16 @@ class StageInstance:
     """One (stage, task), alive. Used by one thread at a time."""
 
     def __init__(
-        self, topology: Topology, stage: int, task: int, settings: RuntimeSettings, engines: Mapping[str, Engine]
+        self,
+        topology: Topology,
+        stage: int,
+        task: int,
+        settings: RuntimeSettings,
+        engines: Mapping[str, Engine],
+        time_ms: int = 0,
     ) -> None:
-        """Build the operators and init the user's tasks. Raises OperatorFailedError if that fails."""
+        """Build the operators and init the user's tasks, for a first batch of this time. Raises OperatorFailedError if
+        that fails, EngineFailedError if a store does."""
         self.stage = stage
         self.task = task
         self.settings = settings
@@ -66,7 +73,8 @@ class StageInstance:
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
         self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
-        self.stores = {spec.name: self._make_store(spec, engines) for spec in topology.stages[stage].stores}
+        self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
+        self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
         self.overlays: dict[str, Overlay] = {}
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
@@ -88,7 +96,7 @@ class StageInstance:
         """An attempt of the batch starts: empty overlays, an empty router, no requests."""
         self.router.begin(token)
         self.requests.commit_requested = self.requests.shutdown_requested = False
-        self.overlays = {name: store.begin() for name, store in self.stores.items()}
+        self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
         for node in reversed(self._nodes.values()):
             node.begin(batch)
 
@@ -104,6 +112,11 @@ class StageInstance:
                 if firing is None:
                     break
                 yield op_id, firing
+
+    def reclaim(self) -> None:
+        """Delete some of what has expired, now that everything has been processed. Raises EngineFailedError."""
+        for store in self._expiring:
+            store.reclaim()
 
     def next_due(self) -> dict[str, Due]:
         """By operator id, the times of the oldest timers; of those only that have any. Raises OperatorFailedError."""
@@ -148,11 +161,16 @@ class StageInstance:
 
     # Building.
 
-    def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine]) -> TaskStore:
+    def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine], time_ms: int) -> TaskStore:
         settings = self.settings
-        entries = settings.cache_entries.get(spec.name, 100_000)
-        layers = settings.store_layers
-        return build_store(spec, engines[spec.name], entries, undoable=settings.dead_letter, layers=layers)
+        return build_store(
+            spec,
+            engines[spec.name],
+            settings.cache_entries.get(spec.name, 100_000),
+            time_ms=time_ms,
+            undoable=settings.dead_letter,
+            layers=settings.store_layers,
+        )
 
     def _surroundings(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> Surroundings:
         return Surroundings(

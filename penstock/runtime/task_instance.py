@@ -62,7 +62,7 @@ class TaskInstance:
             self._check()
             instance = self._standing.pop(stage, None)
         if instance is None:
-            instance = StageInstance(self._topology, stage, self.task, self._settings, self._engines)
+            instance = StageInstance(self._topology, stage, self.task, self._settings, self._engines, batch.time_ms)
         return Attempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: Attempt) -> None:

@@ -153,7 +153,7 @@ class CheckedStore(StoreLayer):
             self._handed[id(value)] = _Handed(value, key_bytes, self._encode(value), self._stored(key_bytes))
 
     def _stored(self, key: bytes) -> bytes | None:
-        return self.overlay.get(key)
+        return self.inner.stored(key)
 
     def _changed(self, known: _Handed) -> bool:
         try:

@@ -17,6 +17,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.store import StoreSpec
 from penstock.api.watermarks import NO_WATERMARK
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
@@ -36,6 +37,7 @@ from penstock.plan.ranges import NOTHING, BatchRanges, plan_ranges
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
+from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
@@ -320,7 +322,7 @@ class TestRunner:
         return messages
 
     def store(self, name: str, *, task: int | None = None) -> dict[Any, Any]:
-        """The content of a store as a dict.
+        """The content of a store as a dict, as a batch would see it now.
 
         Args:
             name: the store.
@@ -338,7 +340,7 @@ class TestRunner:
             spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
             for number in range(tasks)
             if task in {None, number}
-            for key, value in self._engine(number, name).scan(None, None)
+            for key, value in self._entries(number, spec).scan(None, None)
         }
 
     def close(self) -> None:
@@ -379,6 +381,10 @@ class TestRunner:
 
     def _engine(self, task: int, store: str) -> Engine:
         return self._running().fleet.container_of(task).tasks[task].engine(store)
+
+    def _entries(self, task: int, spec: StoreSpec) -> Source:
+        engine = self._engine(task, spec.name)
+        return engine if spec.ttl is None else live_view(engine, self._clock.now_ms())
 
     def _ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         return {

@@ -10,6 +10,7 @@ from penstock.api.application import Application
 from penstock.api.serdes import Bytes, JsonKey, SamzaDouble, SamzaInteger, SamzaLong, Serde, String, Tuple
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError
 from penstock.state.reading.reader import check_store
 
@@ -55,7 +56,8 @@ def store_serdes(
         ConfigError: the application has not this store with these serdes.
     """
     check_store(record, store)
-    key, value = _serde_names(record.stores[store])
+    layout = StoreLayout.parse(record.stores[store])
+    key, value = layout.key, layout.value
     if app is None:
         return StoreSerdes(key, value, serde_of(key), serde_of(value))
     called = called or app.name
@@ -90,9 +92,3 @@ def _split(names: str) -> list[str]:
         else:
             parts[-1] += character
     return parts
-
-
-def _serde_names(layout: str) -> tuple[str, str]:
-    """The names of the key and the value serde in a checkpoint's `operators key-serde value-serde`."""
-    parts = layout.split(" ")
-    return (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")

@@ -25,7 +25,7 @@ from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.positions import first_positions
 from penstock.plan.streams import JobStreams
 from penstock.runtime.operators.table import operator_of
-from penstock.state.reading.reader import StateReader
+from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
 from penstock.wording import flag
 
@@ -68,7 +68,7 @@ class StoreTarget:
         with StateReader(found.config, found.paths, found.objects, self.systems) as reader:
             for task in range(self.tasks):
                 with reader.open(record, name, task) as engine:
-                    if next(engine.scan(None, None), None) is not None:
+                    if next(seen_entries(record, name, engine).scan(None, None), None) is not None:
                         raise IncompatibleError(
                             f"store `{name}` holds entries in checkpoint {record.id} (task {task}). `penstock state "
                             f"scan` shows them; {flag('replace')} deletes all of them"

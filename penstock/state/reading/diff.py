@@ -29,9 +29,9 @@ class Difference:
 
 
 def diff(before: StoreVersion, after: StoreVersion) -> Iterator[Difference]:
-    """The differences, in key order. Both are restored before this returns, but for tasks with a marker that is the
-    same in both: it stands for one content. Raises as `StoreVersion.restore`."""
-    tasks = [task for task in before.tasks if not before.markers(task).items() & after.markers(task).items()]
+    """The differences, in key order. Both are restored before this returns, except for tasks that have the same content
+    in both. What has expired in a version is not in it. Raises as `StoreVersion.restore`."""
+    tasks = [task for task in before.tasks if not before.has_content_of(after, task)]
     old = before.scan(tasks=tasks)
     return differences(old, after.scan(tasks=tasks))
 

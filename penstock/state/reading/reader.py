@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
 from penstock.checkpoint.value import Markers
 from penstock.config.model import JobConfig, StoreSettings
 from penstock.errors import NotFoundError
@@ -25,6 +26,7 @@ from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import Restored, restore_order, restore_store
+from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
 
@@ -65,7 +67,7 @@ class StateReader:
 
     @contextmanager
     def open(self, record: CheckpointRecord, store: str, task: int, backend: str | None = None) -> Iterator[Engine]:
-        """The engine of `restored`."""
+        """The engine of `restored`, with the bytes that the backend has: see `seen_entries`."""
         with self.restored(record, store, task, backend) as restored:
             yield restored.engine
 
@@ -111,6 +113,14 @@ class StateReader:
         return markers_of(record, task, self._config.changelog_partitions(record.stores, task))
 
 
+def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Source:
+    """The entries of a task's store as the application has them: if they have a time to live, without those that were
+    expired at the checkpoint's batch time."""
+    if not StoreLayout.parse(record.stores[store]).expires:
+        return engine
+    return live_view(engine, record.batch_time_ms)
+
+
 def check_store(record: CheckpointRecord, store: str) -> None:
     """Raise NotFoundError, naming those there are, if the checkpoint does not have the store."""
     if store not in record.stores:
@@ -135,7 +145,8 @@ def read_store(
         with StateReader(config, paths, objects, systems or open_systems(config)) as reader:
             for task in range(chosen.task_count):
                 with reader.open(chosen, store, task) as engine:
-                    yield from ((task, key, value) for key, value in engine.scan(None, None))
+                    entries = seen_entries(chosen, store, engine).scan(None, None)
+                    yield from ((task, key, value) for key, value in entries)
     finally:
         objects.close()
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError, NotFoundError, PenstockError
-from penstock.state.reading.reader import StateReader, check_store
+from penstock.state.reading.reader import StateReader, check_store, seen_entries
 from penstock.state.restore import Restored
+from penstock.state.stores.expiry import Source
 from penstock.system.partitioner import partition_of
 
 
@@ -24,7 +26,8 @@ class Entry(NamedTuple):
 
 
 class StoreVersion:
-    """A context manager: what it has restored is closed at its end.
+    """A context manager: what it has restored is closed at its end. Of a store with a time to live it has what was not
+    expired at the checkpoint's batch time.
 
     It is safe beside a running job, which may let go of the checkpoint at any time: what is restored is looked at only
     once the log was seen, afterwards, to retain the checkpoint still. A checkpoint leaves the log's list before
@@ -54,6 +57,7 @@ class StoreVersion:
         self._told = restored
         self._stack = ExitStack()
         self._open: dict[int, Restored] = {}
+        self._seen: dict[int, Source] = {}
         self._check_backend()
 
     def __enter__(self) -> StoreVersion:
@@ -61,6 +65,15 @@ class StoreVersion:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def has_content_of(self, other: StoreVersion, task: int) -> bool:
+        """Whether both have a marker in common, which stands for one content. Where entries expire, what is seen of it
+        also depends on the checkpoint."""
+        if not self.markers(task).items() & other.markers(task).items():
+            return False
+        layouts = [StoreLayout.parse(each.record.stores[each.store]) for each in (self, other)]
+        same_time = self.record.batch_time_ms == other.record.batch_time_ms
+        return not any(layout.expires for layout in layouts) or (same_time and layouts[0] == layouts[1])
 
     @property
     def tasks(self) -> range:
@@ -115,11 +128,11 @@ class StoreVersion:
 
     def _lookup(self, key: bytes, tasks: list[int]) -> list[Entry]:
         self.restore(tasks)
-        values = ((task, self._open[task].engine.get(key)) for task in tasks)
+        values = ((task, self._seen[task].get(key)) for task in tasks)
         return [Entry(key, task, value) for task, value in values if value is not None]
 
     def _entries(self, task: int, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
-        return (Entry(key, task, value) for key, value in self._open[task].engine.scan(start, end))
+        return (Entry(key, task, value) for key, value in self._seen[task].scan(start, end))
 
     def _restore(self, task: int) -> None:
         if task in self._open:
@@ -132,6 +145,7 @@ class StoreVersion:
         except PenstockError:
             self._check_retained()  # if it is not, that is the reason
             raise
+        self._seen[task] = seen_entries(self.record, self.store, self._open[task].engine)
         self._told(self.store, self._open[task].backend, task)
 
     def _check_retained(self) -> None:

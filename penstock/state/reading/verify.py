@@ -1,4 +1,7 @@
-"""Whether the backends of a checkpoint hold the same: each is restored to scratch and digested, key by key."""
+"""Whether the backends of a checkpoint hold the same: each is restored to scratch and digested, key by key.
+
+Entries with a time to live are compared as they are stored, and with the index of their times.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Engine
+from penstock.state.reading.expiry_check import expiry_problem
 from penstock.state.reading.reader import StateReader
 
 
@@ -77,12 +82,16 @@ def _look(
         tasks = ", ".join(map(str, missing))
         return BackendVerdict(backend, None, f"no marker yet in task {tasks}: its base is not complete")
     total, entries, size = hashlib.sha256(), 0, 0
+    expires = StoreLayout.parse(record.stores[store]).expires
     for task in sorted(record.tasks):
         try:
             with reader.open(record, store, task, backend) as engine:
                 own = digest(engine)
+                problem = expiry_problem(engine) if expires else None
         except (CorruptError, NotFoundError, IncompatibleError) as error:
             return BackendVerdict(backend, None, str(error))
+        if problem is not None:
+            return BackendVerdict(backend, None, f"store `{store}` of task {task}: {problem}")
         entries, size = entries + own.entries, size + own.size_bytes
         total.update(f"{task}:{own.sha256}\n".encode())
         looked_at(store, backend, task)

@@ -11,6 +11,7 @@ from penstock.api.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.records import Changes
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.scans import prefix_bounds, range_bounds
 from penstock.state.stores.task_store import TaskStore
@@ -52,13 +53,17 @@ class SerdeStore(TaskStore):
     def overlay(self) -> Overlay:
         return self._overlay
 
-    def begin(self) -> Overlay:
+    def begin(self, time_ms: int = 0) -> Overlay:
         if not self._fresh:
-            self._cache.put_all(self._changes)
+            self._cache.put_all(self._cacheable())
             self._overlay = Overlay(self._engine)
             self._changes = self._overlay.changes
         self._fresh = False
         return self._overlay
+
+    def _cacheable(self) -> Changes:
+        """What the attempt before wrote that `get` may ask for."""
+        return self._changes
 
     def take_reads(self) -> tuple[int, int]:
         found = self._gets, self._engine_gets
@@ -71,8 +76,14 @@ class SerdeStore(TaskStore):
     def undo(self) -> None:
         raise AssertionError(f"store `{self.name}` was built without undo")
 
+    def reclaim(self) -> None:
+        """Nothing expires here; see ExpiringStore."""
+
     def check(self) -> None:
         """Nothing is watched here."""
+
+    def stored(self, key: bytes) -> bytes | None:
+        return self._overlay.get(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         self._gets += 1
@@ -154,11 +165,14 @@ class SerdeStore(TaskStore):
     def _scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[Any, Any]]:
         """The decoded entries. The scan begins now, not when the first entry is asked for."""
         try:
-            entries = self._overlay.scan(start, end)
+            entries = self._entries(start, end)
         except BaseException as error:
             raise self._engine_failed(error) from error
         self._changes = self._overlay.changes
         return self._decoded(entries)
+
+    def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return self._overlay.scan(start, end)
 
     def _decoded(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
         decode_key, decode = self._decode_key, self._decode

@@ -35,10 +35,11 @@ class TaskStore(KeyValueStore[Any, Any]):
         """The running attempt's writes, above the engine."""
 
     @abstractmethod
-    def begin(self) -> Overlay:
+    def begin(self, time_ms: int = 0) -> Overlay:
         """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
 
-        What a task's `init` wrote belongs to the first attempt.
+        `time_ms` is the batch time, by which entries with a time to live expire. What a task's `init` wrote belongs to
+        the first attempt.
         """
 
     @abstractmethod
@@ -54,12 +55,21 @@ class TaskStore(KeyValueStore[Any, Any]):
         """Put everything back as it was at the mark."""
 
     @abstractmethod
+    def reclaim(self) -> None:
+        """Called when an attempt's input is processed: delete what has expired, so much at most as is quickly done.
+        Nobody reads the store after that before the next attempt. Raises EngineFailedError."""
+
+    @abstractmethod
     def check(self) -> None:
         """Called when an attempt's input is processed. A store that watches its use raises here."""
 
     @abstractmethod
     def key_bytes(self, key: Any) -> bytes:
         """The bytes of a key. Raises SerdeError if the serde does not take it, TypeError if it makes something else."""
+
+    @abstractmethod
+    def stored(self, key: bytes) -> bytes | None:
+        """The bytes of the value that is stored under the bytes of a key, if there is one that has not expired."""
 
     def find(self, _kind: type[L]) -> L | None:
         """The layer of a kind, of this store and those it is around; None if it has none."""
@@ -94,8 +104,8 @@ class StoreLayer(TaskStore):
     def overlay(self) -> Overlay:
         return self.inner.overlay
 
-    def begin(self) -> Overlay:
-        return self.inner.begin()
+    def begin(self, time_ms: int = 0) -> Overlay:
+        return self.inner.begin(time_ms)
 
     def take_reads(self) -> tuple[int, int]:
         return self.inner.take_reads()
@@ -106,8 +116,14 @@ class StoreLayer(TaskStore):
     def undo(self) -> None:
         self.inner.undo()
 
+    def reclaim(self) -> None:
+        self.inner.reclaim()
+
     def check(self) -> None:
         self.inner.check()
+
+    def stored(self, key: bytes) -> bytes | None:
+        return self.inner.stored(key)
 
     def key_bytes(self, key: Any) -> bytes:
         return self.inner.key_bytes(key)
@@ -134,4 +150,4 @@ class StoreLayer(TaskStore):
         return list(self.range(from_key, to_key))
 
 
-_BOUND = ("begin", "mark", "undo", "check", "key_bytes", "get", "put", "range", "all", "items")
+_BOUND = ("begin", "mark", "undo", "reclaim", "check", "stored", "key_bytes", "get", "put", "range", "all", "items")

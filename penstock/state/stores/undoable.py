@@ -19,8 +19,8 @@ class UndoableStore(StoreLayer):
         self._journal: list[tuple[bytes, Any]] = []
         """What the overlay had of each key that was written, in order."""
 
-    def begin(self) -> Overlay:
-        self._overlay = self.inner.begin()
+    def begin(self, time_ms: int = 0) -> Overlay:
+        self._overlay = self.inner.begin(time_ms)
         return self._overlay
 
     def mark(self) -> None:

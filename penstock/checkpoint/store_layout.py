@@ -1,0 +1,37 @@
+"""What a checkpoint remembers of a store: the text that tells whether an application fits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_EXPIRES = "ttl-1"
+"""The form of a store whose entries have a time to live. How long they live is no part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """The operators that use a store, its serdes by name, and whether its entries have a time to live.
+
+    Example:
+        >>> str(StoreLayout(("process-1",), "string", "json"))
+        'process-1 string json'
+        >>> StoreLayout.parse("process-1 string json ttl-1").expires
+        True
+    """
+
+    operators: tuple[str, ...]
+    key: str
+    value: str
+    expires: bool = False
+
+    def __str__(self) -> str:
+        text = f"{','.join(self.operators)} {self.key} {self.value}"
+        return f"{text} {_EXPIRES}" if self.expires else text
+
+    @classmethod
+    def parse(cls, text: str) -> StoreLayout:
+        """The layout from its text. The serdes of a text that has another form are `unknown`."""
+        expires = text.endswith(f" {_EXPIRES}")
+        parts = text.removesuffix(f" {_EXPIRES}").split(" ") if expires else text.split(" ")
+        key, value = (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
+        return cls(tuple(parts[0].split(",")), key, value, expires)

@@ -1,0 +1,286 @@
+"""The store whose entries have a time to live. It takes the place of SerdeStore; others pay nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from penstock.api.serdes import not_bytes
+from penstock.api.store import StoreSpec, TimeToLive
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.stores.expiry import (
+    HEADER,
+    INDEX,
+    MEMBER,
+    META,
+    RESERVED,
+    RESERVED_END,
+    UNINDEXED,
+    Adoption,
+    Entry,
+    LiveEntries,
+    adoption_of,
+    alive_from,
+    engine_key,
+    entries_with_header,
+    has_begun,
+    header,
+    index_key,
+    index_time,
+    is_adopted,
+    live_entries,
+    meta_bytes,
+    time_bytes,
+)
+from penstock.state.stores.serdes import SerdeStore
+
+AT_MOST = 10_000
+"""Expired entries that an attempt deletes; or as many as it wrote, so that deleting keeps up with writing."""
+_ADOPTED_BYTES = 16 << 20
+"""An attempt gives headers to entries of so many bytes at most."""
+_TO_KEY = len(INDEX) + 8
+"""Where the entry's key begins in its place in the index."""
+_PARTS = 16
+"""A place in the index is at most this part of the time to live behind the time at which the entry expires. A read that
+is this part later than the last one counts as an access."""
+
+
+class ExpiringStore(SerdeStore):
+    """Entries have a header; `expiry.py` has their form. Overlay and cache hold them with it.
+
+    What is expired is decided by the batch time alone. Expired entries are deleted by `reclaim`, with the other writes
+    of an attempt, and are not seen until then.
+    """
+
+    def __init__(
+        self, spec: StoreSpec, ttl: TimeToLive, engine: Engine, cache_entries: int, time_ms: int, *, undoable: bool
+    ) -> None:
+        """`time_ms` is the batch time of the first attempt. Raises EngineFailedError."""
+        super().__init__(spec, engine, cache_entries)
+        self._ttl = ttl
+        self._shift = max(0, (ttl.ms // _PARTS).bit_length() - 1)
+        self._journal: list[tuple[bytes, Any]] | None = [] if undoable else None
+        """What the overlay had of each key that was written since the mark, in order."""
+        self._reclaimed = INDEX
+        """No place in the index of the engine is before this key."""
+        self._looked = -1
+        """The last step of the index that was reclaimed."""
+        self._set_time(time_ms)
+        self._adoption: Adoption | None = None
+        try:
+            self._open()
+        except BaseException as error:
+            raise self._engine_failed(error) from error
+
+    def _set_time(self, now_ms: int) -> None:
+        ttl_ms, shift = self._ttl.ms, self._shift
+        expires_ms = now_ms + ttl_ms
+        place = index_time(expires_ms, shift)
+        self._now_ms = now_ms
+        self._alive = self._renew = alive_from(now_ms)
+        if self._ttl.since == "access":
+            self._renew = max(self._alive, time_bytes(expires_ms - ttl_ms // _PARTS))
+        self._header = header(expires_ms, shift)
+        self._index = INDEX + time_bytes(place)
+        self._first_of_place, self._behind_place = time_bytes(place - (1 << shift) + 1), time_bytes(place + 1)
+        """What was written with a header between them, and this shift, has the place of what is written now."""
+
+    def _open(self) -> None:
+        """Find out whether every entry has a header. If the store has entries from before it had a time to live, their
+        adoption begins."""
+        meta = self._engine.get(META)
+        if meta is not None and has_begun(meta):
+            self._adoption = adoption_of(meta)
+            return
+        if next(self._engine.scan(None, None), None) is not None:
+            self._adoption = Adoption(self._now_ms + self._ttl.ms)
+            reserved = list(self._engine.scan(RESERVED, RESERVED_END))
+            self._changes.update(dict.fromkeys(key for key, _ in reserved))
+            for key, data in reserved:
+                self._replace(engine_key(key), None, self._header + data)
+        self._changes[META] = meta_bytes(self._adoption)
+
+    # Attempts.
+
+    def begin(self, time_ms: int = 0) -> Overlay:
+        self._set_time(time_ms)
+        if self._journal is not None:
+            self._journal.clear()
+        return super().begin(time_ms)
+
+    def _cacheable(self) -> dict[bytes, bytes | None]:
+        return {key: data for key, data in self._changes.items() if not INDEX <= key < RESERVED_END}
+
+    def mark(self) -> None:
+        if self._journal is not None:
+            self._journal.clear()
+
+    def undo(self) -> None:
+        if self._journal is None:
+            super().undo()
+            return
+        for key, before in reversed(self._journal):
+            if before is MISSING:
+                self._overlay.unwrite(key)
+            else:
+                self._overlay.changes[key] = before
+        self._journal.clear()
+
+    # Reads and writes.
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._gets += 1
+        try:
+            key_bytes = self._encode_key(key)
+        except Exception as error:
+            raise self._unwritable_key(key, error) from error
+        try:
+            place = engine_key(key_bytes) if key_bytes >= RESERVED else key_bytes
+            data: Any = self._changes.get(place, MISSING)
+        except TypeError:  # it cannot be compared, or cannot be hashed
+            raise self._bad_key(key, key_bytes) from None
+        if data is MISSING:
+            data = self._cache.young.get(place, MISSING)
+            if data is MISSING:
+                data = self._load(key, place)
+        if data is None:
+            return default
+        if data < self._renew:
+            if data < self._alive:
+                return default
+            renewed = self._header + data[HEADER:]
+            self._replace(place, data, renewed)
+            data = renewed
+        try:
+            return self._decode(data[HEADER:])
+        except Exception as error:
+            raise self._place.unreadable("value", self._value_serde, data[HEADER:], error, key) from error
+
+    def put(self, key: Any, value: Any) -> None:
+        try:
+            key_bytes = self._encode_key(key)
+        except Exception as error:
+            raise self._unwritable_key(key, error) from error
+        if type(key_bytes) is not bytes:
+            raise self._bad_key(key, key_bytes)
+        data = None
+        if value is not None:
+            try:
+                data = self._encode(value)
+            except Exception as error:
+                raise self._place.unwritable("value", self._value_serde, value, error, key) from error
+            if type(data) is not bytes:
+                raise not_bytes(self._value_serde, data, f"store `{self.name}`, value of key {key!r}")
+            data = self._header + data
+        place = engine_key(key_bytes) if key_bytes >= RESERVED else key_bytes
+        old: Any = self._changes.get(place, MISSING)
+        if old is MISSING:
+            old = self._cache.young.get(place, MISSING)
+            if old is MISSING:
+                self._gets += 1
+                old = self._load(key, place)
+        self._replace(place, old, data)
+
+    def stored(self, key: bytes) -> bytes | None:
+        return LiveEntries(self._overlay, self._adoption, self._now_ms).get(key)
+
+    def _load(self, key: Any, key_bytes: bytes) -> Any:
+        """An entry that the attempt did not write, with a header."""
+        if type(key_bytes) is not bytes:
+            raise self._bad_key(key, key_bytes)
+        data = self._cache.get(key_bytes)
+        if data is MISSING:
+            self._engine_gets += 1
+            try:
+                data = self._engine.get(key_bytes)
+                if data is not None and self._adoption and not is_adopted(self._overlay, self._adoption, key_bytes):
+                    data = self._adoption.header + data
+            except BaseException as error:
+                raise self._engine_failed(error) from error
+            self._cache.put(key_bytes, data)
+        return data
+
+    def _replace(self, key: bytes, old: bytes | None, data: bytes | None) -> None:
+        """Put the entry, which has this batch's header, or None, in the place of the old one, in the index as well."""
+        if old is None:
+            if data is None:
+                return
+            self._write(self._index + key, b"")
+        elif data is None:
+            if old[8] != UNINDEXED:
+                self._write(index_key(old, key), None)
+        elif not (self._first_of_place <= old < self._behind_place and old[8] == self._shift):
+            if old[8] != UNINDEXED:
+                self._write(index_key(old, key), None)
+            self._write(self._index + key, b"")
+        self._write(key, data)
+        if self._adoption is not None and key >= self._adoption.cursor:
+            self._write(MEMBER + key, None if data is None else b"")
+
+    def _write(self, key: bytes, data: bytes | None) -> None:
+        changes = self._changes
+        if self._journal is not None:
+            self._journal.append((key, changes.get(key, MISSING)))
+        changes[key] = data
+
+    def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
+        return live_entries(self._overlay, self._adoption, self._alive, start, end)
+
+    # What has expired.
+
+    def reclaim(self) -> None:
+        limit = max(AT_MOST, len(self._changes))
+        try:
+            if self._adoption is not None:
+                self._adopt(self._adoption)
+            self._delete_expired(limit)
+        except BaseException as error:
+            raise self._engine_failed(error) from error
+
+    def _delete_expired(self, limit: int) -> None:
+        """Delete expired entries, those first that expired first. The index is read when the batch time has come to the
+        next of its times, and then for as long as there is more to delete."""
+        step = self._now_ms >> self._shift
+        if step == self._looked:
+            return
+        end = INDEX + alive_from(self._now_ms)
+        if self._reclaimed < end:
+            # What this attempt has put there is due later, so the engine knows everything that is due.
+            changes = self._changes
+            due = (place for place, _ in self._engine.scan(self._reclaimed, end) if place not in changes)
+            for count, place in enumerate(due):
+                if count == limit:
+                    self._reclaimed = place
+                    return
+                key = place[_TO_KEY:]
+                changes[place] = changes[key] = None
+                if self._adoption is not None and key >= self._adoption.cursor:
+                    changes[MEMBER + key] = None
+            self._reclaimed = end
+        self._looked = step
+
+    def _adopt(self, adoption: Adoption) -> None:
+        """Give headers to the next entries that have none, and delete them if they are expired."""
+        own = header(adoption.expires_ms, self._shift)
+        written: dict[bytes, bytes | None] = {}
+        count = size = 0
+        for key, data in entries_with_header(self._overlay, adoption, adoption.cursor):
+            if count == AT_MOST or size > _ADOPTED_BYTES:
+                self._adoption = replace(adoption, cursor=key)
+                break
+            count, size = count + 1, size + len(data)
+            if data[8] != UNINDEXED:
+                written[MEMBER + key] = None
+            elif data < self._alive:
+                written[key] = None
+            else:
+                written[index_key(own, key)] = b""
+                written[key] = own + data[HEADER:]
+        else:
+            self._adoption = None
+        self._changes = self._overlay.changes
+        written[META] = meta_bytes(self._adoption)
+        for key, change in written.items():  # one by one: the overlay was scanned, and watches
+            self._changes[key] = change
