@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.api.store import TtlFrom
 from penstock.checkpoint.record import Claim
 from penstock.plan.layout import check_layout, store_layout
 from tests.support.checkpoints import checkpoint
@@ -118,3 +120,40 @@ def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(n
 def test_no_store_has_the_name_of_an_operators() -> None:
     with pytest.raises(ps.ConfigError, match="stores of operators end so"):
         ps.StreamApplication("a").store("w.window")
+
+
+def with_ttl(ttl_ms: int | None, since: TtlFrom = "write", value: ps.Serde[object] | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.store("s", value=value, ttl_ms=ttl_ms, ttl_from=since)
+    app.input("local.in").process(Count, stores=["s"])
+    return store_layout(app.graph())
+
+
+def test_a_time_to_live_can_be_added_and_changed_but_not_removed() -> None:
+    written = checkpoint(Claim(1, "run", "writer"), 1)
+    check_layout(replace(written, stores=with_ttl(None)), with_ttl(10), 0)
+    for now in (with_ttl(20), with_ttl(10, "access")):
+        check_layout(replace(written, stores=with_ttl(10)), now, 0)
+    advice = r'have a time to live.*declares none.*app\.store\("s", \.\.\., ttl_ms=\.\.\.\).*any other.*`--from`'
+    with pytest.raises(ps.IncompatibleError, match=advice):
+        check_layout(replace(written, stores=with_ttl(10)), with_ttl(None), 0)
+    for before, now in ((None, 10), (10, None), (10, 10)):
+        with pytest.raises(ps.IncompatibleError, match="was written as"):
+            check_layout(replace(written, stores=with_ttl(before)), with_ttl(now, value=ps.Long()), 0)
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "since", "message"),
+    [
+        (0, "write", "ttl_ms is a whole number of milliseconds from 1"),
+        (-5, "write", "not -5"),
+        (1.5, "write", r"not 1\.5"),
+        (True, "write", "not True"),
+        (10**15 + 1, "write", "to 1,000,000,000,000,000"),
+        (10, "read", 'ttl_from is "write" or "access", not \'read\''),
+        (None, "access", 'ttl_from="access" needs ttl_ms'),
+    ],
+)
+def test_what_is_no_time_to_live_is_refused(ttl_ms: Any, since: Any, message: str) -> None:
+    with pytest.raises(ps.ConfigError, match=f"store `s`: .*{message}"):
+        ps.StreamApplication("a").store("s", ttl_ms=ttl_ms, ttl_from=since)
