@@ -122,7 +122,7 @@ def test_no_store_has_the_name_of_an_operators() -> None:
         ps.StreamApplication("a").store("w.window")
 
 
-def with_ttl(ttl_ms: int | None, since: TtlFrom = "write", value: ps.Serde[object] | None = None) -> dict[str, str]:
+def with_ttl(ttl_ms: int | None, since: TtlFrom = "write", value: ps.Serde[Any] | None = None) -> dict[str, str]:
     app = ps.StreamApplication("a")
     app.store("s", value=value, ttl_ms=ttl_ms, ttl_from=since)
     app.input("local.in").process(Count, stores=["s"])
@@ -137,9 +137,9 @@ def test_a_time_to_live_can_be_added_and_changed_but_not_removed() -> None:
     advice = r'have a time to live.*declares none.*app\.store\("s", \.\.\., ttl_ms=\.\.\.\).*any other.*`--from`'
     with pytest.raises(ps.IncompatibleError, match=advice):
         check_layout(replace(written, stores=with_ttl(10)), with_ttl(None), 0)
-    for before, now in ((None, 10), (10, None), (10, 10)):
+    for before, after in ((None, 10), (10, None), (10, 10)):
         with pytest.raises(ps.IncompatibleError, match="was written as"):
-            check_layout(replace(written, stores=with_ttl(before)), with_ttl(now, value=ps.Long()), 0)
+            check_layout(replace(written, stores=with_ttl(before)), with_ttl(after, value=ps.Long()), 0)
 
 
 @pytest.mark.parametrize(
