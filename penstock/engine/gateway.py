@@ -40,7 +40,8 @@ _STOP_SECONDS = 150.0
 """How long Spark may take to stop; it waits two minutes itself for an executor that does not answer."""
 _LAST_WORDS = 12
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
-_NO_ANSWER = re.compile("An error occurred while calling [^\\s]+")
+_NO_ANSWER = re.compile(r"An error occurred while calling \S+")
+_NO_NAME = re.compile(r"\S+ does not exist in the JVM")
 _LOG4J = "log4j2.configurationFile"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
@@ -150,9 +151,10 @@ def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedEr
 
     A JVM that another process started has no exit status here: a connection to it that is refused counts.
     """
-    broken = _is_broken(error)
-    death = _Current.jvm.death(_DEATH_SECONDS if broken else 0.0) if is_ours() and _Current.jvm is not None else None
-    if isinstance(error, SparkDiedError) or (death is None and (is_ours() or not broken)):
+    ours = _Current.jvm if is_ours() else None
+    broken = _is_broken(error, may_wait=ours is not None)
+    death = ours.death(_DEATH_SECONDS if broken else 0.0) if ours is not None else None
+    if isinstance(error, SparkDiedError) or (death is None and (ours is not None or not broken)):
         return None
     return SparkDiedError(
         f"{death or 'Spark does not answer any more'}. The state is as of checkpoint {last_checkpoint}; start the job "
@@ -204,15 +206,18 @@ def _stop(context: SparkContext, failure: list[BaseException]) -> None:
         failure.append(error)
 
 
-def _is_broken(error: BaseException | None) -> bool:
+def _is_broken(error: BaseException | None, *, may_wait: bool) -> bool:
     """Whether an error, or one that led to it, is a broken connection to the JVM.
 
-    An error that is raised again may be in its own chain.
+    An error that is raised again may be in its own chain. With `may_wait`, an error that has other causes as well counts
+    too: whether the JVM is dead is then seen by waiting for it.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, ConnectionError | Py4JNetworkError) or _has_no_answer(error):
+            return True
+        if may_wait and (isinstance(error, EOFError) or _has_no_name(error)):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -224,6 +229,11 @@ def _has_no_answer(error: BaseException) -> bool:
     It then says only which call it was; an error in the JVM has a trace, or is a `Py4JJavaError`.
     """
     return type(error) is Py4JError and bool(_NO_ANSWER.fullmatch(str(error)))
+
+
+def _has_no_name(error: BaseException) -> bool:
+    """Whether py4j looked a class or a member up in vain. It says the same where the connection broke."""
+    return type(error) is Py4JError and bool(_NO_NAME.fullmatch(str(error)))
 
 
 def forget() -> None:
