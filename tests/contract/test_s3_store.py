@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
-from penstock.metadata import remote_client, remote_store
+from penstock.metadata import remote_client
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.testing.object_store_contract import SharedObjectStoreContract
 from tests.support.line import Fault
-from tests.support.s3 import BUCKET, S3, s3_server
+from tests.support.s3 import BUCKET, S3, give_up_soon, s3_server
 
 RETRY_S = 0.5
 Call = Callable[[ObjectStore], object]
@@ -57,8 +57,7 @@ def store(url: str) -> ObjectStore:
 @pytest.fixture
 def impatient(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores opened from now on give up soon."""
-    monkeypatch.setattr(remote_client, "RETRY_SECONDS", RETRY_S)
-    monkeypatch.setattr(remote_store, "RETRY_SECONDS", RETRY_S)
+    give_up_soon(monkeypatch, RETRY_S)
 
 
 class TestS3Store(SharedObjectStoreContract):

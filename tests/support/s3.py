@@ -8,8 +8,11 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
+
+from penstock.metadata import remote_client, remote_store
 from tests.support.line import Line
 from tests.support.places import ROOT
 
@@ -84,3 +87,9 @@ def s3_server() -> Iterator[S3]:
                 yield s3
         finally:
             process.kill()
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch, within_s: float) -> None:
+    """Stores of this process try again for so long only."""
+    monkeypatch.setattr(remote_client, "RETRY_SECONDS", within_s)
+    monkeypatch.setattr(remote_store, "_AGAIN", replace(remote_store._AGAIN, within_s=within_s))
