@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.engine.session import create_session
 from penstock.errors import IncompatibleError
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, same
 
 pytestmark = pytest.mark.spark
 ROOT = "state.backends.blob.root"
-
-
-@pytest.fixture
-def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 def run(home: Home, spark: SparkSession) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from typer.testing import CliRunner
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as penstock
 from penstock.driver.progress import JobProgress
-from penstock.engine.session import create_session
 from penstock.state.reading.reader import read_store
 from tests.support import broadcast_app
 from tests.support.jobs import DEADLINE_S, Home
@@ -26,12 +24,9 @@ RATES = SystemStreamPartition("local", "rates", 0)
 Seen = dict[int, dict[str, int]]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> None:
     cloudpickle.register_pickle_by_value(broadcast_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 @pytest.fixture

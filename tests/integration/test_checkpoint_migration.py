@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.checkpoint.versions import versions_of
-from penstock.engine.session import create_session
 from penstock.errors import IncompatibleError
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, same
@@ -27,14 +24,6 @@ PLAN = [
     ("2", "2,1", "version 1 is not written any more"),
     ("2", "2", "a restart from a checkpoint that has version 2 alone"),
 ]
-
-
-@pytest.fixture
-def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 def test_from_version_1_to_version_2_and_back(

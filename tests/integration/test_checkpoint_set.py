@@ -7,11 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.engine.session import create_session
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home
 
@@ -29,34 +28,29 @@ def penstock(home: Home, *arguments: str, text: str | None = None) -> str:
     return result.stdout
 
 
-def test_a_partition_set_back_by_k_messages_is_read_again_from_there(tmp_path: Path) -> None:
+def test_a_partition_set_back_by_k_messages_is_read_again_from_there(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(120)
     ends = {partition: len(events) for partition, events in home.events["events"].items()}
-    cloudpickle.register_pickle_by_value(job_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    try:
-        assert job_app.totals_app().run(home.config, spark=session, until="latest").await_termination(DEADLINE_S)
-        home.verify_ended()
-        before, exported = home.checkpoints[-1], penstock(home, "checkpoint", "export", "totals")
+    assert job_app.totals_app().run(home.config, spark=spark, until="latest").await_termination(DEADLINE_S)
+    home.verify_ended()
+    before, exported = home.checkpoints[-1], penstock(home, "checkpoint", "export", "totals")
 
-        wanted = {"local.events": {"0": ends[0] - BACK}}
-        penstock(home, "checkpoint", "set", "totals", "--offsets", "-", "--yes", text=json.dumps(wanted))
-        again = job_app.totals_app().run(home.config, spark=session, until="latest")
-        assert again.await_termination(DEADLINE_S)
-        assert again.progress is not None
-        assert again.progress.total_input_rows == BACK
-        assert home.length("totals") == 120 + BACK
-        replayed = Counter(event["key"] for event in home.events["events"][0][-BACK:] if event)
-        counts = {key: total["count"] for key, total in home.stored("totals").items()}
-        assert counts == {key: total["count"] + replayed[key] for key, total in home.expected()[0].items()}
+    wanted = {"local.events": {"0": ends[0] - BACK}}
+    penstock(home, "checkpoint", "set", "totals", "--offsets", "-", "--yes", text=json.dumps(wanted))
+    again = job_app.totals_app().run(home.config, spark=spark, until="latest")
+    assert again.await_termination(DEADLINE_S)
+    assert again.progress is not None
+    assert again.progress.total_input_rows == BACK
+    assert home.length("totals") == 120 + BACK
+    replayed = Counter(event["key"] for event in home.events["events"][0][-BACK:] if event)
+    counts = {key: total["count"] for key, total in home.stored("totals").items()}
+    assert counts == {key: total["count"] + replayed[key] for key, total in home.expected()[0].items()}
 
-        penstock(home, "checkpoint", "import", "totals", "-", "--yes", text=exported)
-        restored = home.checkpoints[-1]
-        assert restored.next_offsets == before.next_offsets
-        home.verify_checkpoint(restored)  # positions and state are those of before
-        home.publish(10, seed=2)
-        assert job_app.totals_app().run(home.config, spark=session, until="latest").await_termination(DEADLINE_S)
-        home.verify_checkpoint(home.checkpoints[-1])
-    finally:
-        session.stop()
+    penstock(home, "checkpoint", "import", "totals", "-", "--yes", text=exported)
+    restored = home.checkpoints[-1]
+    assert restored.next_offsets == before.next_offsets
+    home.verify_checkpoint(restored)  # positions and state are those of before
+    home.publish(10, seed=2)
+    assert job_app.totals_app().run(home.config, spark=spark, until="latest").await_termination(DEADLINE_S)
+    home.verify_checkpoint(home.checkpoints[-1])

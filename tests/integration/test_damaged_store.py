@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.engine.session import create_session
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, wait_until
 
@@ -22,9 +21,7 @@ CONFIG = {
 }
 
 
-def test_a_flipped_byte_in_a_table(tmp_path: Path) -> None:
-    cloudpickle.register_pickle_by_value(job_app)
-    spark = create_session("tests", {"spark.master": "local[2]"})
+def test_a_flipped_byte_in_a_table(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path)
 
     def append() -> None:
@@ -38,24 +35,21 @@ def test_a_flipped_byte_in_a_table(tmp_path: Path) -> None:
             for p in range(2)
         )
 
-    try:
-        append()
-        job = job_app.totals_app().run({**home.config, **CONFIG}, spark=spark)
-        wait_until(committed, "the first messages are committed", DEADLINE_S)
-        epoch = home.checkpoints[-1].epoch
-        tables = list((tmp_path / "state").glob("**/totals/*/live*/*.sst"))
-        assert tables
-        for table in tables:
-            data = bytearray(table.read_bytes())
-            for place in range(100, len(data) * 3 // 4, 2000):
-                data[place] ^= 1
-            with table.open("r+b") as file:
-                file.write(data)
-        append()
-        wait_until(committed, "the job goes on", DEADLINE_S)
-        job.stop()
-        assert home.checkpoints[-1].epoch > epoch
-        home.verify_ended()
-        assert home.length("dead") == 0
-    finally:
-        spark.stop()
+    append()
+    job = job_app.totals_app().run({**home.config, **CONFIG}, spark=spark)
+    wait_until(committed, "the first messages are committed", DEADLINE_S)
+    epoch = home.checkpoints[-1].epoch
+    tables = list((tmp_path / "state").glob("**/totals/*/live*/*.sst"))
+    assert tables
+    for table in tables:
+        data = bytearray(table.read_bytes())
+        for place in range(100, len(data) * 3 // 4, 2000):
+            data[place] ^= 1
+        with table.open("r+b") as file:
+            file.write(data)
+    append()
+    wait_until(committed, "the job goes on", DEADLINE_S)
+    job.stop()
+    assert home.checkpoints[-1].epoch > epoch
+    home.verify_ended()
+    assert home.length("dead") == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.engine.session import create_session
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.system.base import OffsetRange
@@ -31,12 +29,9 @@ HOUR_MS, DAY_MS = windowed_app.HOUR_MS, windowed_app.DAY_MS
 Visit = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> None:
     cloudpickle.register_pickle_by_value(windowed_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 class Home:

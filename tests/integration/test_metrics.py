@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.engine.session import create_session
 from penstock.metrics.prometheus import prometheus_name
 from penstock.metrics.snapshot import MetricId
 from tests.support import job_app
@@ -21,14 +18,6 @@ from tests.support.jobs import DEADLINE_S, Home, wait_until
 from tests.support.metrics_page import OF_EVENT_TIME, PAGE, differences, exported
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)
-    session = create_session("metrics", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 def settled(shown: dict[str, dict[str, dict[str, object]]]) -> dict[str, dict[str, dict[str, object]]]:

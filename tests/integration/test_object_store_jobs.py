@@ -9,21 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli.main import app
 from penstock.engine.job import Job
-from penstock.engine.session import create_session
-from penstock.metadata import remote_client, remote_store
 from tests.integration.test_cli_run import RUN, call, expected_totals, last_totals, parcels, project, publish
 from tests.support import job_app
-from tests.support.fault_jobs import executor_env
 from tests.support.jobs import DEADLINE_S, DriverProcess, Home, wait_until
 from tests.support.line import Fault
-from tests.support.s3 import S3, s3_server
+from tests.support.s3 import S3, give_up_soon, s3_server
+from tests.support.spark_sessions import Sessions
 
 __all__ = ["project"]
 pytestmark = pytest.mark.spark
@@ -43,13 +40,10 @@ def server() -> Iterator[S3]:
 
 
 @pytest.fixture(scope="module")
-def spark(server: S3) -> Iterator[SparkSession]:
+def spark(sessions: Sessions, server: S3) -> SparkSession:
     """The JVM may be an older one, of another environment, so executors are given theirs as on a cluster."""
-    cloudpickle.register_pickle_by_value(job_app)
     given = {f"spark.executorEnv.{name}": value for name, value in server.environment.items()}
-    session = create_session("tests", {"spark.master": "local[2]", **executor_env(), **given})
-    yield session
-    session.stop()
+    return sessions.get(given)
 
 
 @pytest.fixture
@@ -161,8 +155,7 @@ def runs(spark: SparkSession, home: StoreHome) -> Iterator[Runs]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's stores give up soon; those of containers do not."""
-    monkeypatch.setattr(remote_client, "RETRY_SECONDS", RETRY_S)
-    monkeypatch.setattr(remote_store, "RETRY_SECONDS", RETRY_S)
+    give_up_soon(monkeypatch, RETRY_S)
 
 
 def torn(s3: S3) -> None:

@@ -6,7 +6,6 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from examples import folder_system
 from examples.folder_system import FolderSystem
 from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.progress import JobProgress
-from penstock.engine.session import create_session
 from penstock.testing.system_contract import append, read_all
 from tests.support.jobs import DEADLINE_S
 
@@ -39,13 +37,10 @@ class Count(ps.StreamTask):
         collector.emit(key=envelope.key, value=count)
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> None:
     for module in (folder_system, sys.modules[__name__]):
         cloudpickle.register_pickle_by_value(module)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 def counting_app() -> ps.StreamApplication:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
 
 from penstock.engine.packet_rdd import PacketRdd
-from penstock.engine.session import create_context
 from penstock.runtime.packet import from_batch
 from tests.support.packet_steps import TASKS, ImportShipped, Receive, Send
+from tests.support.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 LANES = 3
@@ -19,10 +18,8 @@ LANE_OF = [task % LANES for task in range(TASKS)]
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[SparkContext]:
-    spark = create_context("packets", {"spark.master": f"local[{LANES}]"})
-    yield spark
-    spark.stop()
+def context(sessions: Sessions) -> SparkContext:
+    return sessions.get({"spark.master": f"local[{LANES}]"}).sparkContext
 
 
 @pytest.mark.parametrize("size", [2, 2_000_000])

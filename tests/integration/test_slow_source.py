@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.engine.session import create_session
 from tests.support.job_app import Event
 from tests.support.jobs import DEADLINE_S, Home
+from tests.support.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 
@@ -23,15 +22,13 @@ IDLE_SECONDS = 12
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(sessions: Sessions) -> SparkSession:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     limit = {
         "spark.python.worker.idleTimeoutSeconds": str(IDLE_SECONDS),
         "spark.python.worker.killOnIdleTimeout": "true",
     }
-    session = create_session("tests", {"spark.master": "local[2]", **limit})
-    yield session
-    session.stop()
+    return sessions.get(limit)
 
 
 def slow_app() -> ps.StreamApplication:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.engine.job import Job
-from penstock.engine.session import create_session
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, wait_until
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    cloudpickle.register_pickle_by_value(job_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 def run(home: Home, spark: SparkSession, **config: object) -> Job:

@@ -4,13 +4,12 @@ it was chosen to."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -20,7 +19,6 @@ from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
 from penstock.engine.job import Job
-from penstock.engine.session import create_session
 from penstock.errors import IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -63,9 +61,9 @@ class TimedHome(Home):
         """How many messages each partition has."""
         return {partition: len(events) for partition, events in self.events["events"].items()}
 
-    def run(self, session: SparkSession, **arguments: Any) -> Job:
+    def run(self, spark: SparkSession, **arguments: Any) -> Job:
         """Run to the end of what is there."""
-        job = job_app.totals_app().run(self.config, spark=session, until="latest", **arguments)
+        job = job_app.totals_app().run(self.config, spark=spark, until="latest", **arguments)
         assert job.await_termination(DEADLINE_S)
         return job
 
@@ -124,15 +122,6 @@ def plus(first: Totals, second: Totals) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """One for all."""
-    cloudpickle.register_pickle_by_value(job_app)
-    made = create_session("tests", {"spark.master": "local[2]"})
-    yield made
-    made.stop()
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> TimedHome:
     """Nothing has run yet."""
@@ -146,8 +135,8 @@ def replayed(job: Job) -> int:
     return 0 if job.progress is None else job.progress.total_input_rows
 
 
-def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome, session: SparkSession) -> None:
-    home.run(session)
+def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome, spark: SparkSession) -> None:
+    home.run(spark)
     home.verify_ended()
     back = home.ends[0] - 7
     minute = f"2013-06-01T{back // 60:02d}:{back % 60:02d}Z"
@@ -158,7 +147,7 @@ def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome
     assert [(r["kind"], r["status"]) for r in waiting["startpoints"]] == [("timestamp", "pending")]
 
     before = home.checkpoints[-1]
-    assert replayed(home.run(session)) == 7
+    assert replayed(home.run(spark)) == 7
     found = home.penstock("status", "totals", "--no-wait")
     (moved,) = found["takenStartpoints"]["moved"]
     assert (moved["stream"], moved["partition"], moved["toReplay"], moved["replayed"]) == ("local.events", 0, 7, 7)
@@ -167,12 +156,12 @@ def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome
     assert counts(home.stored("totals")) == plus(home.expected()[0], home.totals_of({0: back}))
     assert home.checkpoints[-1].next_offsets == before.next_offsets
 
-    assert replayed(home.run(session)) == 0, "it applies once"
+    assert replayed(home.run(spark)) == 0, "it applies once"
     assert home.penstock("status", "totals", "--no-wait")["takenStartpoints"] is None
 
 
-def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, session: SparkSession) -> None:
-    home.run(session)
+def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, spark: SparkSession) -> None:
+    home.run(spark)
     wanted = home.ends[0] - 25
     where = ("--stream", "local.events", "--partition", "0", "--offset", str(wanted), "--with-state", "nearest")
     asked = home.penstock("startpoint", "set", "totals", *where)
@@ -181,7 +170,7 @@ def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, se
     assert back[0] <= wanted
     assert not any(back[0] < r.next_offsets[0][event_ssp(0)] <= wanted for r in home.checkpoints)
 
-    assert replayed(home.run(session)) == sum(home.ends[n] - back[n] for n in home.ends)
+    assert replayed(home.run(spark)) == sum(home.ends[n] - back[n] for n in home.ends)
     home.verify()  # of every checkpoint the totals are exactly those of its own offsets
     found = home.penstock("status", "totals", "--no-wait")["takenStartpoints"]
     assert found["beganWith"] == asked["nearest"]
@@ -195,18 +184,18 @@ ALL = "changelog-files,blob,changelog-stream"
     "backends",
     [*(pytest.param(name, marks=pytest.mark.slow) for name in ("changelog-files", "blob", "changelog-stream")), ALL],
 )
-def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, session: SparkSession, backends: str) -> None:
+def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSession, backends: str) -> None:
     """In every backend; what is older stays restorable; and the next run goes on from there."""
     home = TimedHome(tmp_path)
     home.config |= {"stores.backup.factories": backends, "job.host-affinity.enabled": "true"}
     home.publish(MESSAGES)
-    home.run(session)
+    home.run(spark)
     old = home.checkpoints[-1]
     back = {0: home.ends[0] - 9, 1: home.ends[1] - 4}
     for partition, offset in back.items():
         where = ("--stream", "local.events", "--partition", str(partition), "--offset", str(offset))
         home.penstock("startpoint", "set", "totals", *where, "--with-state", "clear")
-    assert replayed(home.run(session)) == 13
+    assert replayed(home.run(spark)) == 13
     expected = counts(home.totals_of(back))
     start = next(record for record in home.checkpoints if record.consumed_startpoints)
     for backend in backends.split(","):
@@ -215,58 +204,58 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, session: SparkS
         same(home.held_by(backend, "totals", old), home.expected(old)[0], backend)
 
     home.publish(30, seed=2)
-    home.run(session)
+    home.run(spark)
     assert counts(home.stored("totals")) == counts(home.totals_of(back))
-    home.run(session, from_checkpoint=str(old.id))
+    home.run(spark, from_checkpoint=str(old.id))
     last = home.checkpoints[-1]
     home.verify_checkpoint(last)
     assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
-def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, session: SparkSession) -> None:
+def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: SparkSession) -> None:
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest())
     manager.write_startpoint(event_ssp(0), StartpointSpecific(str(home.ends[0] - 1)))
     manager.write_startpoint(event_ssp(1), StartpointUpcoming())
-    assert replayed(home.run(session)) == 1, "before there is any checkpoint, and inclusive"
+    assert replayed(home.run(spark)) == 1, "before there is any checkpoint, and inclusive"
     home.config["streams.local.events.samza.reset.offset"] = "true"
-    assert replayed(home.run(session)) == MESSAGES, "the checkpoint does not count, the default does"
+    assert replayed(home.run(spark)) == MESSAGES, "the checkpoint does not count, the default does"
     manager.write_startpoint(event_ssp(0), StartpointSpecific(str(home.ends[0] - 3)))
-    assert replayed(home.run(session)) == home.ends[1] + 3, "a startpoint does"
+    assert replayed(home.run(spark)) == home.ends[1] + 3, "a startpoint does"
 
 
-def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedHome, session: SparkSession) -> None:
-    home.run(session)
+def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedHome, spark: SparkSession) -> None:
+    home.run(spark)
     manager = home.manager()
     gone = manager.write_startpoint(SystemStreamPartition("local", "gone", 0), StartpointOldest())
     before = home.log
     with pytest.raises(IncompatibleError, match=r"`local\.gone` is not an input of the job"):
-        home.run(session)
+        home.run(spark)
     output = manager.write_startpoint(SystemStreamPartition("local", "totals", 0), StartpointOldest())
     manager.delete([gone])
     with pytest.raises(IncompatibleError, match=r"`local\.totals` is an output of the job"):
-        home.run(session)
+        home.run(spark)
     manager.delete([output])
     manager.write_startpoint(event_ssp(0), StartpointSpecific("5"))
     home.system.admin().compact(OffsetRange(event_ssp(0), 10, 10), WriterIdentity("retention", 1))
     with pytest.raises(IncompatibleError, match=r"from offset 5: it holds messages from 10 \(oldest\)"):
-        home.run(session)
+        home.run(spark)
     assert home.log == before
     manager.delete_startpoint(event_ssp(0))
     manager.write_startpoint(event_ssp(0), StartpointSpecific("5"), clamp=True)
-    assert replayed(home.run(session)) == home.ends[0] - 10
+    assert replayed(home.run(spark)) == home.ends[0] - 10
 
 
-def test_expired_ones_and_those_of_a_job_that_wants_none(home: TimedHome, session: SparkSession) -> None:
-    home.run(session)
+def test_expired_ones_and_those_of_a_job_that_wants_none(home: TimedHome, spark: SparkSession) -> None:
+    home.run(spark)
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest(creation_timestamp=1))
     home.config["job.startpoint.enabled"] = "false"
-    assert replayed(home.run(session)) == 0
+    assert replayed(home.run(spark)) == 0
     assert len(home.requests()) == 1, "it is left alone"
     home.config["job.startpoint.enabled"] = "true"
-    assert replayed(home.run(session)) == 0
+    assert replayed(home.run(spark)) == 0
     assert home.requests() == (), "expired, and deleted"
     event: Event = {"key": "k1", "n": 1}
     home.append(0, [event])
-    assert replayed(home.run(session)) == 1
+    assert replayed(home.run(spark)) == 1
