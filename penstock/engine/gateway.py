@@ -209,8 +209,8 @@ def _stop(context: SparkContext, failure: list[BaseException]) -> None:
 def _is_broken(error: BaseException | None, *, may_wait: bool) -> bool:
     """Whether an error, or one that led to it, is a broken connection to the JVM.
 
-    An error that is raised again may be in its own chain. With `may_wait`, an error that has other causes as well counts
-    too: whether the JVM is dead is then seen by waiting for it.
+    An error that is raised again may be in its own chain. With `may_wait`, an error that has other causes as well
+    counts too: whether the JVM is dead is then seen by waiting for it.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -16,7 +16,6 @@ from tests.support.jobs import Home, wait_until
 from tests.support.running_job import Running
 from tests.support.spark_sessions import Sessions
 
-
 _shared = Sessions()
 
 
