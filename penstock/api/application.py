@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -127,6 +127,7 @@ class Application:
         until: Literal["latest"] | None = None,
         close: bool = True,
         from_checkpoint: str | None = None,
+        reset_operators: Sequence[str] = (),
     ) -> Job:
         """Start the job on Spark. Returns once this process owns the job; its stores are restored in the background.
 
@@ -141,6 +142,8 @@ class Application:
             close: whether the end that `until` names is the end of the stream, if the application uses event time:
                 windows close and timers fire, whatever the watermark. With False they wait for the next run.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
+            reset_operators: the ids of windows, joins and tasks with timers that begin again: what waits in them is
+                dropped, and all other state is kept. For an operator that was changed or removed.
 
         Returns:
             The handle of the job.
@@ -148,7 +151,7 @@ class Application:
         Raises:
             ConfigError: the configuration, the application or an argument is wrong.
             IncompatibleError: the application does not fit the checkpoint.
-            NotFoundError: the named stream or checkpoint does not exist.
+            NotFoundError: the named stream, checkpoint or operator does not exist.
             LeaseHeldError: another driver runs this job; the message names it.
 
         Example:
@@ -159,7 +162,13 @@ class Application:
         # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
         # call, so that importing the API needs neither Spark nor Flight.
         job: Job = importlib.import_module("penstock.engine.launch").run_application(
-            self, config, spark=spark, until=until, close=close, from_checkpoint=from_checkpoint
+            self,
+            config,
+            spark=spark,
+            until=until,
+            close=close,
+            from_checkpoint=from_checkpoint,
+            reset_operators=reset_operators,
         )
         return job
 

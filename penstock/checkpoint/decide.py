@@ -123,7 +123,7 @@ def _repeats(record: CheckpointRecord, origin: CheckpointRecord, writers: Mappin
     parent = record.parent
     if parent is None or parent < origin.id:  # it went back behind it
         return False
-    start = record.kind_detail == "start" and not record.consumed_startpoints
+    start = record.kind_detail == "start" and not record.consumed_startpoints and not record.reset_operators
     # A checkpoint made by hand ends a run too, under a separate claim, and may have other state.
     stop = record.ended is not None and writers.get(parent) == record.writer
     same = record.batch == origin.batch and record.next_offsets == origin.next_offsets

@@ -169,6 +169,7 @@ def successor(
         },
         kind_detail="commit",
         ended=None if goes_on else base.ended or "stopped",
+        reset_operators=(),
     )
     record = replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
     _refuse_unread(record, view, settings)

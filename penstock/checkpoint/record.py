@@ -5,7 +5,7 @@ A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-2
 
 A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
-`ended-inputs`.
+`ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 3}
+_FORMATS = {"claim": 1, "checkpoint": 4}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
@@ -56,6 +56,8 @@ class CheckpointRecord:
     `watermarks` the firing watermark of each operator in the last batch. Both are empty if the application does not use
     event time, before the first message, and after a batch that ended the job's stream or drained it.
     `ended_inputs` are the partitions that have ended: nothing waits for them.
+    `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
+    checkpoint before.
     """
 
     id: CheckpointId
@@ -77,6 +79,7 @@ class CheckpointRecord:
     event_times: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
     watermarks: Mapping[str, int] = field(default_factory=dict)
     ended_inputs: tuple[SystemStreamPartition, ...] = ()
+    reset_operators: tuple[str, ...] = ()
 
     @property
     def is_closed(self) -> bool:
@@ -116,6 +119,8 @@ def _format(record: Record) -> int:
     """The oldest format that can say it."""
     if isinstance(record, Claim):
         return 1
+    if record.reset_operators:
+        return 4
     if record.event_times or record.watermarks or record.ended_inputs:
         return 3
     return 1 if record.retained is None else 2
@@ -142,13 +147,15 @@ def _body(record: Record) -> dict[str, object]:
     }
     if retained is not None:
         body["retained"] = {str(slot): str(checkpoint_id) for slot, checkpoint_id in retained.items()}
-    if _format(record) == 3:
+    if _format(record) >= 3:
         body |= {
             "retained": body.get("retained"),
             "event-times": _by_task(record.event_times),
             "watermarks": dict(record.watermarks),
             "ended-inputs": [str(ssp) for ssp in record.ended_inputs],
         }
+    if _format(record) >= 4:
+        body["reset-operators"] = list(record.reset_operators)
     return body
 
 
@@ -245,11 +252,21 @@ class _CheckpointWithTimes(_CheckpointWithRetained, rename="kebab"):
         )
 
 
+class _CheckpointWithReset(_CheckpointWithTimes, rename="kebab"):
+    """The body of a checkpoint in format 4."""
+
+    reset_operators: tuple[str, ...]
+
+    def record(self) -> CheckpointRecord:
+        return replace(_CheckpointWithTimes.record(self), reset_operators=self.reset_operators)
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
     ("checkpoint", 2): _CheckpointWithRetained,
     ("checkpoint", 3): _CheckpointWithTimes,
+    ("checkpoint", 4): _CheckpointWithReset,
 }
 
 

@@ -156,7 +156,7 @@ class Epochs:
             return Opening(epoch, last_ended, None, {}, ())
         record = origin.record
         if isinstance(origin, FromRecord):
-            return Opening(epoch, last_ended, str(record.id), self._job.markers_of(record), tuple(record.stores))
+            return Opening(epoch, last_ended, str(record.id), self._job.markers_of(origin), origin.restored)
         return Opening(epoch, last_ended, str(record.id), {}, ())
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:
@@ -168,6 +168,9 @@ class Epochs:
         """
         start = self._job.start
         if not written:
-            self._commits.make(CommitRequest(boundary, "start", consumed_startpoints=start.consumed))
+            request = CommitRequest(
+                boundary, "start", consumed_startpoints=start.consumed, reset_operators=start.reset.operators
+            )
+            self._commits.make(request)
         self._job.startpoints.delete(start.requests)
         self._started = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.api.graph import ApplicationGraph
@@ -11,8 +11,10 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.origin import FromRecord
+from penstock.checkpoint.record import Claim
 from penstock.checkpoint.v2 import VERSION as V2
+from penstock.checkpoint.value import Markers as OfTask
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.package import JobPackage
@@ -24,6 +26,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.plan.copartitioning import check_copartitioning
 from penstock.plan.fit import check_config
 from penstock.plan.layout import check_layout, store_layout
+from penstock.plan.reset import plan_reset
 from penstock.plan.start import StartPlan, plan_start
 from penstock.plan.streams import JobStreams
 from penstock.runtime.instance import RuntimeSettings
@@ -81,12 +84,17 @@ class PreparedJob:
         for stream in self.streams.fenced_outputs:
             self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
 
-    def markers_of(self, record: CheckpointRecord) -> Markers:
-        """Task (as text) -> backend -> store -> marker, in the version of the checkpoint that is to be read."""
+    def markers_of(self, origin: FromRecord) -> Markers:
+        """Task (as text) -> backend -> store -> marker of what is restored, in the checkpoint version to be
+        read."""
+        record = origin.record
         chosen = choose_version([record], self.config.task.checkpoint_read_versions, 0)
         version = V2 if chosen is None else chosen.version
         return {
-            str(task): read_task(record, task, version, self.config.changelog_partitions(self.layout, task)).markers
+            str(task): _without(
+                read_task(record, task, version, self.config.changelog_partitions(self.layout, task)).markers,
+                origin.emptied,
+            )
             for task in record.tasks
         }
 
@@ -115,13 +123,14 @@ def prepare(
     from_checkpoint: str | None,
     until_latest: bool,
     close: bool = True,
+    reset_operators: Sequence[str] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> PreparedJob:
     """Claim the log and decide where the run begins. The lease is held already.
 
     Raises:
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
-        NotFoundError: an input or the named checkpoint does not exist.
+        NotFoundError: an input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
     check_config(graph, config)
@@ -137,8 +146,12 @@ def prepare(
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
     inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
     start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
+    operators = [op.id for op in graph.operators]
+    start = start.resetting(plan_reset(reset_operators, operators, start.restore_from, layout))
     if start.restore_from is not None:
-        check_layout(start.restore_from, layout, tasks)
+        check_layout(start.restore_from, layout, tasks, start.reset.stores)
+    for operator in start.reset.operators:
+        logger.info("operator `%s` begins again: what waited in it is dropped", operator)
     uid = settle(objects, paths, config.job.root)
     settings = RuntimeSettings(
         job_name=config.job.name,
@@ -174,6 +187,13 @@ def prepare(
         close=close,
         clock=clock,
     )
+
+
+def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, str]]:
+    return {
+        backend: {store: marker for store, marker in own.items() if store not in stores}
+        for backend, own in markers.items()
+    }
 
 
 __all__ = ["PreparedJob", "prepare"]

@@ -24,6 +24,8 @@ class CommitRequest:
     ended: Ended | None = None
     consumed_startpoints: tuple[str, ...] = ()
     """The uuids of the requests that a start takes."""
+    reset_operators: tuple[str, ...] = ()
+    """The operators that a start cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +75,6 @@ class Recorder:
             event_times={} if boundary.closed else by_task(boundary.event_times),
             watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
+            reset_operators=request.reset_operators,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
@@ -52,9 +52,10 @@ def run_application(
     until: Literal["latest"] | None = None,
     close: bool = True,
     from_checkpoint: str | None = None,
+    reset_operators: Sequence[str] = (),
 ) -> Job:
     """What `Application.run` does, which has the documentation."""
-    _check_options(until, from_checkpoint)
+    _check_options(until, from_checkpoint, reset_operators)
     former = former_handlers()
     settings = load(app, config)
     graph = app.graph()
@@ -79,6 +80,7 @@ def run_application(
             from_checkpoint=from_checkpoint,
             until_latest=until == "latest",
             close=close,
+            reset_operators=reset_operators,
         )
         undo.callback(job.admins.close)
         if spark is None:
@@ -96,7 +98,7 @@ def run_application(
     return handle
 
 
-def _check_options(until: object, from_checkpoint: object) -> None:
+def _check_options(until: object, from_checkpoint: object, reset_operators: object) -> None:
     if until not in (None, "latest"):
         raise ConfigError(
             f'until={until!r}: "latest" ends the job once it has read what the inputs hold now, None runs it until it '
@@ -107,6 +109,8 @@ def _check_options(until: object, from_checkpoint: object) -> None:
             f"from_checkpoint={from_checkpoint!r}: expected the id of a checkpoint as a string; `penstock checkpoint "
             "list` lists them"
         )
+    if isinstance(reset_operators, str) or not isinstance(reset_operators, Sequence):
+        raise ConfigError(f"reset_operators={reset_operators!r}: expected a list of operator ids")
 
 
 def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path | None) -> JobConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
@@ -11,7 +11,7 @@ from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
-from penstock.wording import counted
+from penstock.wording import argument, counted
 
 TABLE = "(table)"
 """The operators of a table: any may write and join it. No operator can have this id."""
@@ -28,8 +28,9 @@ def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
     return StoreLayout(operators, spec.key_serde.name, spec.value_serde.name, spec.ttl is not None)
 
 
-def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int) -> None:
-    """Raise IncompatibleError if the application cannot go on from the checkpoint."""
+def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = ()) -> None:
+    """Raise IncompatibleError if the application cannot go on from the checkpoint. Stores in `emptied` begin empty,
+    whatever the checkpoint has."""
     if record.task_count != tasks:
         raise IncompatibleError(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
@@ -39,7 +40,7 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
         )
     for store, before in record.stores.items():
         now = layout.get(store)
-        if now == before:
+        if now == before or store in emptied:
             continue
         if store.endswith(OPERATOR_STORES):
             if not record.is_closed:  # after the end of the stream nothing waits in it
@@ -80,8 +81,8 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     return IncompatibleError(
         f"the {kind} of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: what waits in it "
         f'would be lost. Set it back, with id="{operator}". To change it, first let the application run as it was to '
-        "the end of its streams with `penstock run --until latest`, so that every window fires. Or give the job a new "
-        "`job.id` to start without state"
+        "the end of its streams with `penstock run --until latest`, so that every window fires. Or drop what waits in "
+        f"it, and keep all other state: {argument('reset_operators', [operator])}"
     )
 
 

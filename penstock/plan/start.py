@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
@@ -12,6 +12,7 @@ from penstock.checkpoint.origin import Origin, origin_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.plan.reset import Reset
 from penstock.plan.start_times import StartTimes, start_times
 from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecision, decide_start, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
@@ -35,11 +36,17 @@ class StartPlan:
     """Their uuids."""
     times: StartTimes = field(default_factory=StartTimes)
     """The event times and watermarks that the run begins with."""
+    reset: Reset = field(default_factory=Reset)
+    """The operators that begin again."""
 
     @property
     def origin(self) -> Origin:
         """What the state of the run's first epoch begins with."""
-        return origin_of(self.restore_from, cleared=self.clears_state)
+        return origin_of(self.restore_from, cleared=self.clears_state, emptied=self.reset.stores)
+
+    def resetting(self, reset: Reset) -> StartPlan:
+        """The same start, but these operators begin again."""
+        return replace(self, reset=reset, times=reset.times(self.times))
 
 
 def plan_start(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
@@ -316,6 +316,7 @@ class InProcessDriver:
         until_latest: bool = False,
         close: bool = True,
         from_checkpoint: str | None = None,
+        reset_operators: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Claim the job and decide where it begins. `loop.start()` opens the first epoch.
@@ -332,6 +333,7 @@ class InProcessDriver:
             until_latest: end the run once everything that the inputs hold now is read.
             close: whether a run that reaches its end closes the stream, if the application uses event time.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
+            reset_operators: the ids of the operators that begin again, without what waited in them.
             clock: the driver's clock, for batch times, commits that are due, expiry, and all pauses.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
@@ -348,6 +350,7 @@ class InProcessDriver:
             from_checkpoint=from_checkpoint,
             until_latest=until_latest,
             close=close,
+            reset_operators=reset_operators,
             clock=clock,
         )
         shown = job.settings.config if task_config is None else task_config

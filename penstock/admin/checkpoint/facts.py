@@ -99,6 +99,7 @@ class CheckpointFacts:
     partitioner: str
     stores: Mapping[str, str]
     consumed_startpoints: tuple[str, ...]
+    reset_operators: tuple[str, ...]
     versions: tuple[int, ...]
     tasks: tuple[TaskFacts, ...]
     problems: tuple[Problem, ...]
@@ -193,6 +194,7 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
         partitioner=record.partitioner,
         stores=dict(record.stores),
         consumed_startpoints=record.consumed_startpoints,
+        reset_operators=record.reset_operators,
         versions=_versions(record),
         tasks=tuple(
             TaskFacts(

@@ -139,6 +139,7 @@ def _show(facts: CheckpointFacts) -> None:
             ("partitioner", facts.partitioner),
             ("versions", ", ".join(map(str, facts.versions)) or None),
             ("startpoints", ", ".join(facts.consumed_startpoints) or None),
+            ("reset operators", ", ".join(facts.reset_operators) or None),
         ]
     )
     offsets = [(each.task, ssp, offset) for each in facts.tasks for ssp, offset in each.next_offsets.items()]

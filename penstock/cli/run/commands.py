@@ -60,6 +60,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    reset_operators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reset-operator",
+            metavar="ID",
+            help="Drop what waits in this window, join or task with timers, and keep all other state; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Run an application on Spark until it is stopped.
@@ -78,7 +87,12 @@ def run(
             loaded.ship_by_value()
             launch = importlib.import_module("penstock.engine.launch")
             job = launch.run_application(
-                loaded.app, settings, until=until, close=close, from_checkpoint=from_checkpoint
+                loaded.app,
+                settings,
+                until=until,
+                close=close,
+                from_checkpoint=from_checkpoint,
+                reset_operators=reset_operators or (),
             )
             signals.count_only()
         except KeyboardInterrupt:

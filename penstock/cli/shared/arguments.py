@@ -15,6 +15,7 @@ OPTIONS = {
     "operator": "--operator",
     "raw": "--raw",
     "replace": "--replace",
+    "reset_operators": "--reset-operator",
     "task": "--task",
     "with_state": "--with-state",
 }

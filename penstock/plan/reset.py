@@ -1,0 +1,68 @@
+"""Operators that begin again at a start, while everything else continues. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.api.store import OPERATOR_STORES
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import NotFoundError
+from penstock.plan.start_times import StartTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The operators whose own stores begin empty, and whose watermarks begin with those of what they read."""
+
+    operators: tuple[str, ...] = ()
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """Every store that could belong to one of them alone. What a task declares is not among them."""
+        return frozenset(f"{operator}{kind}" for operator in self.operators for kind in OPERATOR_STORES)
+
+    def times(self, kept: StartTimes) -> StartTimes:
+        """The times of a start that would otherwise keep these."""
+        watermarks = {op: each for op, each in kept.watermarks.items() if op not in self.operators}
+        return replace(kept, watermarks=watermarks)
+
+
+def plan_reset(
+    operators: Sequence[str], declared: Collection[str], record: CheckpointRecord | None, layout: Mapping[str, str]
+) -> Reset:
+    """The operators that begin again, each once.
+
+    Args:
+        operators: the ids that were asked for.
+        declared: the ids of the application's operators.
+        record: the checkpoint that the start chose; None: there is none.
+        layout: the application's stores.
+
+    Raises:
+        NotFoundError: neither the application nor the checkpoint has such an operator, or it keeps nothing that could
+            be cleared.
+    """
+    stores = {*layout, *(record.stores if record else ())}
+    clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    known = clearable.union(declared, record.watermarks if record else ())
+    for operator in operators:
+        if operator not in known:
+            which = "the application" if record is None else f"the application or in checkpoint {record.id}"
+            raise NotFoundError(
+                f"there is no operator `{operator}` in {which} that could be reset. These can: {_named(clearable)}"
+            )
+        if operator not in clearable:
+            raise NotFoundError(
+                f"operator `{operator}` has nothing that could be reset: only windows, joins and timers have stores "
+                f"that belong to them alone. These have: {_named(clearable)}. A startpoint with the state `clear` "
+                "empties all stores"
+            )
+    return Reset(tuple(dict.fromkeys(operators)))
+
+
+def _named(operators: Collection[str]) -> str:
+    return ", ".join(f"`{operator}`" for operator in sorted(operators)) or "no operator"
+
+
+__all__ = ["Reset", "plan_reset"]
