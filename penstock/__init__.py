@@ -23,6 +23,7 @@ __all__ = [
     "Counter",
     "Distinct",
     "Double",
+    "ExpiredTimer",
     "FencedError",
     "First",
     "Gauge",
@@ -74,6 +75,7 @@ __all__ = [
     "WatermarkPolicy",
     "Window",
     "WindowPane",
+    "WindowableTask",
     "Windows",
 ]
 

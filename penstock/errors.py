@@ -88,7 +88,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 FIRED_OFFSET = -2
-"""The offset of what operators fire at the end of input."""
+"""The offset of what operators fire without a message: timers, windows that close, the end of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ class FailedMessage:
     `stream`, `partition` and `offset` name the input message that the failing message was made from. `key` is the
     printable form of the failing message's key, `operator` the operator that failed.
     Offset -1: the operator failed in its constructor or `init`, before any message; the partition is its task.
-    Offset -2: the operator failed at the end of input, without a message; the partition is its task.
+    Offset -2: the operator failed without a message, at a timer or at the end of input; the partition is its task, and
+    `what` says more of a timer.
     """
 
     stream: str
@@ -108,12 +109,14 @@ class FailedMessage:
     operator: str
     reason: str
     traceback: str
+    what: str = ""
 
     @property
     def place(self) -> str:
         """Where the message failed, in words."""
         if self.offset == FIRED_OFFSET:
-            return f"operator `{self.operator}`, at the end of input of task {self.partition}, key {self.key}"
+            what = self.what or "the end of input"
+            return f"operator `{self.operator}`, at {what} of task {self.partition}, key {self.key}"
         if self.offset < 0:
             return f"the constructor or `init` of operator `{self.operator}`, task {self.partition}, before any message"
         return (

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from penstock.api.declarations import Declarations, time_to_live
+from penstock.api.declarations import Declarations, may_end, time_to_live
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.failures import timers_place
 from penstock.api.ssp import SystemStream
 from penstock.api.tables import Table
 from penstock.api.task import StreamTask
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from penstock.engine.job import Job
 
 U = TypeVar("U")
+_TASK_ID = "task"
+"""The id of the operator of a TaskApplication."""
 
 
 class Application:
@@ -293,15 +296,22 @@ class TaskApplication(Application):
         [('N1', ['trips', 517])]
     """
 
-    def __init__(self, name: str, task: Callable[[], StreamTask]) -> None:
+    def __init__(self, name: str, task: Callable[[], StreamTask], *, timers: Serde[Any] | None = None) -> None:
         """Make an application without inputs, outputs or stores.
 
         Args:
             name: the job's name, unless `job.name` is configured.
             task: the StreamTask's class, or a function without arguments that makes the task.
+            timers: the serde of the keys of the task's timers. Without it the task has none; see
+                `TaskContext.schedule`.
+
+        Raises:
+            ConfigError: `timers` is not a serde.
         """
         super().__init__(name)
         self._task = task
+        place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
+        self._timers, _ = self._declared.timers(_TASK_ID, place, timers)
 
     def input(
         self,
@@ -336,10 +346,12 @@ class TaskApplication(Application):
         graph = super().graph()
         inputs = graph.inputs
         task = ProcessSpec(
-            id="task",
+            id=_TASK_ID,
             upstream=tuple(op.id for op in inputs),
             task=self._task,
             stores=self._declared.stores,
+            timers=self._timers,
+            ends=may_end(self._task),
             key_serde=inputs[0].key_serde,
             value_serde=Json(),
         )

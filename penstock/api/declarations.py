@@ -9,11 +9,21 @@ from typing import Any, TypeVar
 
 from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
 from penstock.api.serdes import Bytes, Json, Serde, String
-from penstock.api.serdes.failures import declared, input_place, output_place, process_place, store_place, table_place
+from penstock.api.serdes.failures import (
+    Place,
+    declared,
+    input_place,
+    output_place,
+    process_place,
+    store_place,
+    table_place,
+    timers_place,
+)
 from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
 from penstock.api.tables import Table, TableSpec
 from penstock.api.task import StreamTask
+from penstock.api.timers import timers_store
 from penstock.api.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
 
@@ -43,6 +53,11 @@ def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | 
             f"{what}: ttl_ms is a whole number of milliseconds from 1 to {_LONGEST_TTL_MS:,}, not {ttl_ms!r}"
         )
     return TimeToLive(ttl_ms, since)
+
+
+def may_end(task: Callable[[], StreamTask]) -> bool:
+    """Whether the tasks that it makes may define `on_end`. A function does not say."""
+    return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
 
 
 class Declarations:
@@ -111,6 +126,17 @@ class Declarations:
         text without spaces: an operator that is defined otherwise is refused the bytes."""
         self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(definition))
         return name
+
+    def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
+        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store.
+
+        Raises:
+            ConfigError: what was given is no serde.
+        """
+        if serde is None:
+            return None, ()
+        keys = place.serde("key", serde, String()).for_store_keys()
+        return keys, (self.own_store(timers_store(op_id), f"timers({keys.name})".replace(" ", "")),)
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
         """Add an output. Raises ConfigError as `Application.output`."""
@@ -196,8 +222,9 @@ class Declarations:
         op_id: str | None,
         key: Serde[Any] | None,
         value: Serde[Any] | None,
+        timers: Serde[Any] | None = None,
     ) -> ProcessSpec:
-        """Add a StreamTask. Raises ConfigError for a store that is not declared."""
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, and for what is not a serde."""
         if isinstance(stores, str):
             raise ConfigError(
                 f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
@@ -214,11 +241,14 @@ class Declarations:
 
         def make(i: str) -> ProcessSpec:
             place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
+            of_timers, own = self.timers(i, timers_place(i), timers)
             return ProcessSpec(
                 id=i,
                 upstream=tuple(u.id for u in upstream),
                 task=task,
-                stores=names,
+                stores=names + own,
+                timers=of_timers,
+                ends=may_end(task),
                 key_serde=default if key is None else place.serde("key", key, default).for_keys(),
                 value_serde=place.serde("value", value, Json()),
             )

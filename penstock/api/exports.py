@@ -46,7 +46,9 @@ from penstock.api.task import (
     StreamTask,
     TaskContext,
     TaskCoordinator,
+    WindowableTask,
 )
+from penstock.api.timers import ExpiredTimer
 from penstock.api.triggers import (
     Trigger,
     Triggers,
@@ -86,6 +88,7 @@ __all__ = [
     "Counter",
     "Distinct",
     "Double",
+    "ExpiredTimer",
     "FencedError",
     "First",
     "Gauge",
@@ -136,5 +139,6 @@ __all__ = [
     "WatermarkPolicy",
     "Window",
     "WindowPane",
+    "WindowableTask",
     "Windows",
 ]

@@ -11,6 +11,7 @@ from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+from penstock.api.timers import timers_store
 from penstock.api.watermarks import Ascending, WatermarkPolicy
 from penstock.api.windows import Window
 
@@ -102,6 +103,19 @@ class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
     task: Callable[[], StreamTask]
+    timers: Serde[Any] | None = None
+    """The serde of the keys of its timers; None: it has none."""
+    ends: bool = False
+    """Whether the task may define `on_end`: a function that makes tasks does not say."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.timers is not None
+
+    @property
+    def own_stores(self) -> tuple[str, ...]:
+        """The stores of the application that the task uses: without that of its timers."""
+        return tuple(name for name in self.stores if name != timers_store(self.id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +197,11 @@ class ApplicationGraph:
     def operator(self, op_id: str) -> OperatorSpec:
         """The operator with the id, which must be one of them."""
         return next(op for op in self.operators if op.id == op_id)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the end of the stream matters to it: a run that reaches it has a last batch that says so."""
+        return self.uses_time or any(isinstance(op, ProcessSpec) and op.ends for op in self.operators)
 
     def store_users(self) -> dict[str, list[str]]:
         """Store -> the ids of the operators that use it, in order."""

@@ -407,6 +407,7 @@ class MessageStream(Generic[T]):
         stores: Iterable[str] = (),
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
+        timers: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Run a StreamTask on every message. The result is the stream of the messages that it emits.
@@ -416,7 +417,9 @@ class MessageStream(Generic[T]):
             stores: the names of the declared stores that the task uses.
             key: the serde of the emitted keys, for the way to another stage; by default that of this stream.
             value: the serde of the emitted values; by default `Json`.
-            id: the operator's stable name.
+            timers: the serde of the keys of the task's timers. Without it the task has none; see
+                `TaskContext.schedule`.
+            id: the operator's stable name. The store of its timers is named after it.
 
         Raises:
             ConfigError: a store is not declared, the task cannot be called, or a serde is not one.
@@ -438,7 +441,7 @@ class MessageStream(Generic[T]):
             >>> [message.value for message in runner.output("local.changes")]
             [7, 8]
         """
-        spec = self._declared.process([self._operator], task, stores, id, key, value)
+        spec = self._declared.process([self._operator], task, stores, id, key, value, timers)
         return MessageStream(self._declared, spec)
 
     def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import KeyValueStore
+from penstock.api.timers import ExpiredTimer, TimeDomain
 from penstock.metrics.registry import MetricsRegistry
 
 
@@ -143,7 +144,7 @@ class TaskCoordinator(ABC):
 
 
 class TaskContext(ABC):
-    """The task's stores, metrics and configuration, as Samza's TaskContext. `StreamTask.init` gets it.
+    """The task's stores, timers, metrics and configuration, as Samza's TaskContext. `StreamTask.init` gets it.
 
     Example:
         >>> class Named(ps.StreamTask):
@@ -183,6 +184,64 @@ class TaskContext(ABC):
 
         Raises:
             ConfigError: the operator does not name this store.
+        """
+
+    @abstractmethod
+    def schedule(self, key: Any, time_ms: int, name: str = "", domain: TimeDomain = "event") -> None:
+        """Call `on_timer` when a time has come, even if no message comes. A timer of the same key, name and domain is
+        replaced.
+
+        Timers are in a store of the operator: they survive a restart, are part of every backup, and are undone with
+        the batch or the message that scheduled them. A timer fires once in the state of every checkpoint, and never
+        before its time. Like outputs, `on_timer` is called again if its batch runs again.
+
+        Args:
+            key: what the timer is for, mostly the message's key. It fits the serde of `process(timers=...)`. None for
+                the whole task.
+            time_ms: when it fires, in epoch milliseconds. If that time has come already, the timer fires at the end of
+                this batch (event time), or in the next batch, which begins at once (processing time).
+            name: distinguishes several timers of one key.
+            domain: "event" for event time: the timer fires when the operator's watermark has reached its time, after
+                the messages of that batch. "processing" for the batch time: it fires before the messages of the batch.
+
+        Raises:
+            ConfigError: the operator has no timers (`process(timers=...)`), or the time, the name or the domain is not
+                one.
+            SerdeError: the key does not fit the serde.
+
+        Example:
+            >>> class Sessions(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.context, self.seen = context, context.store("seen")
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         self.seen[envelope.key] = self.seen.get(envelope.key, 0) + 1
+            ...         self.context.schedule(envelope.key, envelope.timestamp + 60_000)
+            ...
+            ...     def on_timer(self, timer, collector, coordinator):
+            ...         collector.emit(key=timer.key, value=self.seen[timer.key])
+            ...         del self.seen[timer.key]
+            >>> app = ps.StreamApplication("sessions")
+            >>> app.store("seen")
+            >>> sessions = app.input("local.visits").process(Sessions, stores=["seen"], timers=ps.String())
+            >>> _ = sessions.send_to(app.output("local.sessions"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N1", 2)], timestamp=5_000).run()
+            >>> [message.value for message in runner.advance_watermark(65_000).output("local.sessions")]
+            [2]
+        """
+
+    @abstractmethod
+    def cancel(self, key: Any, name: str = "", domain: TimeDomain = "event") -> None:
+        """Forget a timer. Nothing happens if there is none.
+
+        Args:
+            key: the key it was scheduled with.
+            name: the name it was scheduled with.
+            domain: the domain it was scheduled with.
+
+        Raises:
+            ConfigError: the operator has no timers, or the name or the domain is not one.
+            SerdeError: the key does not fit the serde.
         """
 
     @property
@@ -256,5 +315,90 @@ class StreamTask(ABC):
             coordinator: takes requests to the job.
         """
 
+    def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        """Handle a timer whose time has come. A task that schedules timers defines it.
+
+        Timers fire by their time, then by the bytes of their keys, then by name. What is emitted here has the timer's
+        time as its timestamp; that of a timer in processing time is the batch time. It is never late at an operator
+        behind this one: where a timer was scheduled for a time that the watermark had passed, the watermark counts in
+        place of its time. An exception undoes the writes of this call, and operator, key, time and name of the timer go
+        to `task.dead.letter.stream`; the timer does not fire again. Without such a stream it ends the run.
+
+        Args:
+            timer: the timer. It is no longer scheduled.
+            collector: takes the messages that the task produces.
+            coordinator: takes requests to the job.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} schedules timers but does not define on_timer")
+
+    def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:  # noqa: B027
+        """The stream has ended: handle what is left. Called once at the end of a stream, after the last message and
+        the last timer of this operator, and before the operators behind it end.
+
+        A run with `until="latest"` ends the stream, unless it has `close=False`; so do inputs that say that they have
+        ended. What is emitted here has the operator's watermark as its timestamp, or the batch time if it has none.
+        Timers can no longer be scheduled.
+
+        Args:
+            collector: takes the messages that the task produces.
+            coordinator: takes requests to the job.
+
+        Example:
+            >>> class Total(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.totals = context.store("totals")
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         self.totals["all"] = self.totals.get("all", 0) + envelope.value
+            ...
+            ...     def on_end(self, collector, coordinator):
+            ...         collector.emit(value=self.totals.get("all", 0))
+            >>> app = ps.StreamApplication("totals")
+            >>> app.store("totals")
+            >>> _ = app.input("local.trips").process(Total, stores=["totals"]).send_to(app.output("local.totals"))
+            >>> runner = TestRunner(app, partitions=1).input("local.trips", [5, 7]).end_inputs()
+            >>> [message.value for message in runner.output("local.totals")]
+            [12]
+        """
+
     def close(self) -> None:  # noqa: B027 - optional by design
         """Release what `init` opened. Called at most once, after the last message; not if the process is killed."""
+
+
+class WindowableTask(StreamTask):
+    """A task that is also called from time to time, as Samza's WindowableTask.
+
+    `window` is called in the first batch of each period of `task.window.ms`, before the messages of that batch. Periods
+    begin at multiples of `task.window.ms` since 1970 in batch time. A new period begins a batch although no message
+    comes. After a stop of several periods it is called once. Nothing is stored for it: whether a batch calls it
+    follows from its time and that of the batch before, and every attempt of the batch agrees. If `task.window.ms` is
+    not set, it is never called.
+
+    Example:
+        >>> class Rate(ps.WindowableTask):
+        ...     def init(self, context):
+        ...         self.counts = context.store("counts")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.counts["all"] = self.counts.get("all", 0) + 1
+        ...
+        ...     def window(self, collector, coordinator):
+        ...         collector.emit(value=self.counts.get("all", 0))
+        ...         del self.counts["all"]
+        >>> app = ps.StreamApplication("rates")
+        >>> app.store("counts")
+        >>> _ = app.input("local.visits").process(Rate, stores=["counts"]).send_to(app.output("local.rates"))
+        >>> runner = TestRunner(app, partitions=1, config={"task.window.ms": 60_000})
+        >>> runner = runner.input("local.visits", ["a", "b"]).run().advance_time(60_000)
+        >>> [message.value for message in runner.output("local.rates")]
+        [2]
+    """
+
+    @abstractmethod
+    def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        """A new period has begun. What is emitted here has the batch time as its timestamp.
+
+        Args:
+            collector: takes the messages that the task produces.
+            coordinator: takes requests to the job.
+        """

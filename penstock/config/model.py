@@ -84,12 +84,13 @@ class ContainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits."""
+    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits; a `window_ms`: never."""
 
     commit_ms: int
     commit_max_delay_ms: int
     commit_max_pending_bytes: int
     commit_timeout_ms: int
+    window_ms: int
     shutdown_ms: int
     dead_letter_stream: SystemStream | None
     broadcast_inputs: tuple[PartitionRange, ...]

@@ -25,7 +25,6 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"task\.commit\.skip\.commit\..+",
         "a failed commit ends the run, and a start continues from the last checkpoint. Remove the key",
     ),
-    (r"task\.window\.ms", "windows are not built yet"),
     (r"task\.watermark\..+|task\.callback\..+", "messages are processed in batches, without callbacks. Remove the key"),
     (
         r"task\.max\.concurrency|job\.container\.thread\.pool\.size",

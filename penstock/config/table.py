@@ -150,6 +150,8 @@ COMMIT_MAX_PENDING = Key("task.commit.max.pending.bytes", Bytes(0), "268435456",
     "A commit that falls due is not skipped once this much was written since the last one began, in all containers.")
 COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
     "How long processing waits for a commit in flight before the run fails.", "Samza")
+WINDOW_MS = Key("task.window.ms", Millis(), "-1",
+    "How often tasks that are a `WindowableTask` are called, in batch time; 0 or less means never.", "Samza")
 SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
     "How long a stopping container waits for its tasks to close.", "Samza")
 DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,

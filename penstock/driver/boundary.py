@@ -35,7 +35,7 @@ class Boundary:
     batch: int = 0
     """The last batch that has ended."""
     batch_time_ms: int = 0
-    """The largest batch time so far, in epoch milliseconds."""
+    """The largest batch time so far, in epoch milliseconds; 0: there was no batch."""
     event_times: Mapping[TaskSsp, int] = field(default_factory=dict)
     """The highest event time that was read of each partition; empty if the application does not use event time."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +76,8 @@ class Boundary:
         """
         marks = moment.watermarks
         time_ms = self.time_at(moment.time_ms)
-        return Batch(self.batch + 1, runs + 1, time_ms, control, marks.late, marks.firing, marks.held)
+        before_ms = self.batch_time_ms or None
+        return Batch(self.batch + 1, runs + 1, time_ms, control, marks.late, marks.firing, marks.held, before_ms)
 
     def after(
         self,

@@ -19,27 +19,41 @@ from penstock.plan.watermarks import (
     idle_partitions,
     next_watermarks,
 )
+from penstock.runtime.batch import is_new_period
 
 
 class EventTime:
     """Used by the run loop's thread. Of what it knows, only how long partitions have been idle is not in a boundary:
     that begins again with each epoch."""
 
-    def __init__(self, flow: TimeFlow | None, idle_ms: Mapping[SystemStream, int]) -> None:
+    def __init__(
+        self,
+        flow: TimeFlow | None,
+        idle_ms: Mapping[SystemStream, int],
+        *,
+        period_ms: int = -1,
+        has_end: bool = False,
+    ) -> None:
         """
         Args:
             flow: the operators of the application; None: it does not use event time, and has no watermarks.
             idle_ms: for each input, how long a partition without new messages holds the watermark back.
+            period_ms: the periods of batch time whose begin is a reason for a batch; below 1: none.
+            has_end: whether the end of the stream matters although the application does not use event time.
         """
         self._flow = flow
         self._idle_ms = idle_ms
+        self._period_ms = period_ms
+        self.has_end = has_end or flow is not None
+        """Whether the end of the stream is a reason for a last batch."""
         self._waiting: dict[TaskSsp, Waiting] = {}
 
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
         """The event time of an application."""
         flow = TimeFlow.of(graph) if graph.uses_time else None
-        return cls(flow, {op.stream: config.idle_ms(op.stream) for op in graph.inputs})
+        idle_ms = {op.stream: config.idle_ms(op.stream) for op in graph.inputs}
+        return cls(flow, idle_ms, period_ms=config.task.window_ms, has_end=graph.has_end)
 
     @property
     def used(self) -> bool:
@@ -75,9 +89,18 @@ class EventTime:
         return Moment(time_ms, marks, ended, frozenset(idle))
 
     def is_due(self, boundary: Boundary, moment: Moment) -> bool:
-        """Whether a batch is to run although there may be nothing to read: something is due, or no batch of the
-        epoch has reported yet what is due."""
+        """Whether a batch is to run although there may be nothing to read: something is due, a period begins, or no
+        batch of the epoch has reported yet what is due."""
+        if is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
+            return True
         return self.used and (boundary.next_due is None or boundary.due(moment))
+
+    def next_ms(self, boundary: Boundary) -> int | None:
+        """When a batch is due at the latest because of time alone, in epoch milliseconds; None: never."""
+        times = [boundary.next_processing_ms()]
+        if self._period_ms > 0 and boundary.batch_time_ms:
+            times.append((boundary.batch_time_ms // self._period_ms + 1) * self._period_ms)
+        return min((time for time in times if time is not None), default=None)
 
     def close(self, boundary: Boundary, moment: Moment) -> Moment:
         """The moment of a batch that ends all inputs."""

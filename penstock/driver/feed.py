@@ -96,7 +96,7 @@ class OffsetFeed:
             inputs: the input streams in the order of their numbers.
             interval_ms: how long to idle at most when there is nothing new.
             until: the offsets before which the run ends, by input partition; None: it has no end.
-            close: whether a run that reaches its end closes the stream, if the application uses event time.
+            close: whether a run that reaches its end closes the stream, if that matters to the application.
         """
         self._ends = ends
         self._inputs = inputs
@@ -105,7 +105,7 @@ class OffsetFeed:
         self._until = until
         self._clock = clock
         self._event_time = event_time
-        self._close = close and event_time.used
+        self._close = close and event_time.has_end
         self._pace = Pace.first(bounds)
 
     def begin(self) -> None:
@@ -133,8 +133,8 @@ class OffsetFeed:
         return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
 
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
-        """Until the next timer is due, at most the interval."""
-        due = boundary.next_processing_ms()
+        """Until the next timer is due or the next period begins, at most the interval."""
+        due = self._event_time.next_ms(boundary)
         return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:

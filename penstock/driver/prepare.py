@@ -161,6 +161,7 @@ def prepare(
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),
         max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
+        window_ms=config.task.window_ms,
     )
     for stream in set(streams.outputs) - set(streams.fenced_outputs):
         logger.warning(

@@ -55,6 +55,8 @@ class Attempt:
         self._dead_letters = 0
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
+        self._started = False
+        """Whether what comes before the first message has been done."""
         instance.begin(token, batch)
 
     @property
@@ -71,6 +73,8 @@ class Attempt:
 
     def accept(self, packet: Packet) -> Iterator[Packet]:
         """Process a packet; yields packets that are ready to be sent on. Raises DiscardedAttemptError."""
+        if not self._started:
+            yield from self._start_input()
         for ready in self._sources.accept(packet):
             if not self.failed and ready.payload is not None:
                 messages = decode_messages(ready.payload)
@@ -82,6 +86,8 @@ class Attempt:
 
     def accept_input(self, input_index: int, partition: int, messages: Sequence[RawMessage]) -> Iterator[Packet]:
         """Process messages of an input's partition; yields packets that are ready to be sent on."""
+        if not self._started:
+            yield from self._start_input()
         if not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
@@ -110,8 +116,10 @@ class Attempt:
     def finish(self) -> Iterator[Packet]:
         """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
         self._sources.check_complete()
+        if not self._started:
+            yield from self._start_input()
         if not self.failed:
-            yield from self._end_input()
+            yield from self._fire_all(self.instance.on_end_of_input(self.batch))
         if not self.failed:
             self._reclaim()
         if not self.failed:
@@ -202,12 +210,16 @@ class Attempt:
                 instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
         self._messages += len(keys)
 
-    # The end of input.
+    # What no message leads to: at the start and at the end of input.
 
-    def _end_input(self) -> Iterator[Packet]:
-        """Run what the operators fire once all messages have come; yields packets that are ready to be sent on."""
+    def _start_input(self) -> Iterator[Packet]:
+        self._started = True
+        if not self.failed:
+            yield from self._fire_all(self.instance.on_start_of_input(self.batch))
+
+    def _fire_all(self, firings: Iterator[tuple[str, Firing]]) -> Iterator[Packet]:
+        """Run what the operators fire; yields packets that are ready to be sent on."""
         instance, router = self.instance, self.instance.router
-        firings = instance.on_end_of_input(self.batch)
         origin, page = fired_origin(instance.task), Fired(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:
             instance.position.page, instance.position.row = page, page.add(due[1].timestamp_ms, origin, FIRED_OFFSET)
@@ -223,7 +235,7 @@ class Attempt:
         try:
             return next(firings, None)
         except (OperatorFailedError, EngineFailedError) as failure:
-            self._fail_at_the_end(failure)
+            self._fail_without_message(failure)
             return None
 
     def _reclaim(self) -> None:
@@ -236,9 +248,9 @@ class Attempt:
         try:
             self._next_due = self.instance.next_due()
         except (OperatorFailedError, EngineFailedError) as failure:
-            self._fail_at_the_end(failure)
+            self._fail_without_message(failure)
 
-    def _fail_at_the_end(self, failure: OperatorFailedError | EngineFailedError) -> None:
+    def _fail_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
         """An operator cannot say what is due."""
         if not self._lost_store() and isinstance(failure, OperatorFailedError):
             self._failure = self._described(failure, None)
@@ -251,20 +263,21 @@ class Attempt:
         except (OperatorFailedError, EngineFailedError) as failure:
             if self._lost_store() or isinstance(failure, EngineFailedError):
                 return
-            failed = self._described(failure, firing.key)
+            failed = self._described(failure, firing.key, firing.what)
             if mark is None:
                 self._failure = failed
                 return
             self.instance.undo(mark)
             self._dead_letters += 1
-            letter = _dead_letter(failed, firing.key, None, name=firing.name, timestamp=firing.timestamp_ms)
+            time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
+            letter = _dead_letter(failed, firing.key, None, name=firing.name, timestamp=time_ms)
             self.instance.dead_letter_outlet().push_raw(firing.key, letter)
         self._fired += 1
 
-    def _described(self, failure: OperatorFailedError, key: bytes | None) -> FailedMessage:
+    def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
         """The failure of something that was fired."""
         instance = self.instance
-        return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key)
+        return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key, what)
 
     def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
         page, row = self.instance.position.page, self.instance.position.row

@@ -18,6 +18,11 @@ NOTHING_DUE: Due = (None, None)
 Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
 
 
+def is_new_period(before_ms: int | None, time_ms: int, period_ms: int) -> bool:
+    """Whether another period has begun since a batch. Before the first batch there was none."""
+    return before_ms is not None and period_ms > 0 and before_ms // period_ms != time_ms // period_ms
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One batch, as every stage, attempt and call to a container gets it.
@@ -47,6 +52,9 @@ class Batch:
     held: Mapping[str, int] = field(default_factory=dict)
     """By operator id, the output watermark of those that have due timers of earlier batches: it is below the oldest."""
 
+    before_ms: int | None = None
+    """The time of the batch before, in epoch milliseconds; None: this is the first batch of the job."""
+
     @property
     def last_ended(self) -> int:
         """The number of the batch that must have ended before this one runs."""
@@ -64,6 +72,15 @@ class Batch:
         """What waits in the operator for an event time up to it must fire in this batch: operators downstream take it
         as complete. What waits for a later time, up to the firing watermark, may fire in one of the next batches."""
         return self.held.get(operator, self.firing_watermark(operator))
+
+    def earliest_output(self, operator: str) -> int:
+        """What the operator emits with this event time or a later one is late at no operator behind it."""
+        return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
+
+    def begins_period(self, period_ms: int) -> bool:
+        """Whether it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
+        there are none."""
+        return is_new_period(self.before_ms, self.time_ms, period_ms)
 
     def next_run(self) -> Batch:
         """The same batch, run again."""

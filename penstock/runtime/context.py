@@ -30,7 +30,7 @@ class OperatorFailedError(BaseException):
         self.cause = cause
         super().__init__(operator)
 
-    def describe(self, ssp: SystemStreamPartition, offset: int, key: object) -> FailedMessage:
+    def describe(self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "") -> FailedMessage:
         """What is reported: the user's traceback, without the frames of the runtime around it."""
         error = self.cause
         inner = error.__traceback__
@@ -45,6 +45,7 @@ class OperatorFailedError(BaseException):
             operator=self.operator,
             reason=_encodable(_reason(error)),
             traceback=_encodable(text),
+            what=_encodable(what),
         )
 
 
@@ -198,7 +199,7 @@ class ReceivedPage(Page):
 
 
 class Fired(Page):
-    """Where messages came from that operators fired at the end of input. It grows firing by firing."""
+    """Where messages came from that operators fired without a message. It grows firing by firing."""
 
     __slots__ = ("_columns",)
 
@@ -244,7 +245,7 @@ class Position:
             return "no message yet"
         ssp = page.ssp(row)
         if page.offsets[row] == FIRED_OFFSET:
-            return f"the end of input of task {ssp.partition}"
+            return f"a timer or the end of input of task {ssp.partition}"
         return f"about offset {page.offsets[row]} of stream `{ssp.system_stream}` partition {ssp.partition}"
 
 

@@ -6,7 +6,7 @@ is applied the instance serves the next batch, if it is discarded the instance i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -47,6 +47,8 @@ class RuntimeSettings:
     max_ahead_ms: int | None = None
     """How far an event time may be ahead of the batch time to count for the watermark; None: the application does not
     use event time."""
+    window_ms: int = -1
+    """How often tasks are called that have a `window`; below 1: never."""
 
 
 class StageInstance:
@@ -100,12 +102,19 @@ class StageInstance:
         for node in reversed(self._nodes.values()):
             node.begin(batch)
 
+    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing]]:
+        """What the operators (by id) have to do before the first message of the batch; as `on_end_of_input`."""
+        return self._firings(lambda node: node.on_start_of_input(batch))
+
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing]]:
         """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
         topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError."""
+        return self._firings(lambda node: node.on_end_of_input(batch))
+
+    def _firings(self, ask: Callable[[Node], Iterable[Firing]]) -> Iterator[tuple[str, Firing]]:
         for op_id, node in reversed(self._nodes.items()):
             with blaming(op_id):
-                firings = iter(node.on_end_of_input(batch))
+                firings = iter(ask(node))
             while True:
                 with blaming(op_id):
                     firing = next(firings, None)
@@ -182,5 +191,6 @@ class StageInstance:
             stores={name: self.stores[name] for name in operator.spec.stores},
             outputs=outputs,
             metrics=self.metrics,
+            window_ms=self.settings.window_ms,
             undoable=self.settings.dead_letter,
         )

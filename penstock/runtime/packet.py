@@ -87,7 +87,7 @@ def origin_code(input_index: int, partition: int) -> int:
 
 
 def fired_origin(task: int) -> int:
-    """The origin code of what a task's operators fire at the end of input, which no message led to."""
+    """The origin code of what a task's operators fire, which no message led to."""
     return origin_code(-1, task)
 
 

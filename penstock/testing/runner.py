@@ -111,7 +111,8 @@ class TestRunner:
             partitions: how many partitions each stream has, and how many tasks the job has.
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
-            config: the keys that tasks find in `context.config`. The runner itself uses `job.name` only.
+            config: the keys that tasks find in `context.config`. The runner itself uses `job.name` and
+                `task.window.ms` only.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
@@ -125,7 +126,7 @@ class TestRunner:
         self._task_config = loaded.for_tasks()
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self._release = weakref.finalize(self, _release, self._root, self._folder)
-        self._config = _driver_config(graph, loaded.job.name, self._root, self._folder, dead, broadcast_inputs)
+        self._config = _driver_config(graph, loaded, self._root, self._folder, dead, broadcast_inputs)
         outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
         streams = [*(op.stream for op in graph.inputs), *outputs]
         changelogs = [self._config.store(spec.name).changelog for spec in graph.stores]
@@ -456,7 +457,7 @@ class _Feed:
 
 def _driver_config(
     graph: ApplicationGraph,
-    name: str,
+    given: JobConfig,
     root: str,
     folder: Path,
     dead_letter: SystemStream | None,
@@ -464,7 +465,8 @@ def _driver_config(
 ) -> JobConfig:
     """The configuration of a job in memory. It commits only when asked to, and retries nothing."""
     keys: dict[str, object] = {
-        "job.name": name,
+        "job.name": given.job.name,
+        "task.window.ms": given.task.window_ms,
         "job.root": root,
         "job.logged.store.base.dir": str(folder),
         "job.retry.max": 0,

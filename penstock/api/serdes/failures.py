@@ -132,6 +132,11 @@ def join_place(name: str) -> Place:
     return Place(name, ".join(..., {part}={serde})")
 
 
+def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> Place:
+    """The place of the keys of an operator's timers."""
+    return Place(f"timers of operator `{operator}`", declaration)
+
+
 def declared(serde: Serde[Any]) -> str:
     """The serde as it is declared; the class's name if it is one of the application's own."""
     if isinstance(serde, Tuple):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
+from penstock.api.timers import TimeDomain
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.columns import Accept, Columns, Push, envelopes_of
 from penstock.runtime.context import Position, failure_in
+from penstock.runtime.operators.task_timers import TaskTimers
 
 
 class Requests(TaskCoordinator):
@@ -62,7 +64,9 @@ class Context(TaskContext):
         stores: dict[str, KeyValueStore[Any, Any]],
         op_id: str,
         metrics: MetricsRegistry,
+        timers: TaskTimers | None = None,
     ) -> None:
+        self._timers = timers
         self._metrics = metrics
         self._job_name = job_name
         self._config = MappingProxyType(dict(config))
@@ -98,6 +102,18 @@ class Context(TaskContext):
                 "Name it in process(..., stores=[...])"
             )
         return self._stores[name]
+
+    def schedule(self, key: Any, time_ms: int, name: str = "", domain: TimeDomain = "event") -> None:
+        (self._timers or self._no_timers()).schedule(key, time_ms, name, domain)
+
+    def cancel(self, key: Any, name: str = "", domain: TimeDomain = "event") -> None:
+        (self._timers or self._no_timers()).cancel(key, name, domain)
+
+    def _no_timers(self) -> NoReturn:
+        raise ConfigError(
+            f"operator `{self._op_id}` has no timers: declare the serde of their keys, as in "
+            "process(..., timers=ps.String())"
+        )
 
 
 def envelope_calls(

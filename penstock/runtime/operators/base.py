@@ -39,6 +39,8 @@ class Surroundings:
     """Where it may send to: `system.stream`, and `stream` where no other output has it. Empty unless it `sends`."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
     """The application's own metrics of the task."""
+    window_ms: int = -1
+    """How often tasks are called that have a `window`; below 1: never."""
     undoable: bool = False
     """Whether a message that fails is undone in the stores, for the dead-letter stream. Messages then come one at a
     time, and nothing may be held back from the stores between two of them."""
@@ -59,6 +61,10 @@ class Firing:
     timestamp_ms: int
     name: str
     run: Callable[[], None]
+    what: str = ""
+    """What it is, in words, where that is more than the end of input."""
+    time_ms: int | None = None
+    """When it was to fire, where that is not its timestamp."""
 
 
 class Node:
@@ -82,6 +88,11 @@ class Node:
     def begin(self, batch: Batch) -> None:
         """An attempt of the batch begins. Called once in an attempt, before the first message, in topological order. It
         runs none of the application's code, and emits nothing."""
+
+    def on_start_of_input(self, batch: Batch) -> Iterable[Firing]:
+        """What is to be done before the first message of the batch, in order. Called once in an attempt, after `begin`,
+        operator by operator in topological order, and read while firings run."""
+        return ()
 
     def on_end_of_input(self, batch: Batch) -> Iterable[Firing]:
         """What is to be done once all messages of the batch have come, in order. Called once in an attempt, after the

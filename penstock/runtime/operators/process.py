@@ -1,20 +1,33 @@
-"""process: runs a StreamTask of the application."""
+"""process: runs a StreamTask of the application, with its timers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from penstock.api.graph import OperatorSpec, ProcessSpec
-from penstock.api.serdes.failures import Place, process_place
-from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
+from penstock.api.serdes.failures import Place, process_place, timers_place
+from penstock.api.task import (
+    IncomingMessageEnvelope,
+    MessageCollector,
+    StreamTask,
+    TaskContext,
+    TaskCoordinator,
+    WindowableTask,
+)
+from penstock.api.timers import ExpiredTimer, timers_store
+from penstock.errors import ConfigError
+from penstock.runtime.batch import NO_WATERMARK, NOTHING_DUE, Batch, Due
 from penstock.runtime.columns import Accept, Push, Target
 from penstock.runtime.context import failure_in
 from penstock.runtime.operators.application_code import Collector, Context, envelope_calls
-from penstock.runtime.operators.base import KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.task_timers import TaskTimer, TaskTimers
 
 
 class Process(Operator[ProcessSpec]):
-    """A task of the application with stores, which emits messages and may send to outputs."""
+    """A task of the application with stores and timers, which emits messages and may send to outputs."""
 
     needs_task = True
     sends = True
@@ -25,50 +38,135 @@ class Process(Operator[ProcessSpec]):
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         op_id = self.spec.id
         collector = Collector(op_id, downstream.push, surroundings.outputs)
+        timers = self._timers(surroundings)
         context = Context(
             surroundings.job_name,
             surroundings.config,
             surroundings.task,
-            dict(surroundings.stores),
+            {name: surroundings.stores[name] for name in self.spec.own_stores},
             op_id,
             surroundings.metrics,
+            timers,
         )
         try:
             task = self.spec.task()
+            if timers is not None and not _defines(task, "on_timer"):
+                raise ConfigError(f"operator `{op_id}` is declared with timers, but its task does not define on_timer")
             task.init(context)
         except BaseException as error:
             raise failure_in(op_id, error) from error
         calls = envelope_calls(op_id, task.process, collector, surroundings.requests, surroundings.position)
-        return _ProcessNode(task, *calls)
+        return _ProcessNode(op_id, task, collector, surroundings, timers, *calls)
+
+    def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
+        spec = self.spec
+        if spec.timers is None:
+            return None
+        store = surroundings.stores[timers_store(spec.id)]
+        return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, surroundings.metrics)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
 class _ProcessNode(Node):
-    def __init__(self, task: StreamTask, accept: Accept, push: Push) -> None:
+    def __init__(
+        self,
+        operator: str,
+        task: StreamTask,
+        collector: Collector,
+        surroundings: Surroundings,
+        timers: TaskTimers | None,
+        accept: Accept,
+        push: Push,
+    ) -> None:
         super().__init__(accept, push)
+        self._operator = operator
         self._task = task
+        self._collector, self._requests = collector, surroundings.requests
+        self._timers = timers
+        self._period_ms = surroundings.window_ms if _defines(task, "window") else -1
+
+    def begin(self, batch: Batch) -> None:
+        self._earliest = batch.earliest_output(self._operator)
+        if self._timers is not None:
+            self._timers.begin()
+
+    def on_start_of_input(self, batch: Batch) -> Iterator[Firing]:
+        now_ms = max(batch.time_ms, self._earliest)
+        if self._timers is not None:
+            for timer in self._timers.before_messages(batch):
+                yield self._firing(self._timers, timer, now_ms)
+        if batch.begins_period(self._period_ms):
+            yield self._call("window", now_ms, self._task.window)  # type: ignore[attr-defined]
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        now_ms = max(batch.time_ms, self._earliest)
+        if self._timers is not None:
+            for timer in self._timers.after_messages(batch):
+                in_event_time = timer.domain == "event"
+                timestamp_ms = max(timer.time_ms, self._earliest) if in_event_time else now_ms
+                yield self._firing(self._timers, timer, timestamp_ms)
+        if batch.control == "end-of-stream":
+            if self._timers is not None:
+                self._timers.end()
+            reached = batch.late_watermark(self._operator)
+            if _defines(self._task, "on_end"):
+                yield self._call("on_end", batch.time_ms if reached == NO_WATERMARK else reached, self._task.on_end)
+
+    def next_due(self) -> Due:
+        return NOTHING_DUE if self._timers is None else self._timers.next_due()
+
+    def _firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
+        fire = partial(self._fire, timers, timer)
+        return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
+
+    def _fire(self, timers: TaskTimers, timer: TaskTimer) -> None:
+        self._task.on_timer(timers.expired(timer), self._collector, self._requests)
+
+    def _call(
+        self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
+    ) -> Firing:
+        return Firing(None, timestamp_ms, name, partial(method, self._collector, self._requests), f"`{name}`")
 
     def close(self) -> None:
         self._task.close()
 
 
-class _WatchedTask(StreamTask):
+def _defines(task: StreamTask, method: str) -> bool:
+    """Whether the application's task has a method that a StreamTask need not have."""
+    kind = type(task.task if isinstance(task, _WatchedTask) else task)
+    found = getattr(kind, method, None)
+    return found is not None and found is not getattr(StreamTask, method, None)
+
+
+class _WatchedTask(WindowableTask):
     def __init__(self, spec: ProcessSpec, watch: Watch) -> None:
         self._spec = spec
         self._watch = watch
-        self._task = spec.task()
+        self.task = spec.task()
         self._stores: list[KeyValue] = []
-        self.close = self._task.close  # type: ignore[method-assign]
+        self.close = self.task.close  # type: ignore[method-assign]
 
     def init(self, context: TaskContext) -> None:
-        self._stores = [context.store(name) for name in self._spec.stores]
+        self._stores = [context.store(name) for name in self._spec.own_stores]
         self._watch.opens(self._stores)
-        self._task.init(context)
+        self.task.init(context)
 
     def process(
         self, envelope: IncomingMessageEnvelope, collector: MessageCollector, coordinator: TaskCoordinator
     ) -> None:
         with self._watch.call(self._spec.id, envelope.value, self._stores):
-            self._task.process(envelope, collector, coordinator)
+            self.task.process(envelope, collector, coordinator)
+
+    def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        with self._watch.call(self._spec.id, None, self._stores):
+            self.task.on_timer(timer, collector, coordinator)
+
+    def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        with self._watch.call(self._spec.id, None, self._stores):
+            self.task.on_end(collector, coordinator)
+
+    def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        with self._watch.call(self._spec.id, None, self._stores):
+            self.task.window(collector, coordinator)  # type: ignore[attr-defined]

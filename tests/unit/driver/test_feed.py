@@ -62,8 +62,9 @@ def test_an_older_boundary_is_read_again() -> None:
 
 def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
     boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
-    assert boundary.next_batch(Moment(900), 0) == Batch(5, 1, 1000)
-    assert boundary.next_batch(Moment(1100), 2) == Batch(5, 3, 1100)
+    assert boundary.next_batch(Moment(900), 0) == Batch(5, 1, 1000, before_ms=1000)
+    assert boundary.next_batch(Moment(1100), 2) == Batch(5, 3, 1100, before_ms=1000)
+    assert Boundary({AT: 3}).next_batch(Moment(900), 0).before_ms is None
 
 
 @pytest.mark.parametrize(

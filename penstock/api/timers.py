@@ -1,0 +1,46 @@
+"""Timers of tasks: what a task schedules, and what it gets when the time has come."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+TimeDomain: TypeAlias = Literal["event", "processing"]
+"""What a timer goes by: event time, as far as the watermark has come, or the batch time."""
+
+LONGEST_MS = 2**62
+"""Times of timers are at most so many milliseconds before or after 1970."""
+
+
+def timers_store(operator: str) -> str:
+    """The name of the store that has an operator's timers."""
+    return f"{operator}.timers"
+
+
+class ExpiredTimer(NamedTuple):
+    """A timer whose time has come, as `StreamTask.on_timer` gets it.
+
+    `key` and `name` are those that it was scheduled with, `time_ms` its time in epoch milliseconds, and `domain` what
+    the time is of: `event` or `processing`.
+
+    Example:
+        >>> class Remind(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.context = context
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.context.schedule(envelope.key, envelope.timestamp + 500, "reminder")
+        ...
+        ...     def on_timer(self, timer, collector, coordinator):
+        ...         collector.emit(key=timer.key, value=[timer.name, timer.time_ms, timer.domain])
+        >>> app = ps.StreamApplication("reminders")
+        >>> reminders = app.input("local.orders").process(Remind, timers=ps.String())
+        >>> _ = reminders.send_to(app.output("local.reminders"))
+        >>> runner = TestRunner(app).input("local.orders", [("A1", 7)], timestamp=1_000).run()
+        >>> [message.value for message in runner.advance_watermark(1_500).output("local.reminders")]
+        [['reminder', 1500, 'event']]
+    """
+
+    key: Any
+    time_ms: int
+    name: str
+    domain: TimeDomain

@@ -1,0 +1,138 @@
+"""The timers of an operator in its store, in two orders.
+
+| entry | value |
+|---|---|
+| `t` domain time key name | empty: by it, what is due is found |
+| `k` domain key name | the time: by it, a timer is replaced and cancelled |
+
+The domain is one byte, the time eight bytes that sort as times do. A key is 00 if there is none, otherwise 01, its
+bytes with each 00 written as 00 FF, and 00 01. Timers therefore sort by time, then by the bytes of their keys, then by
+name.
+Each call costs what it reads and writes, however many timers wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.api.store import KeyValueStore
+from penstock.api.timers import LONGEST_MS, TimeDomain
+from penstock.runtime.time_bytes import time_bytes, time_of
+
+_DOMAINS: dict[TimeDomain, bytes] = {"event": b"e", "processing": b"p"}
+_TIMES = {domain: b"t" + byte for domain, byte in _DOMAINS.items()}
+_KEYS = {domain: b"k" + byte for domain, byte in _DOMAINS.items()}
+_NAMED = 10
+"""Where key and name begin in an entry of the first order."""
+_NO_KEY = b"\x00"
+_END = b"\x00\x01"
+
+
+class DueTimer(NamedTuple):
+    """A timer that was taken out of the store."""
+
+    time_ms: int
+    place: bytes
+    """Its key and name, as `place_of` makes them."""
+
+
+def place_of(key: bytes | None, name: str) -> bytes:
+    """A key and a name, as a part of an entry."""
+    if key is None:
+        return _NO_KEY + name.encode()
+    if b"\x00" in key:
+        key = key.replace(b"\x00", b"\x00\xff")
+    return b"\x01" + key + _END + name.encode()
+
+
+def key_and_name(place: bytes) -> tuple[bytes | None, str]:
+    """What a place was made of."""
+    if place[:1] == _NO_KEY:
+        return None, place[1:].decode()
+    end = place.index(_END, 1)
+    return place[1:end].replace(b"\x00\xff", b"\x00"), place[end + 2 :].decode()
+
+
+class Timers:
+    """The timers of one operator and task."""
+
+    def __init__(self, store: KeyValueStore[bytes, bytes]) -> None:
+        self._store = store
+        self._begin = self._end = b""
+        """What is given out now, if timers that are set meanwhile belong to it."""
+        self._added: list[bytes] = []
+        """The timers that were set there since the last look."""
+        self._removed = False
+        """Whether a timer was replaced or cancelled while timers are given out."""
+
+    def set(self, domain: TimeDomain, place: bytes, time_ms: int) -> None:
+        """Set a timer, in place of the one with its key and name."""
+        store, time = self._store, time_bytes(time_ms)
+        by_key = _KEYS[domain] + place
+        before = store.get(by_key)
+        if before == time:
+            return
+        if before is not None:
+            store.delete(_TIMES[domain] + before + place)
+            self._removed = True
+        store.put(by_key, time)
+        by_time = _TIMES[domain] + time + place
+        store.put(by_time, b"")
+        if self._begin <= by_time < self._end:
+            self._added.append(by_time)
+
+    def cancel(self, domain: TimeDomain, place: bytes) -> None:
+        """Forget the timer of a key and name, if there is one."""
+        by_key = _KEYS[domain] + place
+        before = self._store.get(by_key)
+        if before is not None:
+            self._store.delete(by_key)
+            self._store.delete(_TIMES[domain] + before + place)
+            self._removed = True
+
+    def due(
+        self, domain: TimeDomain, up_to_ms: int, *, live: bool, at_most: int | None = None, must_ms: int = -LONGEST_MS
+    ) -> Iterator[DueTimer]:
+        """Take out the timers whose time has come, by time, key and name. Others may be set and cancelled meanwhile:
+        one that was cancelled does not come.
+
+        Args:
+            domain: which timers.
+            up_to_ms: the time that has come.
+            live: whether a timer that is set meanwhile comes as well, if its time has come.
+            at_most: how many are taken out; None: all.
+            must_ms: timers up to this time are taken out, however many they are.
+        """
+        begin = _TIMES[domain]
+        start: bytes | None = begin
+        by_time = b""
+        end = begin + time_bytes(min(up_to_ms, LONGEST_MS) + 1)
+        given = 0
+        try:
+            if live:
+                self._begin, self._end = begin, end
+            while start is not None:
+                self._added.clear()
+                self._removed = False
+                for by_time, _ in self._store.range(start, end):
+                    if self._removed and self._store.get(by_time) is None:
+                        continue
+                    time_ms, place = time_of(by_time[2:_NAMED]), by_time[_NAMED:]
+                    if at_most is not None and given >= at_most and time_ms > must_ms:
+                        return
+                    self._store.delete(by_time)
+                    self._store.delete(_KEYS[domain] + place)
+                    given += 1
+                    yield DueTimer(time_ms, place)
+                    if self._added:
+                        break
+                start = min(by_time, *self._added) if self._added else None
+        finally:
+            self._begin = self._end = b""
+
+    def oldest(self, domain: TimeDomain) -> int | None:
+        """The time of the first timer; None if there is none."""
+        begin = _TIMES[domain]
+        first = next(iter(self._store.range(begin, begin + time_bytes(LONGEST_MS + 1))), None)
+        return None if first is None else time_of(first[0][2:_NAMED])
