@@ -242,7 +242,7 @@ class Attempt:
         try:
             self.instance.reclaim()
         except EngineFailedError as failure:
-            self._fail_at_the_end(failure)
+            self._fail_without_message(failure)
 
     def _find_next_due(self) -> None:
         try:
