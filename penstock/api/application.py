@@ -252,7 +252,14 @@ class StreamApplication(Application):
         """
         return MessageStream(self._declared, self._declared.input(stream, key, value, timestamp, watermark, id))
 
-    def table(self, name: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> Table:
+    def table(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        history_ms: int | None = None,
+    ) -> Table:
         """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
 
         Tasks that name it in `process(stores=[...])` read and write it as any store. All of them run in one stage of
@@ -263,9 +270,13 @@ class StreamApplication(Application):
             key: the serde of the keys, which is also that of the streams that write and join the table; by default
                 `String`.
             value: the serde of the values; by default `Json`.
+            history_ms: keep the versions of each value by event time, for `join_table(table, ..., as_of=True)`. A
+                message to the table may come so many milliseconds later than the watermark; an older one is counted as
+                `late-dropped`. None for a table without versions.
 
         Raises:
-            ConfigError: the table is declared already, its name is not allowed, or a serde is not one.
+            ConfigError: the table is declared already, its name is not allowed, a serde is not one, or `history_ms` is
+                not a number of milliseconds.
 
         Example:
             >>> app = ps.StreamApplication("delays")
@@ -275,7 +286,7 @@ class StreamApplication(Application):
             >>> runner.store("delays")
             {'UA2': 7}
         """
-        return self._declared.table(name, key, value)
+        return self._declared.table(name, key, value, history_ms)
 
 
 class TaskApplication(Application):

@@ -19,6 +19,7 @@ from penstock.api.serdes.failures import (
     table_place,
     timers_place,
 )
+from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
 from penstock.api.tables import Table, TableSpec
@@ -98,13 +99,20 @@ class Declarations:
             twice = "is declared twice" if (name in self._tables) == (kind == "table") else "is the name of a store"
             raise ConfigError(f"{kind} `{name}` {twice} in application `{self.name}`")
 
-    def table(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None) -> Table:
+    def table(
+        self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, history_ms: int | None = None
+    ) -> Table:
         """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
         self._check_new_store("table", name)
         place = table_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
-        self._stores[name] = TableSpec(name, key.for_store_keys(), value)
-        self._tables[name] = table = Table(name, key.for_keys())
+        stored = key.for_store_keys()
+        if history_ms is not None:
+            if type(history_ms) is not int or history_ms < 0:
+                raise ConfigError(f"table `{name}`: history_ms is a number of milliseconds, not {history_ms!r}")
+            stored, value = VersionKey(stored), VersionValue(value)
+        self._stores[name] = TableSpec(name, stored, value, history_ms=history_ms)
+        self._tables[name] = table = Table(name, key.for_keys(), history_ms)
         return table
 
     def check_table(self, table: Table, stream: OperatorSpec, what: str) -> None:
@@ -154,13 +162,13 @@ class Declarations:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
 
     def graph(self) -> ApplicationGraph:
-        """All of it as plain values. Raises ConfigError if there is no input."""
+        """All of it as plain values. Raises ConfigError if there is no input, or a temporal join waits for itself."""
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
         if not graph.inputs:
             raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
-        return graph
+        return graph.in_order_of_time()
 
     def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
         """Add the operator that `make` makes of its id: the given one, or one that is numbered by kind. Raises
@@ -235,6 +243,12 @@ class Declarations:
                 known = ", ".join(f"`{s}`" for s in self._stores) or "none"
                 raise ConfigError(
                     f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
+                )
+            if name in self._tables and self._tables[name].history_ms is not None:
+                raise ConfigError(
+                    f"table `{name}` has history (history_ms): its store holds versions by event time, which a task "
+                    "cannot keep in order. Write it with .send_to(table), read it with .join_table(table, ..., "
+                    "as_of=True), or declare a second table without history for the task"
                 )
         if not callable(task):
             raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.joins import Join, JoinFunction, JoinSide
@@ -14,6 +14,7 @@ from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
 from penstock.api.timers import timers_store
 from penstock.api.watermarks import Ascending, WatermarkPolicy
 from penstock.api.windows import Window
+from penstock.errors import ConfigError
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
 TableJoinKind: TypeAlias = Literal["inner", "left"]
@@ -164,6 +165,14 @@ class SendToTableSpec(OperatorSpec):
     """Writes each message to a table."""
 
     table: str
+    history_ms: int | None
+    """How long versions are kept; None: the table has none."""
+    table_key: Serde[Any]
+    """The serde of the keys in the table's store, without the times of versions."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.history_ms is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +182,22 @@ class TableJoinSpec(OperatorSpec):
     table: str
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporalJoinSpec(OperatorSpec):
+    """Joins each message with the table's value of its key as of the message's event time."""
+
+    table: str
+    function: Callable[[Any, Any], Any]
+    kind: TableJoinKind
+    message_serde: Serde[Any]
+    """The serde of the values that come in."""
+    late_to: SystemStream | None = None
+
+    @property
+    def uses_time(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +218,42 @@ class ApplicationGraph:
     def uses_time(self) -> bool:
         """Whether event times and watermarks are kept: an application that uses none pays for none."""
         return any(op.uses_time for op in self.operators)
+
+    def time_sources(self) -> dict[str, tuple[str, ...]]:
+        """By operator, those whose watermarks hold back its own: the operators that it reads, and those that write the
+        table of a temporal join."""
+        writers: dict[str, list[str]] = {}
+        for op in self.operators:
+            if isinstance(op, SendToTableSpec):
+                writers.setdefault(op.table, []).append(op.id)
+        return {
+            op.id: (*op.upstream, *(writers.get(op.table, ()) if isinstance(op, TemporalJoinSpec) else ()))
+            for op in self.operators
+        }
+
+    def in_order_of_time(self) -> ApplicationGraph:
+        """The same with every operator behind those whose watermarks hold back its own. Raises ConfigError if there is
+        a circle."""
+        sources, order, waiting = self.time_sources(), dict[str, OperatorSpec](), list[str]()
+
+        def place(op_id: str) -> None:
+            if op_id in order:
+                return
+            if op_id in waiting:
+                circle = ", ".join(f"`{each}`" for each in waiting[waiting.index(op_id) :])
+                raise ConfigError(
+                    f"the temporal join `{op_id}` would wait for itself: what it emits is written to its own table "
+                    f"({circle}). Send it to another table"
+                )
+            waiting.append(op_id)
+            for source in sources[op_id]:
+                place(source)
+            waiting.remove(op_id)
+            order[op_id] = self.operator(op_id)
+
+        for op in self.operators:
+            place(op.id)
+        return replace(self, operators=tuple(order.values()))
 
     def operator(self, op_id: str) -> OperatorSpec:
         """The operator with the id, which must be one of them."""

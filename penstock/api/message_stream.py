@@ -20,6 +20,7 @@ from penstock.api.graph import (
     SinkSpec,
     TableJoinKind,
     TableJoinSpec,
+    TemporalJoinSpec,
     WindowSpec,
 )
 from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
@@ -472,6 +473,8 @@ class MessageStream(Generic[T]):
         function: Callable[[T, Any], U],
         *,
         kind: TableJoinKind = "inner",
+        as_of: bool = False,
+        late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[U]:
         """Join each message with the value that a table has for its key, as Samza's `join` with a table.
@@ -479,16 +482,24 @@ class MessageStream(Generic[T]):
         A message sees what came to the table before it in the same task. Of messages that come to different operators
         in one batch, the order is not specified.
 
+        With `as_of=True` a message is joined with the value that its key had at the message's event time: the join is
+        temporal. The message waits in a store until the watermarks of the stream and of all streams that write the
+        table are above that time. Messages are then joined in the order of their times and keys.
+
         Args:
             table: what `app.table(...)` returned.
             function: called as `function(message's value, table's value)`. It returns the value that follows, and must
-                not change the message's value in place.
+                change neither of them in place.
             kind: what becomes of a message for whose key the table has no value, or that has no key. "inner" drops it;
                 with "left" the function gets None as the table's value.
-            id: the operator's stable name.
+            as_of: join with the value as of the message's event time. The table must have history.
+            late_to: with `as_of`, the output for messages below the watermark. Without it, they are counted as
+                `late-dropped`.
+            id: the operator's stable name. The store of a temporal join is named after it.
 
         Raises:
-            ConfigError: the table is of another application, or its keys have another serde than those of the stream.
+            ConfigError: the table is of another application, its keys have another serde than those of the stream,
+                or `as_of` does not fit it.
 
         Example:
             >>> app = ps.StreamApplication("seats")
@@ -500,12 +511,32 @@ class MessageStream(Generic[T]):
             >>> runner = runner.input("local.trips", [("N1", 1400), ("N2", 90)]).run()
             >>> [message.value for message in runner.output("local.trips-with-seats")]
             [[1400, 180], [90, None]]
+
+            >>> app = ps.StreamApplication("prices")
+            >>> rates = app.table("rates", history_ms=3_600_000)
+            >>> _ = app.input("local.rates").send_to(rates)
+            >>> prices = app.input("local.orders").join_table(rates, lambda price, rate: price * rate, as_of=True)
+            >>> _ = prices.send_to(app.output("local.prices"))
+            >>> runner = TestRunner(app).input("local.orders", [("EUR", 100)], timestamp=5_000)
+            >>> runner = runner.input("local.rates", [("EUR", 2)], timestamp=1_000)
+            >>> runner = runner.input("local.rates", [("EUR", 3)], timestamp=9_000).end_inputs()
+            >>> [(message.value, message.timestamp) for message in runner.output("local.prices")]
+            [(200, 5000)]
         """
         self._declared.check_table(table, self._operator, "join_table()")
         if not callable(function):
             raise ConfigError(f"join_table() takes a function of two values, not {function!r}")
         if kind not in ("inner", "left"):
             raise ConfigError(f'join_table(): kind is "inner" or "left", not {kind!r}')
+        if as_of:
+            return self._join_as_of(table, function, kind, late_to, id)
+        if table.history_ms is not None:
+            raise ConfigError(
+                f"join_table(): table `{table.name}` has history (history_ms): join it with as_of=True, or declare a "
+                "second table without history"
+            )
+        if late_to is not None:
+            raise ConfigError("join_table(): late_to is for as_of=True, where a message can be late")
         return self._next(
             "join_table",
             id,
@@ -513,6 +544,38 @@ class MessageStream(Generic[T]):
                 id=i, stores=(table.name,), table=table.name, function=function, kind=kind, **self._changed()
             ),
         )
+
+    def _join_as_of(
+        self,
+        table: Table,
+        function: Callable[[Any, Any], Any],
+        kind: TableJoinKind,
+        late_to: SystemStream | None,
+        op_id: str | None,
+    ) -> MessageStream[Any]:
+        if table.history_ms is None:
+            raise ConfigError(
+                f"join_table(): as_of=True needs the versions of table `{table.name}`: declare it with "
+                f'app.table("{table.name}", ..., history_ms=...)'
+            )
+        if late_to is not None:
+            self._declared.check_output(late_to)
+        op = self._operator
+
+        def make(i: str) -> TemporalJoinSpec:
+            store = self._declared.own_store(f"{i}.join", f"as-of({op.key_serde.name},{op.value_serde.name})")
+            return TemporalJoinSpec(
+                id=i,
+                stores=(table.name, store),
+                table=table.name,
+                function=function,
+                kind=kind,
+                message_serde=op.value_serde,
+                late_to=late_to,
+                **self._changed(),
+            )
+
+        return self._next("join_table", op_id, make)
 
     def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
         """Write each message to an output stream, at least once; or to a table. Returns this stream, to which more can
@@ -546,8 +609,18 @@ class MessageStream(Generic[T]):
 
     def _send_to_table(self, table: Table, op_id: str | None) -> None:
         self._declared.check_table(table, self._operator, "send_to()")
-        self._next(
-            "send_to",
-            op_id,
-            lambda i: SendToTableSpec(id=i, stores=(table.name,), table=table.name, **self._same()),
-        )
+
+        def make(i: str) -> SendToTableSpec:
+            stores: tuple[str, ...] = (table.name,)
+            if table.history_ms is not None:
+                stores += (self._declared.own_store(f"{i}.timers", f"versions({table.key_serde.name})"),)
+            return SendToTableSpec(
+                id=i,
+                stores=stores,
+                table=table.name,
+                history_ms=table.history_ms,
+                table_key=table.key_serde.for_store_keys(),
+                **self._same(),
+            )
+
+        self._next("send_to", op_id, make)

@@ -29,8 +29,15 @@ class Table:
     """The name of its store."""
     key_serde: Serde[Any]
     """The serde of the keys of the streams that it meets."""
+    history_ms: int | None = None
+    """How long versions are kept below the watermark, in milliseconds; None: the table has no versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec(StoreSpec):
-    """The store of a table. Any operator may use it, so a checkpoint does not record which ones do."""
+    """The store of a table. Any operator may use it, so a checkpoint does not record which ones do.
+
+    A table with history has an entry for each version of a value, under (key, event time).
+    """
+
+    history_ms: int | None = None

@@ -13,6 +13,7 @@ from penstock.api.graph import (
     PartitionBySpec,
     SendToTableSpec,
     TableJoinSpec,
+    TemporalJoinSpec,
 )
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.broadcast import PartitionRange
@@ -85,7 +86,7 @@ def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
     for op in graph.operators:
         if isinstance(op, SendToTableSpec):
             tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
-        elif isinstance(op, TableJoinSpec):
+        elif isinstance(op, TableJoinSpec | TemporalJoinSpec):
             tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
         elif isinstance(op, JoinSpec):
             sides = Member(op.left.source, "its left side has"), Member(op.right.source, "its right side has")

@@ -50,7 +50,8 @@ class TimedInput:
 
 @dataclass(frozen=True, slots=True)
 class TimeFlow:
-    """The operators in topological order, each with those it reads, and what is known of the inputs."""
+    """The operators in topological order, each with those whose watermarks hold it back, and what is known of the
+    inputs."""
 
     upstream: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, TimedInput]
@@ -60,7 +61,7 @@ class TimeFlow:
     def of(cls, graph: ApplicationGraph) -> TimeFlow:
         """The flow of event time through an application."""
         return cls(
-            {op.id: op.upstream for op in graph.operators},
+            graph.time_sources(),
             {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
         )
 

@@ -270,7 +270,7 @@ class Attempt:
             self.instance.undo(mark)
             self._dead_letters += 1
             time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
-            letter = _dead_letter(failed, firing.key, None, name=firing.name, timestamp=time_ms)
+            letter = _dead_letter(failed, firing.key, firing.value, name=firing.name, timestamp=time_ms)
             self.instance.dead_letter_outlet().push_raw(firing.key, letter)
         self._fired += 1
 

@@ -78,6 +78,7 @@ class StageInstance:
         self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
         self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
         self.overlays: dict[str, Overlay] = {}
+        self._store_users = topology.graph.store_users()
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
@@ -193,4 +194,5 @@ class StageInstance:
             metrics=self.metrics,
             window_ms=self.settings.window_ms,
             undoable=self.settings.dead_letter,
+            store_users=self._store_users,
         )

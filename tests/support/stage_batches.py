@@ -41,6 +41,8 @@ class StageBatches:
     number: int = 0
     watermark: int | None = None
     failed: str | None = None
+    others: tuple[str, ...] = ()
+    """Operators with the same watermarks."""
 
     def __post_init__(self) -> None:
         self.topology = plan_topology(self.app.graph(), None)
@@ -72,10 +74,10 @@ class StageBatches:
         discards: int = 0,
     ) -> dict[str, list[tuple[Any, Any, int]]]:
         """A batch, whose first `discards` attempts are discarded: what it sent to each output, (key, value, time)."""
-        late = {} if self.watermark is None else {self.operator: self.watermark}
+        late = self._marks()
         if watermark is not None:
             self.watermark = watermark
-        firing = {} if self.watermark is None else {self.operator: self.watermark}
+        firing = self._marks()
         batch = Batch(self.number + 1, 1, time_ms, control, late, firing)
         for run in range(discards + 1):
             token = f"t{run}"
@@ -98,6 +100,9 @@ class StageBatches:
                 output = str(self.topology.channels[packet.channel].output)
                 found.setdefault(output, []).extend(_decoded(packet))
         return found
+
+    def _marks(self) -> dict[str, int]:
+        return {} if self.watermark is None else dict.fromkeys((self.operator, *self.others), self.watermark)
 
     def entries(self, store: str) -> dict[bytes, bytes]:
         """What ended batches left in a store."""

@@ -44,6 +44,8 @@ class Surroundings:
     undoable: bool = False
     """Whether a message that fails is undone in the stores, for the dead-letter stream. Messages then come one at a
     time, and nothing may be held back from the stores between two of them."""
+    store_users: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By store, the operators of the application that use it."""
     followed: bool = False
     """Whether an operator behind it in the stage uses one of its stores. What becomes of a message must then be passed
     on before the next message is looked at."""
@@ -65,6 +67,8 @@ class Firing:
     """What it is, in words, where that is more than the end of input."""
     time_ms: int | None = None
     """When it was to fire, where that is not its timestamp."""
+    value: bytes | None = None
+    """The message that waited for it, as it goes to the dead letters."""
 
 
 class Node:

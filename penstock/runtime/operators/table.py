@@ -18,6 +18,7 @@ from penstock.api.graph import (
     SendToTableSpec,
     SinkSpec,
     TableJoinSpec,
+    TemporalJoinSpec,
     WindowSpec,
 )
 from penstock.runtime.operators.base import Operator
@@ -33,6 +34,7 @@ from penstock.runtime.operators.process import Process
 from penstock.runtime.operators.send_to import SendTo
 from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
+from penstock.runtime.operators.temporal_join import TemporalJoin
 from penstock.runtime.operators.window import WindowOperator
 
 OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
@@ -48,6 +50,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     SendToTableSpec: SendToTable,
     SinkSpec: Sink,
     TableJoinSpec: JoinTable,
+    TemporalJoinSpec: TemporalJoin,
     WindowSpec: WindowOperator,
 }
 """One line for each kind."""

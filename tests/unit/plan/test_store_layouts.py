@@ -157,3 +157,28 @@ def test_a_time_to_live_can_be_added_and_changed_but_not_removed() -> None:
 def test_what_is_no_time_to_live_is_refused(ttl_ms: Any, since: Any, message: str) -> None:
     with pytest.raises(ps.ConfigError, match=f"store `s`: .*{message}"):
         ps.StreamApplication("a").store("s", ttl_ms=ttl_ms, ttl_from=since)
+
+
+def table_layout(join_id: str | None, history_ms: int | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    table = app.table("t", history_ms=history_ms)
+    stream = app.input("local.in")
+    stream.send_to(table)
+    if join_id is not None:
+        stream.join_table(table, lambda value, _: value, as_of=history_ms is not None, id=join_id)
+    return store_layout(app.graph())
+
+
+def test_any_operator_may_use_a_table() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=table_layout(None))
+    check_layout(record, table_layout("first"), 0)
+    check_layout(record, table_layout("second"), 0)
+    with pytest.raises(ps.IncompatibleError, match=r"`t` was written as `\(table\) string json` .* version\(string"):
+        check_layout(record, table_layout("first", 5), 0)
+
+
+def test_how_long_a_table_keeps_its_history_may_change() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=table_layout("join", 5))
+    check_layout(record, table_layout("join", 7), 0)
+    with pytest.raises(ps.IncompatibleError, match="the join of operator `join` is in checkpoint"):
+        check_layout(record, table_layout("other", 7), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,3 +198,60 @@ def test_a_table_is_a_dict(given_steps: list[tuple[str, str, int | None]], parti
 
 def key_of(message: ps.IncomingMessageEnvelope) -> Any:
     return message.key
+
+
+def temporal(kind: Any = "inner", fn: Callable[[Any, Any], Any] = pair) -> ps.StreamApplication:
+    app = ps.StreamApplication("a")
+    table = app.table("t", key=ps.Json(), history_ms=0)
+    app.input("m.versions", key=ps.Json()).send_to(table, id="versions")
+    reads = app.input("m.in", key=ps.Json())
+    reads.join_table(table, fn, kind=kind, as_of=True, id="j").send_to(app.output("m.out", key=ps.Json()))
+    return app
+
+
+def test_a_temporal_join_of_messages_without_a_key_or_a_value() -> None:
+    for kind, expected in (("left", [[1, None], [None, None], [2, None], [3, 7]]), ("inner", [[3, 7]])):
+        runner = TestRunner(temporal(kind), partitions=1)
+        runner.input("m.versions", [("k", 7)], timestamp=5)
+        runner.input("m.in", [1], timestamp=1).input("m.in", [("k", None)], timestamp=2)
+        runner.input("m.in", [("k", 2)], timestamp=4).input("m.in", [("k", 3)], timestamp=5).end_inputs()
+        assert values(runner) == expected
+
+
+def test_a_temporal_join_that_fails_is_a_dead_letter_with_its_message() -> None:
+    app = temporal(fn=lambda value, found: value / found)
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.versions", [("k", 0), ("l", 2)], timestamp=1)
+    runner.input("m.in", [("k", 12), ("l", 12)], timestamp=3).end_inputs()
+    assert values(runner) == [6.0]
+    (letter,) = [orjson.loads(message.value) for message in runner.output("m.dead")]
+    assert (letter["operator"], letter["name"], letter["timestamp"]) == ("j", "join", 3)
+    assert bytes.fromhex(letter["value"]) == b"12"
+    assert set(runner.store("j.join")) <= {b"n"}
+    runner = TestRunner(app, partitions=1).input("m.versions", [("k", 0)], timestamp=1)
+    runner.input("m.in", [("k", 12)], timestamp=3)
+    with pytest.raises(ps.UserCodeError, match="operator `j`, at the end of input of task 0"):
+        runner.end_inputs()
+
+
+def test_a_table_that_is_not_what_the_join_needs() -> None:
+    app = ps.StreamApplication("a")
+    stream, plain, dated = app.input("m.in"), app.table("t"), app.table("rates", history_ms=1)
+    with pytest.raises(ps.ConfigError, match=r"as_of=True needs the versions of table `t`: declare it with app.table"):
+        stream.join_table(plain, pair, as_of=True)
+    with pytest.raises(ps.ConfigError, match=r"table `rates` has history .*: join it with as_of=True"):
+        stream.join_table(dated, pair)
+    with pytest.raises(ps.ConfigError, match="late_to is for as_of=True"):
+        stream.join_table(plain, pair, late_to=app.output("m.late"))
+    with pytest.raises(ps.ConfigError, match=r"table `rates` has history .* a task cannot keep in order. Write it"):
+        stream.process(Puts, stores=["rates"])
+    with pytest.raises(ps.ConfigError, match="table `u`: history_ms is a number of milliseconds, not -1"):
+        app.table("u", history_ms=-1)
+
+
+def test_a_temporal_join_that_would_wait_for_itself() -> None:
+    app = ps.StreamApplication("a")
+    table = app.table("t", history_ms=1)
+    app.input("m.in").join_table(table, pair, as_of=True, id="j").send_to(table, id="back")
+    with pytest.raises(ps.ConfigError, match=r"the temporal join `j` would wait for itself: .* \(`j`, `back`\)"):
+        app.graph()

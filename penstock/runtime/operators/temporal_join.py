@@ -1,0 +1,159 @@
+"""join_table(as_of=True): joins each message with the table's value as of the message's event time.
+
+A message waits in the operator's store until the watermark is above its time: then all versions up to that time are in
+the table. It is joined at the end of the input, in the order of times and keys.
+
+| entry | value |
+|---|---|
+| `w` time, key, number | a message's value: 00 for None, or 01 and its bytes |
+| `n` | the number of the next message |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from penstock.api.graph import OperatorSpec, TemporalJoinSpec
+from penstock.api.serdes.failures import Place
+from penstock.api.serdes.versions import EARLIEST_MS
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.runtime.columns import Columns, Raw, Target, encode_column
+from penstock.runtime.context import failure_in
+from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings, Watch
+from penstock.runtime.time_bytes import time_bytes, time_of
+
+_AT_MOST = 50_000
+"""Messages that an attempt joins, unless operators downstream rely on more: a batch should not take too long."""
+_NUMBER_BYTES = 8
+_ZERO, _ESCAPED_ZERO, _END = b"\x00", b"\x00\xff", b"\x00\x01"
+_NO_KEY, _KEY = b"\x00", b"\x01"
+_NONE, _SOME = b"\x00", b"\x01"
+_WAITS, _NEXT = b"w", b"n"
+
+
+class TemporalJoin(Operator[TemporalJoinSpec]):
+    """The table's value as it was at the message's event time."""
+
+    needs_task = True
+    sends = True  # messages that are late
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return _TemporalJoinNode(self.spec, surroundings, downstream)
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        op_id, function = self.spec.id, self.spec.function
+
+        def watched(value: Any, found: Any) -> Any:
+            with watch.call(op_id, value):
+                return function(value, found)
+
+        return replace(self.spec, function=watched)
+
+
+class _TemporalJoinNode(Node):
+    def __init__(self, spec: TemporalJoinSpec, surroundings: Surroundings, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, surroundings.position)
+        super().__init__(one.accept, one.push)
+        self._spec = spec
+        self._position = surroundings.position
+        self._downstream = downstream
+        self._versions, self._waiting = (surroundings.stores[name] for name in spec.stores)
+        self._late_to = None if spec.late_to is None else surroundings.outputs[str(spec.late_to)]
+        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._late_watermark = NO_WATERMARK
+
+    def begin(self, batch: Batch) -> None:
+        self._late_watermark = batch.late_watermark(self._spec.id)
+
+    # Messages.
+
+    def _accept(self, columns: Columns) -> None:
+        try:
+            keys = self._bytes_of("key", columns)
+            values = self._bytes_of("value", columns)
+            late = self._keep(keys, values, columns)
+            for number in late:
+                self._position.row = columns.rows[number]
+                self._send_late(columns, number)
+        except BaseException as error:
+            raise failure_in(self._spec.id, error) from error
+
+    def _bytes_of(self, part: Any, columns: Columns) -> Raw:
+        spec = self._spec
+        serde = spec.key_serde if part == "key" else spec.message_serde
+        written = columns.written_by(part, serde)
+        if written is not None:
+            return written
+        found = columns.keys if part == "key" else columns.values
+        place = Place(f"{part}s of operator `{spec.id}`", "")
+        return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
+
+    def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:
+        """Store the messages. Returns the numbers of those that are late."""
+        times, store, late = self._position.page.timestamps, self._waiting, []
+        place = first = int.from_bytes(store.get(_NEXT, b""), "big")
+        for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
+            time_ms = times[row]
+            if time_ms < self._late_watermark:
+                late.append(number)
+            elif key is not None or self._spec.kind == "left":
+                data = _NONE if value is None else _SOME + value
+                store.put(_WAITS + time_bytes(time_ms) + _key_part(key) + place.to_bytes(_NUMBER_BYTES, "big"), data)
+                place += 1
+        if place != first:
+            store.put(_NEXT, place.to_bytes(_NUMBER_BYTES, "big"))
+        return late
+
+    def _send_late(self, columns: Columns, number: int) -> None:
+        if self._late_to is None:
+            self._late.inc()
+        else:
+            self._late_to(columns.keys[number], columns.values[number])
+
+    # The end of input.
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        spec_id, ending = self._spec.id, batch.control != "none"
+        watermark = END_OF_TIME if ending else batch.firing_watermark(spec_id)
+        output = END_OF_TIME if ending else min(watermark, batch.output_watermark(spec_id))
+        for fired, (entry, data) in enumerate(self._waiting.range(_WAITS, _WAITS + time_bytes(watermark))):
+            time_ms, key = time_of(entry[1:9]), _key_of(entry)
+            if fired >= _AT_MOST and _due(time_ms) > output:
+                return  # the next batch begins at once
+            self._waiting.delete(entry)
+            value = None if data == _NONE else data[1:]
+            yield Firing(key, time_ms, "join", partial(self._join, key, time_ms, value), value)
+
+    def _join(self, key: bytes | None, time_ms: int, data: bytes | None) -> None:
+        shown = None if key is None else self._spec.key_serde.from_bytes(key)
+        value = None if data is None else self._spec.message_serde.from_bytes(data)
+        found = None if key is None else self._as_of(shown, time_ms)
+        if found is not None or self._spec.kind == "left":
+            self._downstream.push(shown, self._spec.function(value, found))
+
+    def _as_of(self, key: Any, time_ms: int) -> Any:
+        """The table's value: that of the newest version up to the time. A version may say that there is none."""
+        versions = self._versions.range((key, time_ms), (key, EARLIEST_MS))
+        return next((value for _, value in versions), None)
+
+    def next_due(self) -> Due:
+        first = next(iter(self._waiting.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
+        return (None if first is None else _due(time_of(first[0][1:9])), None)
+
+
+def _due(time_ms: int) -> int:
+    """The watermark at which a message is joined: a version of the same time may still come before it."""
+    return time_ms + 1
+
+
+def _key_part(key: bytes | None) -> bytes:
+    """A key as a part of an entry's key, which sorts as keys do and says where it ends."""
+    return _NO_KEY if key is None else _KEY + key.replace(_ZERO, _ESCAPED_ZERO) + _END
+
+
+def _key_of(entry: bytes) -> bytes | None:
+    part = entry[9:-_NUMBER_BYTES]
+    return None if part == _NO_KEY else part[1 : -len(_END)].replace(_ESCAPED_ZERO, _ZERO)
