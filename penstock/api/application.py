@@ -258,6 +258,7 @@ class StreamApplication(Application):
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
         history_ms: int | None = None,
     ) -> Table:
         """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
@@ -270,13 +271,14 @@ class StreamApplication(Application):
             key: the serde of the keys, which is also that of the streams that write and join the table; by default
                 `String`.
             value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives since it was written, in milliseconds of batch time, as in `store`.
             history_ms: keep the versions of each value by event time, for `join_table(table, ..., as_of=True)`. A
                 message to the table may come so many milliseconds later than the watermark; an older one is counted as
                 `late-dropped`. None for a table without versions.
 
         Raises:
-            ConfigError: the table is declared already, its name is not allowed, a serde is not one, or `history_ms` is
-                not a number of milliseconds.
+            ConfigError: the table is declared already, its name is not allowed, a serde is not one, `ttl_ms` or
+                `history_ms` is not a number of milliseconds, or both are given.
 
         Example:
             >>> app = ps.StreamApplication("delays")
@@ -286,7 +288,8 @@ class StreamApplication(Application):
             >>> runner.store("delays")
             {'UA2': 7}
         """
-        return self._declared.table(name, key, value, history_ms)
+        ttl = time_to_live(f"table `{name}`", ttl_ms, "write")
+        return self._declared.table(name, key, value, ttl, history_ms)
 
 
 class TaskApplication(Application):

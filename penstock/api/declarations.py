@@ -100,7 +100,12 @@ class Declarations:
             raise ConfigError(f"{kind} `{name}` {twice} in application `{self.name}`")
 
     def table(
-        self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, history_ms: int | None = None
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None,
+        history_ms: int | None,
     ) -> Table:
         """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
         self._check_new_store("table", name)
@@ -110,8 +115,13 @@ class Declarations:
         if history_ms is not None:
             if type(history_ms) is not int or history_ms < 0:
                 raise ConfigError(f"table `{name}`: history_ms is a number of milliseconds, not {history_ms!r}")
+            if ttl is not None:
+                raise ConfigError(
+                    f"table `{name}`: ttl_ms and history_ms exclude each other. A table with history keeps what is "
+                    "valid; send None to it to delete a value"
+                )
             stored, value = VersionKey(stored), VersionValue(value)
-        self._stores[name] = TableSpec(name, stored, value, history_ms=history_ms)
+        self._stores[name] = TableSpec(name, stored, value, ttl, history_ms)
         self._tables[name] = table = Table(name, key.for_keys(), history_ms)
         return table
 

@@ -125,7 +125,7 @@ class _TemporalJoinNode(Node):
                 return  # the next batch begins at once
             self._waiting.delete(entry)
             value = None if data == _NONE else data[1:]
-            yield Firing(key, time_ms, "join", partial(self._join, key, time_ms, value), value)
+            yield Firing(key, time_ms, "join", partial(self._join, key, time_ms, value), value=value)
 
     def _join(self, key: bytes | None, time_ms: int, data: bytes | None) -> None:
         shown = None if key is None else self._spec.key_serde.from_bytes(key)

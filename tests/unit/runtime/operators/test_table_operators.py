@@ -247,6 +247,18 @@ def test_a_table_that_is_not_what_the_join_needs() -> None:
         stream.process(Puts, stores=["rates"])
     with pytest.raises(ps.ConfigError, match="table `u`: history_ms is a number of milliseconds, not -1"):
         app.table("u", history_ms=-1)
+    with pytest.raises(ps.ConfigError, match="table `u`: ttl_ms and history_ms exclude each other"):
+        app.table("u", history_ms=1, ttl_ms=1)
+
+
+def test_a_table_with_a_time_to_live() -> None:
+    app = ps.StreamApplication("a")
+    table = app.table("t", ttl_ms=1000)
+    app.input("m.versions").send_to(table)
+    app.input("m.in").join_table(table, pair, kind="left").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1).input("m.versions", [("k", 1)]).run()
+    runner.input("m.in", [("k", 2)]).advance_time(999).input("m.in", [("k", 3)]).advance_time(1)
+    assert values(runner) == [[2, 1], [3, None]]
 
 
 def test_a_temporal_join_that_would_wait_for_itself() -> None:
