@@ -385,7 +385,8 @@ class TestRunner:
 
     def _entries(self, task: int, spec: StoreSpec) -> Source:
         engine = self._engine(task, spec.name)
-        return engine if spec.ttl is None else live_view(engine, self._clock.now_ms())
+        now_ms = self._running().loop.boundary.time_at(self._clock.now_ms())
+        return engine if spec.ttl is None else live_view(engine, now_ms)
 
     def _ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         return {
