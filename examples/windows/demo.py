@@ -13,7 +13,7 @@ from pathlib import Path
 from examples.running import HOME, PENSTOCK, Crashes, Kind, run
 
 JOB = "flight-windows"
-INPUTS = ("departures",)
+INPUTS = ("departures", "arrivals")
 RUN = (*PENSTOCK, "run", "examples/windows/app.py:app", "--until", "latest")
 KINDS: list[Kind] = ["driver", "container", "worker"]
 
@@ -46,7 +46,7 @@ def publish(home: Path, only: list[str]) -> None:
     if done.exists():
         print("the departures and arrivals are published already; the job reads what its last checkpoint has not seen")
         return
-    streams = [*INPUTS, "airport-hours", "aircraft-sessions"]
+    streams = [*INPUTS, "airport-hours", "aircraft-sessions", "next-departures"]
     for left in [home / "jobs" / f"{JOB}-1", *(home / "streams" / stream for stream in streams)]:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -42,12 +43,27 @@ def expected_sessions(departures: Iterable[Movement]) -> Panes:
         tail, at = each["tailnum"], each["scheduled_ms"]
         before, session = last.get(tail, (None, {}))
         if before is None or at - before >= 6 * HOUR_MS:
-            session = sessions[tail, at] = {"to": at, "flights": 0, "miles": 0}
-        session["to"] = at
+            session = sessions[tail, at] = {"flights": 0, "miles": 0}
         session["flights"] += 1
         session["miles"] += each["miles"]
         last[tail] = at, session
     return sessions
+
+
+def expected_next(departures: Iterable[Movement], arrivals: Iterable[Movement]) -> Panes:
+    """(arrival, the aircraft's first departure in the 24 hours after it) -> that departure."""
+    by_aircraft: dict[str, list[list[Any]]] = {}
+    for each in departures:
+        by_aircraft.setdefault(each["tailnum"], []).append([each["scheduled_ms"], each["flight"]])
+    for found in by_aircraft.values():
+        found.sort()
+    panes: Panes = {}
+    for each in arrivals:
+        at, own = each["scheduled_ms"], by_aircraft.get(each["tailnum"], [])
+        after = bisect_left(own, [at, ""])
+        if after < len(own) and own[after][0] <= at + 24 * HOUR_MS:
+            panes[f"{each['tailnum']} {each['flight']} {at}", own[after][0]] = {"next": own[after]}
+    return panes
 
 
 class Found:
@@ -115,14 +131,16 @@ def main() -> None:
     """Print the table and the verdict. Exit status 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flights", type=int, default=None, help="how many flights were published")
-    departures, _ = movements(parser.parse_args().flights)
+    departures, arrivals = movements(parser.parse_args().flights)
     hours = Found("airport-hours", messages("airport-hours"), "hour")
     sessions = Found("aircraft-sessions", messages("aircraft-sessions"), "from")
+    following = Found("next-departures", messages("next-departures"), "from")
     console = Console()
     show(console, hours.panes)
     wrong = [
         *hours.differences(expected_hours(departures)),
         *sessions.differences(expected_sessions(departures)),
+        *following.differences(expected_next(departures, arrivals)),
         *left_over(),
     ]
     for line in wrong[:20]:
@@ -130,9 +148,11 @@ def main() -> None:
     if wrong:
         console.print(f"{len(wrong)} differences", style="bold red", highlight=False)
         sys.exit(1)
+    repeated = hours.repeated + sessions.repeated + following.repeated
     verdict = (
-        f"verified: {len(hours.panes):,} hours of airports, {len(sessions.panes):,} sessions of aircraft; "
-        f"{hours.repeated + sessions.repeated:,} panes came again, with equal content; no store has an entry left"
+        f"verified: {len(hours.panes):,} hours of airports, {len(sessions.panes):,} sessions of aircraft, "
+        f"{len(following.panes):,} arrivals with the next departure; {repeated:,} panes came again, with "
+        "equal content; no store has an entry left"
     )
     console.print(verdict, style="bold green", highlight=False)
 

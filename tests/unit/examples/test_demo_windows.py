@@ -9,17 +9,20 @@ from penstock.testing import TestRunner
 
 
 def test_the_panes_of_the_demo_are_those_of_a_plain_computation() -> None:
-    departures, _ = movements(1500)
+    departures, arrivals = movements(1500)
     runner = TestRunner(app, partitions=2)
-    runner.input("local.departures", departures).run(batch_messages=250).commit()
+    runner.input("local.departures", departures).input("local.arrivals", arrivals).run(batch_messages=400).commit()
     runner.crash().restore().end_inputs()
     hours = _found(runner, "airport-hours", "hour")
     sessions = _found(runner, "aircraft-sessions", "from")
     assert hours.differences(verify.expected_hours(departures)) == []
     assert sessions.differences(verify.expected_sessions(departures)) == []
+    following = _found(runner, "next-departures", "from")
+    assert following.differences(verify.expected_next(departures, arrivals)) == []
     assert len(hours.panes) > 50
+    assert len(following.panes) > 100
     assert len(sessions.panes) > 1000
-    assert [runner.store(f"{operator}.window") for operator in ("hours", "sessions")] == [{}, {}]
+    assert [runner.store(store.name) for store in app.graph().stores] == [{}] * 4
 
 
 def _found(runner: TestRunner, output: str, start: str) -> verify.Found:
