@@ -60,6 +60,7 @@ __all__ = [
     "delete_stream",
     "describe_stream",
     "effective_values",
+    "end_stream",
     "export_checkpoint",
     "export_startpoints",
     "import_spark",
@@ -136,6 +137,7 @@ if TYPE_CHECKING:
         StreamFacts,
         create_stream,
         describe_stream,
+        end_stream,
         set_retention,
         streams,
     )
@@ -166,7 +168,9 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
         "stream.names": "FoundStream open_stream",
         "stream.publish": "PublishOptions Published publish",
         "stream.records": "MalformedRecordError",
-        "stream.streams": "DeletedStream ListedStream StreamFacts create_stream describe_stream set_retention streams",
+        "stream.streams": (
+            "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
+        ),
         "stream.tail": "Message StreamTail",
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

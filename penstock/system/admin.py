@@ -92,6 +92,18 @@ class SystemAdmin(ABC):
         """
         raise ConfigError(f"the system of the stream `{stream}` cannot delete old messages")
 
+    def end_stream(self, stream: str) -> None:
+        """Say that no message will follow in the stream: its partitions have `PartitionOffsets.ended`. Durable.
+
+        An append begins the partition again. If this raises half-way, some partitions have ended; calling it again
+        completes it.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            ConfigError: the stream has an owner (`own`), or the system cannot do it (`System.ends_streams`).
+        """
+        raise ConfigError(f"the system of the stream `{stream}` cannot end a stream")
+
     @abstractmethod
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset whose message has a timestamp at or after a time; upcoming if none has.

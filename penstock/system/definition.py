@@ -51,6 +51,9 @@ class System(ABC):
     cleaner does, cannot hold what must be readable up to an offset exactly."""
     retains: ClassVar[bool] = False
     """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
+    ends_streams: ClassVar[bool] = False
+    """Whether somebody can say that a stream has ended (`SystemAdmin.end_stream`). A system where this is False may say
+    so by itself (`PartitionOffsets.ended`)."""
     commits_atomically: ClassVar[bool] = False
     """Whether a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
     readers_seek: ClassVar[bool] = False

@@ -41,11 +41,12 @@ class _Partition:
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
     compacted: Compacted = field(default_factory=Compacted)
-    ended: bool = False
+    ended_at: int | None = None
+    """`upcoming` when somebody said that the partition has ended."""
 
     def ends(self) -> PartitionOffsets:
         oldest = self.messages[0][0] if self.messages else self.upcoming
-        return PartitionOffsets(oldest, self.upcoming, self.ended)
+        return PartitionOffsets(oldest, self.upcoming, self.ended_at == self.upcoming)
 
     def between(self, start: int, end: int) -> slice:
         """Where the messages with start <= offset < end are."""
@@ -70,6 +71,7 @@ class MemorySystem(System):
     fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
+    ends_streams: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
@@ -111,7 +113,8 @@ class MemorySystem(System):
     def end(self, ssp: SystemStreamPartition) -> None:
         """Say that no message will follow in a partition. A job that has read it to the end no longer waits for it."""
         with self.lock:
-            self.partition(ssp).ended = True
+            partition = self.partition(ssp)
+            partition.ended_at = partition.upcoming
 
     def create(self, stream: str, partitions: int) -> bool:
         """See `SystemAdmin.create_stream`."""
@@ -196,6 +199,15 @@ class MemoryAdmin(SystemAdmin):
     def delete_stream(self, stream: str) -> None:
         """Delete the stream. Raises NotFoundError if there is none."""
         self._system.delete(stream)
+
+    def end_stream(self, stream: str) -> None:
+        """Say that no message will follow in the stream. Raises ConfigError if it has an owner."""
+        with self._system.lock:
+            partitions = self._system.partitions(stream)
+            if (owner := self._system.owners.get(stream)) is not None:
+                raise ConfigError(f"the stream `{self._system.name}.{stream}` is a changelog that {owner} writes")
+            for partition in partitions:
+                partition.ended_at = partition.upcoming
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`; upcoming if none has."""

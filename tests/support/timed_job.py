@@ -26,6 +26,7 @@ from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
 from penstock.system.base import OffsetRange
+from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
@@ -117,7 +118,7 @@ class TimedWorld:
     def __post_init__(self) -> None:
         self.root = f"memory://{uuid.uuid4().hex}"
         self.objects = open_store(self.root)
-        self.system = MemorySystem("m")
+        self.system: MemorySystem | LocalSystem = MemorySystem("m")
         for stream in ("in", "other", "out"):
             self.system.admin().create_stream(stream, TASKS)
         self.clock = SettableClock(NOW)

@@ -25,6 +25,8 @@ class PartitionFacts:
     upcoming: int
     messages: int | None
     """None where offsets have gaps."""
+    ended: bool = False
+    """Whether no message will follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def describe_stream(found: FoundStream) -> StreamFacts:
         ends = admin.offsets(found.stream.stream)
         retention = admin.retention(found.stream.stream)
     partitions = tuple(
-        PartitionFacts(number, end.oldest, end.newest, end.upcoming, found.system.messages_in([end]))
+        PartitionFacts(number, end.oldest, end.newest, end.upcoming, found.system.messages_in([end]), end.ended)
         for number, end in sorted(ends.items())
     )
     messages = found.system.messages_in(ends.values())
@@ -178,6 +180,27 @@ def set_retention(found: FoundStream, retention: StreamRetention) -> int:
     """
     with closing(found.system.admin()) as admin:
         return admin.set_retention(found.stream.stream, retention)
+
+
+def end_stream(found: FoundStream) -> None:
+    """Say that no message will follow in a stream. A job ends once it has read all its inputs to such an end. A message
+    that is published afterwards begins its partition again.
+
+    Args:
+        found: the stream.
+
+    Raises:
+        NotFoundError: the stream does not exist.
+        ConfigError: the stream is the changelog of a store, or its system cannot end streams.
+
+    Example:
+        >>> stream = admin.open_stream("trips")
+        >>> admin.end_stream(stream)
+        >>> [each.ended for each in admin.describe_stream(stream).partitions]
+        [True, True]
+    """
+    with closing(found.system.admin()) as admin:
+        admin.end_stream(found.stream.stream)
 
 
 def existing_stream(found: FoundStream) -> StreamFacts:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -15,8 +16,10 @@ from penstock.system.local.compaction import drop_superseded, find_superseded, r
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.partition import (
     check_has_no_owner,
+    has_ended,
     owner_of,
     partition_ends,
+    put_end,
     raise_fence,
     wall_time_ms,
 )
@@ -104,6 +107,19 @@ class LocalAdmin(SystemAdmin):
                 in_parallel(put, others)
                 write_retention(connection, retention)
         return sum(self._trim(ssp) for ssp in (first, *others)) if retention.is_limited else 0
+
+    def end_stream(self, stream: str) -> None:
+        """See `SystemAdmin.end_stream`: a row in each partition's file, which the next append makes void."""
+        if (owner := self.owner(stream)) is not None:
+            raise ConfigError(
+                f"the stream `{self._files.system}.{stream}` is a changelog, which ends with its owner: {owner}"
+            )
+
+        def end_one(ssp: SystemStreamPartition) -> None:
+            with self._open_alone(ssp) as connection, transaction(connection):
+                put_end(connection, self._files.partition_path(ssp))
+
+        in_parallel(end_one, self._partitions(stream))
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
@@ -209,4 +225,5 @@ class LocalAdmin(SystemAdmin):
     def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
         path = self._files.partition_path(ssp)
         with self._pool.use(path) as connection:
-            return partition_ends(connection, path)
+            ends = partition_ends(connection, path)
+            return replace(ends, ended=True) if has_ended(connection, path, ends.upcoming) else ends

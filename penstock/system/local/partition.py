@@ -11,6 +11,8 @@ from penstock.system.base import PartitionOffsets, WriterIdentity
 from penstock.system.local.sqlite import stored_integer
 
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
+_ENDED_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ended'"
+_CREATE_ENDED = "CREATE TABLE IF NOT EXISTS ended (id INTEGER PRIMARY KEY CHECK (id = 0), upcoming INTEGER NOT NULL)"
 _OWNER_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'owner'"
 
 
@@ -21,6 +23,24 @@ def partition_ends(connection: sqlite3.Connection, path: str) -> PartitionOffset
     if newest is not None and newest >= upcoming:
         raise CorruptError(f"`{path}` holds the offset {newest} but says that {upcoming} comes next")
     return PartitionOffsets(upcoming if oldest is None else oldest, upcoming)
+
+
+def put_end(connection: sqlite3.Connection, path: str) -> None:
+    """Put on record that no message will follow; in the caller's transaction."""
+    connection.execute(_CREATE_ENDED)
+    connection.execute("REPLACE INTO ended VALUES (0, ?)", (partition_ends(connection, path).upcoming,))
+
+
+def has_ended(connection: sqlite3.Connection, path: str, upcoming: int) -> bool:
+    """Whether somebody said so, and nothing was appended since.
+
+    Args:
+        upcoming: the next offset.
+    """
+    if connection.execute(_ENDED_EXISTS).fetchone() is None:
+        return False
+    row = connection.execute("SELECT upcoming FROM ended").fetchone()
+    return row is not None and stored_integer(row[0], path, "where it ended") == upcoming
 
 
 def raise_fence(connection: sqlite3.Connection, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:

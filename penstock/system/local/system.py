@@ -35,6 +35,7 @@ class LocalSystem(System):
     compacts_on_request: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
     retains: ClassVar[bool] = True
+    ends_streams: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

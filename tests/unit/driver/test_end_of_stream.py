@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
+from penstock.system.local import LocalSystem
 from tests.support.timed_job import HoldNode, TimedWorld, reached, steps
 
 
@@ -86,8 +89,7 @@ def test_inputs_that_have_ended_end_the_job(timed_world: TimedWorld) -> None:
     driver = timed_world.driver()
     driver.loop.start()
     steps(driver)
-    for ssp in {at.ssp for at in driver.loop.boundary.positions}:
-        timed_world.system.end(ssp)
+    timed_world.system.admin().end_stream("in")
     while not driver.loop.step():
         pass
     assert sorted(timed_world.came()) == [0, 1, 2]
@@ -101,8 +103,7 @@ def test_an_input_that_has_ended_holds_nothing_back(timed_world: TimedWorld) -> 
     timed_world.put(20, 20, stream="other")
     steps(driver)
     assert driver.loop.boundary.watermarks["one"] == 10
-    for ssp in {at.ssp for at in driver.loop.boundary.positions if at.ssp.stream == "in"}:
-        timed_world.system.end(ssp)
+    timed_world.system.admin().end_stream("in")
     timed_world.put(30, 30, stream="other")
     steps(driver)
     assert reached(driver.loop.boundary.watermarks) == {
@@ -119,3 +120,37 @@ def test_an_input_that_has_ended_holds_nothing_back(timed_world: TimedWorld) -> 
     steps(second)
     assert timed_world.came()[6] == ["one", "two"]
     assert timed_world.came()[7] == []
+
+
+def test_local_streams_that_have_ended_end_the_job(
+    timed_world: TimedWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is published later is read in the next run."""
+    system = LocalSystem("m", str(tmp_path / "streams"))
+    timed_world.system = system
+    admin = system.admin()
+    for stream in ("in", "out"):
+        admin.create_stream(stream, 2)
+    timed_world.put(10, 20, 1000)
+    driver = timed_world.driver()
+    driver.loop.start()
+    steps(driver)
+    assert 2 not in timed_world.came()
+    admin.end_stream("in")
+    while not driver.loop.step():
+        pass
+    assert sorted(timed_world.came()) == [0, 1, 2]
+    driver.loop.commit()
+    driver.close()
+    timed_world.put(5, 7)
+    caplog.set_level("INFO")
+    second = timed_world.started()
+    assert [r.message for r in caplog.records if "had ended" in r.message] == [
+        f"`m.in.{n}` had ended, and has new messages: they are read" for n in range(2)
+    ]
+    steps(second)
+    admin.end_stream("in")
+    while not second.loop.step():
+        pass
+    assert timed_world.came() == {n: [] for n in range(5)}
+    admin.close()

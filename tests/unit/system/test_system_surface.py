@@ -27,6 +27,7 @@ System.commits_atomically
 System.compacts_on_request
 System.configured(name, options)
 System.dense_offsets
+System.ends_streams
 System.fences
 System.messages_in(ends)
 System.reader()
@@ -38,6 +39,7 @@ SystemAdmin.close()
 SystemAdmin.compact(offsets, writer, min_dirty_ratio=0.0, dry_run=False)
 SystemAdmin.create_stream(stream, partitions, retention=None)
 SystemAdmin.delete_stream(stream)
+SystemAdmin.end_stream(stream)
 SystemAdmin.fence(stream, writer)
 SystemAdmin.offset_at_time(ssp, timestamp_ms)
 SystemAdmin.offsets(stream)

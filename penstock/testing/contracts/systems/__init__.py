@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.testing.contracts.systems.commits import CommitContract
 from penstock.testing.contracts.systems.compaction import CompactionContract
 from penstock.testing.contracts.systems.dense import DenseOffsetsContract
+from penstock.testing.contracts.systems.ending import EndingContract
 from penstock.testing.contracts.systems.fencing import FencingContract
 from penstock.testing.contracts.systems.reading import ReadingContract
 from penstock.testing.contracts.systems.retention import RetentionContract
@@ -18,10 +19,11 @@ class SystemContract(
     CommitContract,
     FencingContract,
     RetentionContract,
+    EndingContract,
     CompactionContract,
 ):
     """Inherit, and give a `system` fixture: a new, empty system for every test.
 
     What a system promises beyond the rest, its flags say (`System.dense_offsets`, `fences`, `commits_atomically`,
-    `readers_seek`, `retains`, `compacts_on_request`). The tests of a flag that is not set are skipped.
+    `readers_seek`, `retains`, `ends_streams`, `compacts_on_request`). The tests of a flag that is not set are skipped.
     """

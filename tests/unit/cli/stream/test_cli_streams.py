@@ -47,6 +47,17 @@ def test_publish_then_describe() -> None:
     assert "local.flights" in table
 
 
+def test_a_stream_ends_until_something_is_published() -> None:
+    published()
+    assert call("stream", "end", "flights")[0] == "`local.flights` has ended, until a message is published to it\n"
+    assert all(part["ended"] for part in call_json("stream", "describe", "flights")["partitions"])
+    Path("more.jsonl").write_text('{"n": 1}\n')
+    call("stream", "publish", "flights", "--file", "more.jsonl")
+    ended = [part["ended"] for part in call_json("stream", "describe", "flights")["partitions"]]
+    assert sorted(ended) == [False, True, True, True]
+    assert "nowhere" in call("stream", "end", "nowhere", status=1)[1]
+
+
 def test_publish_csv_from_standard_input_in_a_process_of_its_own() -> None:
     for arguments in (
         ("create", "numbers", "--partitions", "1"),
