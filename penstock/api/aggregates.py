@@ -204,3 +204,42 @@ class Distinct(Aggregate):
 
     def from_json(self, stored: Any) -> Any:
         return None if stored is None else dict.fromkeys(stored)
+
+
+Add: TypeAlias = Callable[[Any, Any, int], Any]
+"""As `Aggregate.add`."""
+
+
+def adder(aggregate: Aggregate) -> Add:
+    """What does the same as the aggregate's `add`, with fewer calls for the plainest ones."""
+    make = _ADDERS.get(type(aggregate))  # a subclass may have another `one`
+    return aggregate.add if make is None else make(aggregate.of)
+
+
+def _count(of: Of) -> Add:
+    def add(state: Any, value: Any, time_ms: int) -> Any:
+        return state if of(value) is None else 1 if state is None else state + 1
+
+    def add_each(state: Any, value: Any, time_ms: int) -> Any:
+        return state if value is None else 1 if state is None else state + 1
+
+    return add_each if of is _itself else add
+
+
+def _sum(of: Of) -> Add:
+    def add(state: Any, value: Any, time_ms: int) -> Any:
+        x = of(value)
+        return state if x is None else x if state is None else state + x
+
+    return add
+
+
+def _mean(of: Of) -> Add:
+    def add(state: Any, value: Any, time_ms: int) -> Any:
+        x = of(value)
+        return state if x is None else [x, 1] if state is None else [state[0] + x, state[1] + 1]
+
+    return add
+
+
+_ADDERS: dict[type[Aggregate], Callable[[Of], Add]] = {Count: _count, Sum: _sum, Mean: _mean}

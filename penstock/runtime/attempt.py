@@ -19,7 +19,7 @@ from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
 from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.instance import StageInstance
-from penstock.runtime.operators.base import Firing
+from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.packet import Packet, decode_messages, fired_origin, origin_code
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.router import FLUSH_BYTES
@@ -217,13 +217,19 @@ class Attempt:
         if not self.failed:
             yield from self._fire_all(self.instance.on_start_of_input(self.batch))
 
-    def _fire_all(self, firings: Iterator[tuple[str, Firing]]) -> Iterator[Packet]:
+    def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
         """Run what the operators fire; yields packets that are ready to be sent on."""
         instance, router = self.instance, self.instance.router
         origin, page = fired_origin(instance.task), Fired(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:
-            instance.position.page, instance.position.row = page, page.add(due[1].timestamp_ms, origin, FIRED_OFFSET)
-            self._fire(*due)
+            operator, fired = due
+            count = len(fired.keys) if isinstance(fired, Firings) else 1
+            first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, count)
+            instance.position.page, instance.position.row = page, first
+            if isinstance(fired, Firings):
+                self._fire_at_once(operator, fired, first)
+            else:
+                self._fire(operator, fired)
             if len(page.offsets) >= self._at_once and not self.failed:
                 self._at_once = _next_piece(self._at_once, router.count_bytes())
                 yield from router.take_ready(page)
@@ -231,7 +237,7 @@ class Attempt:
                 page = Fired(instance.ssps)
         router.end_page(page)
 
-    def _next_firing(self, firings: Iterator[tuple[str, Firing]]) -> tuple[str, Firing] | None:
+    def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:
         try:
             return next(firings, None)
         except (OperatorFailedError, EngineFailedError) as failure:
@@ -273,6 +279,16 @@ class Attempt:
             letter = _dead_letter(failed, firing.key, firing.value, name=firing.name, timestamp=time_ms)
             self.instance.dead_letter_outlet().push_raw(firing.key, letter)
         self._fired += 1
+
+    def _fire_at_once(self, operator: str, firings: Firings, first: int) -> None:
+        try:
+            with blaming(operator):
+                firings.run(first)
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+                self._failure = self._described(failure, firings.keys[self.instance.position.row - first])
+        else:
+            self._fired += len(firings.keys)
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
         """The failure of something that was fired."""

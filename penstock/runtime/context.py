@@ -207,11 +207,12 @@ class Fired(Page):
         self._columns: tuple[list[int], list[int], list[int]] = ([], [], [])
         super().__init__(ssps, *self._columns)
 
-    def add(self, timestamp: int, origin: int, offset: int) -> int:
-        """The row of another firing."""
+    def add(self, timestamp: int, origin: int, offset: int, count: int = 1) -> int:
+        """The row of another firing; of several, that of the first one."""
+        first = len(self.offsets)
         for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
-            column.append(value)
-        return len(self.offsets) - 1
+            column.extend([value] * count)
+        return first
 
     def at_time(self, row: int, timestamp_ms: int) -> int:
         return self.add(timestamp_ms, self.origins[row], self.offsets[row])

@@ -16,7 +16,7 @@ from penstock.runtime.batch import NOTHING_DUE, Batch, Due
 from penstock.runtime.columns import Push
 from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.operators.application_code import Requests
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
 from penstock.runtime.router import Outlet, Router
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.runtime.wiring import Wiring
@@ -103,16 +103,16 @@ class StageInstance:
         for node in reversed(self._nodes.values()):
             node.begin(batch)
 
-    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing]]:
+    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """What the operators (by id) have to do before the first message of the batch; as `on_end_of_input`."""
         return self._firings(lambda node: node.on_start_of_input(batch))
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing]]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
         topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError."""
         return self._firings(lambda node: node.on_end_of_input(batch))
 
-    def _firings(self, ask: Callable[[Node], Iterable[Firing]]) -> Iterator[tuple[str, Firing]]:
+    def _firings(self, ask: Callable[[Node], Iterable[Firing | Firings]]) -> Iterator[tuple[str, Firing | Firings]]:
         for op_id, node in reversed(self._nodes.items()):
             with blaming(op_id):
                 firings = iter(ask(node))

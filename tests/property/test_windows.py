@@ -4,6 +4,8 @@ discarded and restarts in between."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.runtime.operators import window as window_operator
+from penstock.runtime.windows import open_windows
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])
@@ -40,6 +44,15 @@ def stage(window: ps.Window) -> StageBatches:
 def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
     span = None if pane.span is None else [pane.span.start_ms, pane.span.end_ms]
     return [pane.key, span, pane.message, pane.firing, pane.number]
+
+
+@contextmanager
+def limited(cells: int) -> Iterator[None]:
+    """So many cells are in memory, and fire in an attempt."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_windows, "KEPT_CELLS", cells)
+        patch.setattr(window_operator, "_HELD_CELLS", cells)
+        yield
 
 
 def run(window: ps.Window, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:
@@ -111,12 +124,21 @@ def expected(
 @pytest.mark.parametrize("lateness", [0, 15])
 @pytest.mark.parametrize("accumulating", [True, False])
 @settings(deadline=None)
-@given(steps=STEPS)
-def test_windows_of_one_size(size: int, every: int, lateness: int, accumulating: bool, steps: list[Step]) -> None:
+@given(steps=STEPS, cells=st.sampled_from([0, 2, 1000]), folds=st.booleans())
+def test_windows_of_one_size(
+    size: int, every: int, lateness: int, accumulating: bool, steps: list[Step], cells: int, folds: bool
+) -> None:
+    """The list of messages, and a fold that makes the same list: their cells are stored in different ways."""
     window = ps.Windows.hopping(
-        size, every, allowed_lateness_ms=lateness, accumulating=accumulating, late_to=ps.SystemStream("m", "late")
+        size,
+        every,
+        fold=(list, lambda values, value: [*values, value]) if folds else None,
+        allowed_lateness_ms=lateness,
+        accumulating=accumulating,
+        late_to=ps.SystemStream("m", "late"),
     )
-    assert run(window, steps) == expected(size, every, lateness, steps, accumulating=accumulating)
+    with limited(cells):
+        assert run(window, steps) == expected(size, every, lateness, steps, accumulating=accumulating)
 
 
 def expected_sessions(gap: int, lateness: int, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:

@@ -10,6 +10,7 @@ import orjson
 import pyarrow as pa
 
 import penstock as ps
+from penstock.errors import FailedMessage
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
@@ -40,9 +41,10 @@ class StageBatches:
     engines: dict[str, MemoryEngine] = field(default_factory=dict)
     number: int = 0
     watermark: int | None = None
-    failed: str | None = None
     others: tuple[str, ...] = ()
     """Operators with the same watermarks."""
+    failure: FailedMessage | None = None
+    """What the last batch reported."""
 
     def __post_init__(self) -> None:
         self.topology = plan_topology(self.app.graph(), None)
@@ -87,8 +89,8 @@ class StageBatches:
                 self.task.discard_attempt(attempt)
         packets += attempt.finish()
         report = attempt.report()
-        self.failed = None if report.failed is None else report.failed.reason
-        if self.failed is not None:
+        self.failure = report.failed
+        if self.failure is not None:
             self.task.discard_attempt(attempt)
             return {}
         self.task.finish_attempt(attempt)
@@ -103,6 +105,11 @@ class StageBatches:
 
     def _marks(self) -> dict[str, int]:
         return {} if self.watermark is None else dict.fromkeys((self.operator, *self.others), self.watermark)
+
+    @property
+    def failed(self) -> str | None:
+        """Why the last batch failed."""
+        return None if self.failure is None else self.failure.reason
 
     def entries(self, store: str) -> dict[bytes, bytes]:
         """What ended batches left in a store."""

@@ -71,6 +71,19 @@ class Firing:
     """The message that waited for it, as it goes to the dead letters."""
 
 
+@dataclass(frozen=True, slots=True)
+class Firings:
+    """Several firings of one time, which an operator runs at once: only without a dead-letter stream, because none of
+    them can be undone alone."""
+
+    keys: Sequence[bytes | None]
+    timestamp_ms: int
+    name: str
+    run: Callable[[int], None]
+    """Runs them; they are the rows of the page from the number that it gets. If one fails, the position is left at its
+    row."""
+
+
 class Node:
     """A running operator of one stage and task. Used by one thread at a time."""
 
@@ -98,7 +111,7 @@ class Node:
         operator by operator in topological order, and read while firings run."""
         return ()
 
-    def on_end_of_input(self, batch: Batch) -> Iterable[Firing]:
+    def on_end_of_input(self, batch: Batch) -> Iterable[Firing | Firings]:
         """What is to be done once all messages of the batch have come, in order. Called once in an attempt, after the
         operators before it in the stage have done theirs, and read while firings run: one may change what follows."""
         return ()

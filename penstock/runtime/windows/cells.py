@@ -26,7 +26,7 @@ from penstock.runtime.windows.contents import Content
 
 _SPAN = struct.Struct(">QQ")
 _pack, _unpack = _SPAN.pack, _SPAN.unpack_from
-_PLAIN = b"\x00"
+PLAIN = b"\x00"
 """The first byte of a cell that has nothing but its content; an `_Entry` begins with another one."""
 NO_KEY = b"\x00"
 
@@ -142,7 +142,7 @@ class Cells:
         return None if data is None else self._cell(slot, data, complete=complete)
 
     def _cell(self, slot: Slot, data: bytes, *, complete: bool) -> Cell:
-        if data[:1] == _PLAIN:
+        if data[:1] == PLAIN:
             cell = Cell(slot, self._content.from_bytes(data[1:]), complete=complete)
             cell.stored = True
             return cell
@@ -171,7 +171,7 @@ class Cells:
             cell.pieces += 1
             cell.content = self._content.initial()
         if not (cell.number or cell.since or cell.messages or self._content.appends):
-            data = _PLAIN + content
+            data = PLAIN + content
         else:
             data = self._encoder.encode(self._entry(cell, timer_ms, content))
         self._store.put((b"f" if cell.complete else b"o") + place, data)

@@ -9,8 +9,12 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.aggregates import Aggregate, adder
 from penstock.api.serdes import Serde
 from penstock.api.windows import Aggregates, Fold, Messages, Window
+
+_to_json = msgspec.json.Encoder().encode
+_from_json = msgspec.json.Decoder().decode
 
 
 class Content(ABC):
@@ -74,17 +78,20 @@ class AggregateContent(Content):
     """The states of several aggregates."""
 
     def __init__(self, aggregates: Aggregates) -> None:
-        self._names = list(aggregates.by_name)
         self._all = list(aggregates.by_name.values())
-        self._adds = [each.add for each in self._all]
+        self._adds = [adder(each) for each in self._all]
+        self._results = [(name, each.result) for name, each in aggregates.by_name.items()]
+        self._are_json = all(
+            type(each).to_json is Aggregate.to_json and type(each).from_json is Aggregate.from_json
+            for each in self._all
+        )
+        """Whether their states are stored as they are."""
 
     def initial(self) -> Any:
         return [None] * len(self._all)
 
     def add(self, content: Any, value: Any, time_ms: int) -> Any:
-        for number, add in enumerate(self._adds):
-            content[number] = add(content[number], value, time_ms)
-        return content
+        return [add(state, value, time_ms) for add, state in zip(self._adds, content, strict=True)]
 
     def merge(self, first: Any, second: Any) -> Any:
         return [
@@ -93,14 +100,18 @@ class AggregateContent(Content):
         ]
 
     def to_bytes(self, content: Any) -> bytes:
-        return msgspec.json.encode([each.to_json(state) for each, state in zip(self._all, content, strict=True)])
+        if not self._are_json:
+            content = [each.to_json(state) for each, state in zip(self._all, content, strict=True)]
+        return _to_json(content)
 
     def from_bytes(self, data: bytes) -> Any:
-        return [each.from_json(state) for each, state in zip(self._all, msgspec.json.decode(data), strict=True)]
+        stored = _from_json(data)
+        if self._are_json:
+            return stored
+        return [each.from_json(state) for each, state in zip(self._all, stored, strict=True)]
 
     def shown(self, content: Any) -> Any:
-        results = [each.result(state) for each, state in zip(self._all, content, strict=True)]
-        return dict(zip(self._names, results, strict=True))
+        return {name: result(state) for (name, result), state in zip(self._results, content, strict=True)}
 
 
 class MessageContent(Content):

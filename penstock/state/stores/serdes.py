@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
-from penstock.api.serdes import not_bytes
+from penstock.api.serdes import Bytes, not_bytes
 from penstock.api.serdes.failures import store_place
 from penstock.api.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
@@ -15,6 +16,10 @@ from penstock.state.records import Changes
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.scans import prefix_bounds, range_bounds
 from penstock.state.stores.task_store import TaskStore
+
+
+def _are_bytes(entries: Mapping[Any, Any]) -> bool:
+    return {bytes}.issuperset(map(type, entries)) and {bytes, NoneType}.issuperset(map(type, entries.values()))
 
 
 class SerdeStore(TaskStore):
@@ -40,6 +45,10 @@ class SerdeStore(TaskStore):
         self._decode_key = spec.key_serde.from_bytes
         self._encode = spec.value_serde.to_bytes
         self._decode = spec.value_serde.from_bytes
+        self._puts_bytes = type(self).put is SerdeStore.put and all(
+            type(serde).to_bytes is Bytes.to_bytes for serde in (spec.key_serde, spec.value_serde)
+        )
+        """Whether what is put is written as it is."""
         self._failure: EngineFailedError | None = None
 
     def __repr__(self) -> str:
@@ -135,6 +144,12 @@ class SerdeStore(TaskStore):
             if type(data) is not bytes:
                 raise not_bytes(self._value_serde, data, f"store `{self.name}`, value of key {key!r}")
         self._changes[key_bytes] = data
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        if self._puts_bytes and type(self._changes) is dict and _are_bytes(entries):
+            self._changes.update(entries)
+        else:
+            super().put_all(entries)
 
     def delete(self, key: Any) -> None:
         self.put(key, None)

@@ -266,6 +266,32 @@ def test_very_many_windows_fire_in_several_batches(monkeypatch: pytest.MonkeyPat
     assert [message.value for message in runner.output(OUT)] == [*expected, ["a", 400, 1]]
 
 
+def test_a_failure_among_many_messages_or_panes_names_the_one_that_failed() -> None:
+    """They are processed many at once."""
+
+    def add(total: int, n: int) -> int:
+        return total + 6 // n
+
+    job = stage(ps.Windows.tumbling(10, fold=(0, add)))
+    job.run([Message(key, n, 1) for key, n in (("a", 1), ("b", 0), ("c", 2))])
+    assert job.failure is not None
+    assert (job.failure.operator, job.failure.offset, job.failure.key) == ("w", 1, "b")
+    job.run([Message(key, 1, 1) for key in "abc"], 5)
+    assert panes(job.run([], 20)) == [[6, "on-time", 0]] * 3
+    job.close()
+
+    app = ps.StreamApplication("a")
+    counts = app.input("m.in").window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="w")
+    counts.map(lambda pane: 1 // (3 - pane.message["n"]), id="share").send_to(app.output(OUT))
+    job = StageBatches(app, "w")
+    job.run([Message(key, 1, 1) for key in "abbbcc"])
+    job.run([], 20)
+    assert job.failure is not None
+    assert (job.failure.operator, job.failure.key) == ("share", "b")
+    assert len(job.entries("w.window")) == 3, "what fired is undone with the attempt"
+    job.close()
+
+
 def test_panes_travel_to_the_next_stage() -> None:
     app = ps.StreamApplication("a")
     counts = app.input("m.in").window(ps.Windows.count(2, fold=(0, lambda total, n: total + n)))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import penstock as ps
-from penstock.api.store import StoreSpec
+from penstock.api.store import StoreSpec, TimeToLive
 from penstock.config.load import load_config
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
@@ -181,3 +181,38 @@ def test_a_function_of_a_whole_message_that_changes_the_value_is_found() -> None
     app.input("m.in").map(lambda m: m.value.append(1), envelope=True).send_to(app.output("m.out"))
     with pytest.raises(Exception, match="changed"):
         TestRunner(app).input("m.in", [[0]]).run()
+
+
+@pytest.mark.parametrize("build", STORES)
+@pytest.mark.parametrize("ttl", [None, TimeToLive(1000)])
+def test_put_all_does_what_put_does_for_each_entry(build: Build, ttl: TimeToLive | None) -> None:
+    """Bytes are written without a call for each; scans that are open, `undo` and expiry see them all the same."""
+    spec = StoreSpec("s", ps.Bytes(), ps.Bytes(), ttl)
+    changes, entries = [], {b"a": b"1", b"b": None, b"c": b"3"}
+    for at_once in (True, False):
+        store = build(spec, MemoryEngine(), 100)
+        overlay = store.begin()
+        store.put_all({b"b": b"0", b"d": b"4"})
+        store.mark()
+        before = store.all()
+        if at_once:
+            store.put_all(entries)
+        else:
+            for key, value in entries.items():
+                store.put(key, value)
+        assert list(before) == [(b"b", b"0"), (b"d", b"4")]
+        assert list(store.all()) == [(b"a", b"1"), (b"c", b"3"), (b"d", b"4")]
+        changes.append(dict(overlay.changes))
+    assert changes[0] == changes[1]
+    with pytest.raises(ps.SerdeError, match="is a str"):
+        store.put_all({b"a": "text"})
+
+
+def test_undo_takes_back_entries_that_were_put_at_once() -> None:
+    store = build_store(StoreSpec("s", ps.Bytes(), ps.Bytes()), MemoryEngine(), 100, undoable=True)
+    store.begin()
+    store.put_all({b"a": b"0"})
+    store.mark()
+    store.put_all({b"a": b"1", b"b": b"2"})
+    store.undo()
+    assert dict(store.items()) == {b"a": b"0"}

@@ -1,0 +1,185 @@
+"""Windows of one size that are not complete, of operators that keep nothing of a window but its content.
+
+They are stored as cells that have nothing but their content; `cells.py` lists the entries. What is stored is also kept
+in memory, as the same bytes, for so many cells. Most messages go to few windows, whose cells are then neither looked up
+in the store for each key, nor searched for in the order of time when the window is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
+
+from penstock.api.store import KeyValueStore
+from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.windows.cells import PLAIN, Slot, key_slot, slot_key
+from penstock.runtime.windows.contents import Content
+
+KEPT_CELLS = 200_000
+"""Stored cells whose bytes an operator keeps in memory."""
+_BLOCK_BYTES = 1 << 20
+"""Contents that are taken out at once take about so many bytes, as they are stored."""
+
+Key: TypeAlias = "bytes | None"
+Taken: TypeAlias = tuple[list[Key], list[Any]]
+"""Keys and their contents."""
+_KEYED = key_slot(b"")
+_BEHIND_ALL_KEYS = b"\x02"
+
+
+class OpenWindow:
+    """One window: what came to each of its keys."""
+
+    __slots__ = ("end", "held", "left", "new", "place", "start", "stored")
+
+    def __init__(self, start: int, end: int, stored: dict[Key, bytes] | None) -> None:
+        self.start, self.end = start, end
+        self.place = b"o" + Slot(end, start, b"").to_bytes()
+        """What the keys of its cells begin with."""
+        self.held: dict[Key, Any] = {}
+        """Contents that the running attempt has changed and not stored yet."""
+        self.stored = stored
+        """All that is stored of it; None: only the store knows."""
+        self.left: Iterator[tuple[Key, bytes]] | None = None
+        """While it fires: the cells that have not fired."""
+        self.new: set[Key] = set()
+        """While it fires: keys of which the store has nothing."""
+
+    def cells(self, keys: Iterable[Key]) -> list[bytes]:
+        """The keys of cells in the store."""
+        keyed = self.place + _KEYED
+        return [self.place + key_slot(None) if key is None else keyed + key for key in keys]
+
+
+class OpenWindows:
+    """The windows of an operator in its store that are not complete. They are as the running attempt sees them, and
+    belong to the operator, which goes with an attempt that is discarded."""
+
+    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content, size_ms: int) -> None:
+        self._store = store
+        self._content = content
+        self._size_ms = size_ms
+        self._by_start: dict[int, OpenWindow] | None = None
+        self._kept = 0
+        """Cells in the `stored` of all windows."""
+
+    def _windows(self) -> dict[int, OpenWindow]:
+        """All that have a cell, by their start. What an earlier process left is found by the windows, not by the
+        cells."""
+        if self._by_start is None:
+            self._by_start, behind = {}, b"o"
+            while (first := next(iter(self._store.range(behind, b"p")), None)) is not None:
+                slot = Slot.from_bytes(first[0][1:])
+                window = self._by_start[slot.start] = OpenWindow(slot.start, slot.end, None)
+                behind = window.place + _BEHIND_ALL_KEYS
+        return self._by_start
+
+    def get(self, start: int) -> OpenWindow:
+        """The window that begins there."""
+        windows = self._windows()
+        window = windows.get(start)
+        if window is None:
+            window = windows[start] = OpenWindow(start, start + self._size_ms, {})
+        return window
+
+    def load(self, window: OpenWindow, key: Key) -> Any:
+        """The content of a key that is not held."""
+        if window.stored is None:
+            data: bytes | None = self._store.get(window.place + key_slot(key))
+        else:
+            data = window.stored.get(key)
+        return self._content.initial() if data is None else self._content.from_bytes(data[1:])
+
+    def held(self) -> int:
+        """How many cells are held."""
+        return sum(len(window.held) for window in self._windows().values())
+
+    def store(self) -> None:
+        """Store what is held, and hold it no longer."""
+        for window in self._windows().values():
+            if window.held:
+                encoded = self._encoded(window)
+                self._store.put_all(dict(zip(window.cells(encoded), encoded.values(), strict=True)))
+                self._keep(window, encoded)
+        if self._kept > KEPT_CELLS:
+            self._forget_some()
+
+    def _encoded(self, window: OpenWindow) -> dict[Key, bytes]:
+        """What is held, as it is stored; it is held no longer."""
+        encode, held = self._content.to_bytes, window.held
+        window.held = {}
+        return {key: PLAIN + encode(content) for key, content in held.items()}
+
+    def _keep(self, window: OpenWindow, encoded: dict[Key, bytes]) -> None:
+        if window.stored is not None:
+            before = len(window.stored)
+            window.stored.update(encoded)
+            self._kept += len(window.stored) - before
+
+    def _forget_some(self) -> None:
+        """Keep no more than may be kept: the oldest windows get the fewest messages."""
+        for window in self.due(END_OF_TIME):
+            if self._kept > KEPT_CELLS:
+                self._forget(window)
+
+    def _forget(self, window: OpenWindow) -> None:
+        if window.stored is not None:
+            self._kept -= len(window.stored)
+            window.stored = None
+
+    # In the order of time.
+
+    def due(self, watermark: int) -> list[OpenWindow]:
+        """Those that end at the watermark or before, in order."""
+        found = [window for window in self._windows().values() if window.end <= watermark]
+        return sorted(found, key=lambda window: window.end)
+
+    def next_end(self) -> int | None:
+        """The end of the first one."""
+        return min((window.end for window in self._windows().values()), default=None)
+
+    def take_out(self, window: OpenWindow, most: int) -> Taken:
+        """Remove the next cells from a window that is complete, at most so many, in the order of their keys; none, and
+        the window itself, if all of them were."""
+        if window.left is None:
+            window.left = self._begin_firing(window)
+        keys, found, size = [], [], 0
+        for key, data in window.left:
+            keys.append(key)
+            found.append(data)
+            size += len(data)
+            if len(keys) >= most or size >= _BLOCK_BYTES:
+                break
+        if not keys:
+            self._forget(window)
+            del self._windows()[window.start]
+        gone = [key for key in keys if key not in window.new] if window.new else keys
+        self._store.put_all(dict.fromkeys(window.cells(gone)))
+        decode = self._content.from_bytes
+        return keys, [decode(data[1:]) for data in found]
+
+    def _begin_firing(self, window: OpenWindow) -> Iterator[tuple[Key, bytes]]:
+        """All cells in the order of their keys. What is held never comes into the store if that has no cell of it."""
+        encoded = self._encoded(window)
+        if window.stored is None:
+            self._store.put_all(dict(zip(window.cells(encoded), encoded.values(), strict=True)))
+            return self._scan(window)
+        window.new = encoded.keys() - window.stored.keys()
+        self._keep(window, encoded)
+        stored = window.stored
+        keys = sorted(key for key in stored if key is not None)
+        order: list[Key] = [None, *keys] if None in stored else [*keys]
+        return ((key, stored[key]) for key in order)
+
+    def _scan(self, window: OpenWindow) -> Iterator[tuple[Key, bytes]]:
+        place = window.place
+        for key, data in self._store.range(place, place + _BEHIND_ALL_KEYS):
+            yield slot_key(key[len(place) :]), data
+
+    def leave(self, window: OpenWindow) -> None:
+        """What has not fired of a window that is complete stays in the store until the next batch."""
+        left = dict(window.left or ()) if window.stored is not None else {}
+        kept = {key: data for key, data in left.items() if key in window.new}
+        self._store.put_all(dict(zip(window.cells(kept), kept.values(), strict=True)))
+        self._forget(window)
+        window.left, window.new = None, set()
