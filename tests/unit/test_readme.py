@@ -22,6 +22,12 @@ def test_the_example_and_its_test_run_as_written() -> None:
     assert [m.key for m in namespace["runner"].output("local.utilisation")] == ["N14228"]
 
 
+def test_the_window_and_its_test_run_as_written() -> None:
+    example, test = examples("README.md")[3:5]
+    assert example in (ROOT / "examples/airport_hours.py").read_text(encoding="utf-8")
+    exec(compile(example + test, "README.md", "exec"), {"__name__": "readme"})
+
+
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
     assert len(blocks) == 2
