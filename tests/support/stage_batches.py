@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import orjson
@@ -29,6 +30,8 @@ class Message:
     key: str | None
     value: Any
     time_ms: int = 0
+    source: str | None = None
+    """The id of the operator that sends it to the stage; None: the only one that does."""
 
 
 @dataclass
@@ -120,20 +123,24 @@ class StageBatches:
         self.task.close()
 
     def _packets(self, messages: Iterable[Message]) -> list[Packet]:
-        rows = [
-            (None if m.key is None else m.key.encode(), orjson.dumps(m.value), m.time_ms, 0, offset)
-            for offset, m in enumerate(messages)
-        ]
-        (source,) = self.topology.channels_to(self.stage)
+        channels = {channel.source: channel.number for channel in self.topology.channels_to(self.stage)}
         sent: list[Packet] = []
-        for number in range(0, len(rows), 3):
-            part = rows[number : number + 3]
-            columns = [
-                pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), MESSAGE_SCHEMA, strict=True)
+        count = 0
+        for source, group in groupby(enumerate(messages), lambda each: each[1].source or next(iter(channels))):
+            rows = [
+                (None if m.key is None else m.key.encode(), orjson.dumps(m.value), m.time_ms, 0, offset)
+                for offset, m in group
             ]
-            data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA))
-            sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", source.number, -1, len(sent), len(part), data))
-        sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), len(rows), None))
+            count += len(rows)
+            for number in range(0, len(rows), 3):
+                part = rows[number : number + 3]
+                columns = [
+                    pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), MESSAGE_SCHEMA, strict=True)
+                ]
+                data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA))
+                place = (channels[source], -1, len(sent), len(part))
+                sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, data))
+        sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), count, None))
         return sent
 
 

@@ -13,6 +13,11 @@ class Kept(ABC):
     What an attempt reads and changes is held until `save`.
     """
 
+    @property
+    @abstractmethod
+    def held(self) -> int:
+        """How many entries are held."""
+
     @abstractmethod
     def clear(self) -> None:
         """Forget what is held."""
@@ -21,18 +26,10 @@ class Kept(ABC):
     def save(self) -> None:
         """Store what has changed, and hold nothing any longer."""
 
-    @property
     @abstractmethod
-    def held(self) -> int:
-        """How many entries are held."""
-
-    @abstractmethod
-    def partners(self, side: Side, key: bytes, first_ms: int, last_ms: int) -> list[Row]:
-        """The messages of a side and key within these times, both included, by time and then as they came."""
-
-    @abstractmethod
-    def add(self, side: Side, key: bytes, row: Row) -> Row | None:
-        """Keep a message. Returns one that is not kept because of that: another one, or this one itself."""
+    def take(self, side: Side, key: bytes, row: Row) -> tuple[list[Row], Row | None]:
+        """Find the partners of a message, by time and then as they came, and keep it. Also returns a message that is
+        not kept because of that: another one of the side, or this one itself."""
 
     @abstractmethod
     def at(self, side: Side, key: bytes, time_ms: int) -> list[bytes | None]:

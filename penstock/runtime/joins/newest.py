@@ -49,11 +49,12 @@ class NewestRow(Kept):
             self._store.put(name, self._encode(self._rows[name]))
         self.clear()
 
-    def partners(self, side: Side, key: bytes, first_ms: int, last_ms: int) -> list[Row]:
-        row = self._row(b"n" + side.letter + key)
-        return [row] if row is not None and first_ms <= row[0] <= last_ms else []
+    def take(self, side: Side, key: bytes, row: Row) -> tuple[list[Row], Row | None]:
+        partner = self._row(b"n" + (b"r" if side.is_left else b"l") + key)
+        fits = partner is not None and -side.back_ms <= partner[0] - row[0] <= side.ahead_ms
+        return [partner] if fits and partner is not None else [], self._keep(side, key, row)
 
-    def add(self, side: Side, key: bytes, row: Row) -> Row | None:
+    def _keep(self, side: Side, key: bytes, row: Row) -> Row | None:
         name = b"n" + side.letter + key
         old = self._row(name)
         if old is not None and row[0] < old[0]:

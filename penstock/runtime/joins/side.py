@@ -15,6 +15,7 @@ Row: TypeAlias = tuple[int, bytes | None]
 class Side:
     """Where a message of one side has its partners, and how long it waits for them."""
 
+    is_left: bool
     letter: bytes
     """The side as a part of an entry's key."""
     back_ms: int
@@ -31,7 +32,7 @@ class Side:
 
 def sides_of(join: Join) -> tuple[Side, Side]:
     """The left side and the right side."""
-    return (
-        Side(b"l", join.before_ms, join.after_ms, join.emits_left),
-        Side(b"r", join.after_ms, join.before_ms, join.emits_right),
-    )
+    before, after = join.before_ms, join.after_ms
+    left = Side(is_left=True, letter=b"l", back_ms=before, ahead_ms=after, alone=join.emits_left)
+    right = Side(is_left=False, letter=b"r", back_ms=after, ahead_ms=before, alone=join.emits_right)
+    return left, right

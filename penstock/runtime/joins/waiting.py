@@ -9,7 +9,7 @@ All messages of a key that have the same time have the same partners, and theref
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 
 from penstock.api.store import KeyValueStore
 from penstock.runtime.batch import END_OF_TIME
@@ -17,6 +17,9 @@ from penstock.runtime.joins.side import Side
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _FIRST, _BEHIND = b"u", b"v"
+
+_AT_ONCE = 1000
+"""So many are taken out at once: deleting them while the store is scanned would cost more."""
 
 
 class Waiting:
@@ -55,15 +58,14 @@ class Waiting:
             self._held[entry] = False
         return there
 
-    def due(self, watermark: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """End, side and key of those whose end is at the watermark or before, by end, side and key."""
-        last = _BEHIND if watermark >= END_OF_TIME else _FIRST + time_bytes(watermark + 1)
-        for entry, _ in self._store.range(_FIRST, last):
-            yield time_of(entry[1:9]), entry[9:10], entry[10:]
-
-    def take_out(self, end: int, letter: bytes, key: bytes) -> None:
-        """Remove a stored entry."""
-        self._store.delete(_FIRST + time_bytes(end) + letter + key)
+    def take_due(self, watermark: int) -> list[tuple[int, bytes, bytes]]:
+        """Remove the first of those whose end is at the watermark or before. Returns end, side and key of each, in this
+        order; nothing if there are none. Nothing is held."""
+        behind = _BEHIND if watermark >= END_OF_TIME else _FIRST + time_bytes(watermark + 1)
+        due = [entry for entry, _ in islice(self._store.range(_FIRST, behind), _AT_ONCE)]
+        for entry in due:
+            self._store.delete(entry)
+        return [(time_of(entry[1:9]), entry[9:10], entry[10:]) for entry in due]
 
     def first_end(self) -> int | None:
         """The end of the first one; None if there is none."""

@@ -111,17 +111,15 @@ class _JoinNode(Node):
         ends = batch.control != "none"
         done = END_OF_TIME if ends else batch.firing_watermark(self.spec.id)
         output, fired = batch.output_watermark(self.spec.id), 0
-        for end, letter, key in self.waiting.due(done):
-            if fired >= _AT_MOST and end > output and not ends:
-                done = end - 1
-                break  # the next batch begins at once
-            inlet = self._by_letter[letter]
-            self.waiting.take_out(end, letter, key)
-            for data in self.kept.at(inlet.side, key, end - 1 - inlet.side.ahead_ms):
-                fired += 1
-                yield Firing(
-                    key, end - 1, f"{inlet.name} message without a partner", partial(inlet.emit_alone, key, data)
-                )
+        while due := self.waiting.take_due(done):
+            for end, letter, key in due:
+                inlet = self._by_letter[letter]
+                for data in self.kept.at(inlet.side, key, end - 1 - inlet.side.ahead_ms):
+                    fired += 1
+                    alone = partial(inlet.emit_alone, key, data)
+                    yield Firing(key, end - 1, f"{inlet.name} message without a partner", alone)
+            if fired >= _AT_MOST and not ends:
+                done = min(done, output)  # the next batch begins at once
         self.kept.drop(done, self.late_watermark, None if ends else _AT_MOST)
 
     def next_due(self) -> Due:
@@ -155,8 +153,8 @@ class _Inlet:
             raise failure_in(node.spec.id, error) from error
 
     def _take_all(self, columns: Columns) -> None:
-        node, side, other = self._node, self.side, self._other
-        position, kept, late = node.position, node.kept, node.late_watermark
+        node, side = self._node, self.side
+        position, take, late = node.position, node.kept.take, node.late_watermark
         times = position.page.timestamps
         keys = self._encoded("key", self._key_serde, columns)
         values = self._encoded("value", self._value_serde, columns)
@@ -170,8 +168,7 @@ class _Inlet:
                     self._add_alone(None, (time_ms, value), row)
             else:
                 kept_row = (time_ms, value)
-                partners = kept.partners(other, key, time_ms - side.back_ms, time_ms + side.ahead_ms)
-                gone = kept.add(side, key, kept_row)
+                partners, gone = take(side, key, kept_row)
                 if side.alone:
                     self._wait(key, kept_row, gone, row, alone=not partners)
                 if partners:
