@@ -101,10 +101,15 @@ class Attempt:
             )
             origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
             page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
-            yield from self._run(entry, keys, values, page)
-            if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
-                highest = page.highest_time(self.batch.time_ms + ahead_ms)
-                self._inputs[origin] = self._inputs[origin].with_times(*highest)
+            try:
+                yield from self._run(entry, keys, values, page)
+                if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
+                    highest = page.highest_time(self.batch.time_ms + ahead_ms)
+                    self._inputs[origin] = self._inputs[origin].with_times(*highest)
+            except (TypeError, ValueError, OverflowError) as error:
+                if (reported := page.without_time()) is not None:
+                    raise reported from error
+                raise
 
     def end_input(self, input_index: int, portion: Portion) -> None:
         """Everything of the portion has come: if it is less than it may be, then there is no more in its range."""

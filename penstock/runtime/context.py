@@ -13,7 +13,7 @@ import numpy as np
 from penstock.api.graph import ApplicationGraph
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FIRED_OFFSET, FailedMessage, Interrupted, SerdeError
+from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
 from penstock.runtime.packet import split_origin
 from penstock.state.engines.engine import EngineFailedError
 
@@ -137,6 +137,17 @@ class Page:
         timed = [each for row, each in enumerate(times) if row not in self.untimed]
         near = [each for each in timed if each <= limit_ms]
         return max(near, default=None), len(timed) - len(near)
+
+    def without_time(self) -> ConfigError | None:
+        """What to report if a message has a timestamp that is none; None if all of them have one."""
+        for row, time in enumerate(self.timestamps):
+            if type(time) is not int or not -(1 << 63) <= time < 1 << 63:
+                ssp = self.ssp(row)
+                return ConfigError(
+                    f"the message at offset {self.offsets[row]} of `{ssp}` has the timestamp {time!r}: the reader of "
+                    f"the system `{ssp.system}` must give epoch milliseconds, as an int. Correct the reader"
+                )
+        return None
 
     def at_time(self, row: int, timestamp_ms: int) -> int:
         """Another row of the same origin, with another time: what a message led to may have that of a message before

@@ -18,7 +18,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.topology import plan_topology
 from penstock.system.base import OffsetRange
-from penstock.system.memory import MemorySystem
+from penstock.system.memory import MemoryReader, MemorySystem
 from penstock.testing import TestRunner
 
 SSP = SystemStreamPartition("m", "in", 0)
@@ -33,7 +33,15 @@ def time_of(value: Any) -> int:
 def read_of(
     app: ps.StreamApplication, values: list[Any], *, max_ahead_ms: int | None = 100, own: int = 5
 ) -> PortionRead:
-    """What stage 0 reports of these messages, whose own timestamp is `own`."""
+    """What stage 0 reports to have read of these messages, whose own timestamp is `own`."""
+    report = report_of(app, values, max_ahead_ms=max_ahead_ms, own=own)
+    assert (report.failed, report.error) == (None, None)
+    (read,) = report.inputs.values()
+    return read
+
+
+def report_of(app: ps.StreamApplication, values: list[Any], *, max_ahead_ms: int | None = 100, own: int = 5) -> Report:
+    """What stage 0 reports."""
     system = MemorySystem("m")
     system.admin().create_stream("in", 1)
     system.writer(None).append(SSP, [(own, None, orjson.dumps(value)) for value in values])
@@ -44,10 +52,7 @@ def read_of(
     readers.close()
     assert last.kind is Kind.REPORT
     assert last.payload is not None
-    report = Report.from_payload(last.payload)
-    assert report.failed is None, report.failed
-    (read,) = report.inputs.values()
-    return read
+    return Report.from_payload(last.payload)
 
 
 def app_of(**given: Any) -> ps.StreamApplication:
@@ -179,3 +184,23 @@ def test_what_is_no_function_or_policy_is_refused(given: Any, message: str) -> N
 def test_a_delay_is_milliseconds(delay: Any) -> None:
     with pytest.raises(ps.ConfigError, match="max_delay_ms is"):
         ps.BoundedOutOfOrderness(delay)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("time", [None, "now", 1 << 64])
+def test_a_reader_that_gives_no_timestamp_is_reported(
+    monkeypatch: pytest.MonkeyPatch, time: Any, *, timed: bool
+) -> None:
+    """Whether the application uses event time or not; not where a function of it gives the event time."""
+    read = MemoryReader.read
+
+    def without_time(*args: Any) -> Any:
+        for messages in read(*args):
+            yield [(offset, time if offset == 1 else own, key, value) for offset, own, key, value in messages]
+
+    monkeypatch.setattr(MemoryReader, "read", without_time)
+    error = report_of(app_of(), [{"t": 1}, {"t": 2}], max_ahead_ms=100 if timed else None).error
+    assert error is not None
+    assert error[0] == "ConfigError"
+    assert f"offset 1 of `m.in.0` has the timestamp {time!r}: the reader of the system `m` must" in error[1]
+    assert read_of(app_of(timestamp=time_of), [{"t": 1}, {"t": 2}]).event_time_ms == 2
