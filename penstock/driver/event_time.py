@@ -18,6 +18,7 @@ from penstock.plan.watermarks import (
     ended_partitions,
     idle_partitions,
     next_watermarks,
+    standing_watermarks,
 )
 from penstock.runtime.batch import is_new_period
 
@@ -77,6 +78,8 @@ class EventTime:
             return Moment(time_ms, ended_inputs=ended)
         self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
         idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
+        if boundary.next_due is None:
+            return Moment(time_ms, standing_watermarks(self._flow, boundary.watermarks), ended, frozenset(idle))
         marks = next_watermarks(
             self._flow,
             boundary.positions,
@@ -84,7 +87,7 @@ class EventTime:
             boundary.watermarks,
             idle=idle,
             ended=ended,
-            oldest={op: event for op, (event, _) in (boundary.next_due or {}).items() if event is not None},
+            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
         )
         return Moment(time_ms, marks, ended, frozenset(idle))
 

@@ -177,6 +177,26 @@ def next_watermarks(
     return Watermarks(_known(late), _known(firing), held)
 
 
+def standing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
+    """The watermarks of the first batch of an epoch. No operator has reported its oldest timers yet, so none moves, and
+    none promises more than those behind it have been promised already: what was left of many due timers may fire in
+    several batches."""
+    behind: dict[str, list[str]] = {op: [] for op in flow.upstream}
+    for op, upstream in flow.upstream.items():
+        for up in upstream:
+            behind[up].append(op)
+    late: dict[str, int] = {}
+    held: dict[str, int] = {}
+    promised: dict[str, int] = {}
+    for op, upstream in flow.upstream.items():
+        begin = min((promised[up] for up in upstream), default=NO_WATERMARK)
+        late[op] = last.get(op, begin)
+        promised[op] = min([late[op], *(last[each] for each in behind[op] if each in last)])
+        if promised[op] < late[op]:
+            held[op] = promised[op]
+    return Watermarks(_known(late), _known(late), held)
+
+
 def closing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
     """The watermarks of a batch that ends all inputs: everything that waits for event time fires."""
     late = next_watermarks(flow, (), {}, last).late

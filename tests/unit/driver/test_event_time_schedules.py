@@ -294,6 +294,32 @@ def test_many_are_due_after_a_long_stop(timed_world: TimedWorld) -> None:
     assert driver.loop.boundary.next_due == {"one": (20_000, None)}
 
 
+def test_many_are_due_and_another_driver_continues(timed_world: TimedWorld) -> None:
+    """It does not know what is due before its first batch has ended: no watermark moves in it, and few fire."""
+    timed_world.config["job.batch.max.messages"] = 1000
+    timed_world.inputs["m.in"] = ps.BoundedOutOfOrderness(10_000)
+    first = timed_world.started()
+    timed_world.put(*range(200))
+    steps(first)
+    timed_world.put(20_000, 20_000)
+    for _ in range(6):
+        first.loop.step()
+    assert first.loop.boundary.is_behind
+    first.loop.commit()
+    first.close()
+    came = len(timed_world.came())
+    assert 0 < came < 100
+    timed_world.inputs["m.in"] = None
+    second = timed_world.started()
+    second.loop.step()
+    batch = HoldNode.batches[-1]
+    assert (batch.late, batch.number) == (batch.firing, first.loop.boundary.batch + 1)
+    assert batch.held["one"] < batch.firing["one"]
+    assert len(timed_world.came()) <= came + 2 * 5 * 2, "two tasks, five each, and those that the second one held"
+    steps(second)
+    assert timed_world.came() == {n: [] for n in range(202)}
+
+
 def test_the_clock_goes_back(timed_world: TimedWorld) -> None:
     """Between two batches, and between two drivers: batch time does not, and nothing else changes."""
     first = timed_world.started()

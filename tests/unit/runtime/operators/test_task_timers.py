@@ -274,3 +274,135 @@ def test_a_timer_for_a_time_before_the_watermark_is_not_late_behind_its_operator
     assert [message.value for message in runner.output("m.out")] == [
         [100, [["a", 7, "", "event"]]], [110, [["a", 110, "y", "event"]]],
     ]  # fmt: skip
+
+
+# The end of the stream.
+
+
+class Ending(Scripted):
+    def on_end(self, collector: Any, coordinator: Any) -> None:
+        collector.emit(value="end")
+        if "end" in self.script:
+            self.script["end"](self.context, None)
+
+
+def test_at_the_end_all_timers_fire_and_then_on_end() -> None:
+    """Event time first, then processing time; then the next operator."""
+    runner = runner_of(Ending)
+    far = now_of(runner) + 10**9
+    schedule(runner, ["a", 30], ["b", 20], ["a", far, "", "processing"], [None, far - 1, "", "processing"])
+    runner.end_inputs()
+    assert fired(runner) == [
+        ["b", 20, "", "event"], ["a", 30, "", "event"],
+        [None, far - 1, "", "processing"], ["a", far, "", "processing"], "end",
+    ]  # fmt: skip
+    times = [message.timestamp for message in runner.output("m.out") if message.value != "message"]
+    assert times == [20, 30, *[now_of(runner)] * 3]
+    assert runner.store("t.timers") == {}
+
+
+def test_what_is_scheduled_at_the_end_fires_but_not_for_ever(script: Any) -> None:
+    """A timer that schedules itself again, as one that looks whether it is really due, fires once more."""
+
+    def chain(context: ps.TaskContext, timer: ps.ExpiredTimer) -> None:
+        if timer.time_ms < 10_000:
+            context.schedule("other", timer.time_ms * 2, "chain" + "'" * timer.time_ms.bit_length())
+            context.schedule("clock", timer.time_ms * 2, "", "processing")
+
+    script["tick"] = lambda context, timer: context.schedule(timer.key, timer.time_ms + 10, "tick")
+    script["chain"] = chain
+    runner = schedule(runner_of(Ending), ["b", 10, "tick"], ["c", 7, "chain"]).end_inputs()
+    assert fired(runner) == [
+        ["c", 7, "chain", "event"], ["b", 10, "tick", "event"], ["other", 14, "chain'''", "event"],
+        ["b", 20, "tick", "event"], ["clock", 14, "", "processing"], "end",
+    ]  # fmt: skip
+    assert runner.store("t.timers") == {}
+    assert runner._running().board.metrics.snapshot().total("timers-dropped", group="user.t") == 1
+    assert runner._running().board.metrics.snapshot().total("timers-fired", group="user.t") == 5
+
+
+def test_on_end_schedules_no_timers(script: Any) -> None:
+    script["end"] = lambda context, timer: context.schedule("a", 1)
+    with pytest.raises(ps.UserCodeError, match="the stream has ended, and no timer fires after `on_end`") as raised:
+        runner_of(Ending).end_inputs()
+    assert "at `on_end` of task 0" in str(raised.value)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_operators_end_one_after_the_other(apart: bool) -> None:
+    """Through any number of exchanges: what one emits at its end comes before the end of the next one."""
+
+    class Total(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.total = context.store(self.store)
+
+        store = "first"
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.total["all"] = self.total.get("all", 0) + envelope.value
+
+        def on_end(self, collector: Any, coordinator: Any) -> None:
+            collector.emit(key="all", value=self.total.get("all", 0))
+
+    class Second(Total):
+        store = "second"
+
+    app = ps.StreamApplication("a")
+    app.store("first")
+    app.store("second")
+    first = app.input("m.in").process(Total, stores=["first"])
+    between = first.partition_by(lambda total: "all") if apart else first
+    between.process(lambda: Second(), stores=["second"]).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=3).input("m.in", [1, 2, 3, 4])
+    runner.run()
+    assert runner.output("m.out") == []
+    totals = sorted(message.value for message in runner.end_inputs().output("m.out"))
+    assert totals == ([0, 0, 10] if apart else [0, 3, 7]) or sum(totals) == 10
+    assert len(totals) == 3
+
+
+# Tasks that are called once a period.
+
+
+class Ticking(ps.WindowableTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(value="message")
+
+    def window(self, collector: Any, coordinator: Any) -> None:
+        collector.emit(value="window")
+
+
+def ticking(config: dict[str, object], task: Any = Ticking) -> TestRunner:
+    app = ps.StreamApplication("a")
+    app.input("m.in").process(task, id="t").send_to(app.output("m.out"))
+    return TestRunner(app, partitions=1, config=config)
+
+
+def emitted(runner: TestRunner) -> list[Any]:
+    return [message.value for message in runner.output("m.out")]
+
+
+def test_a_task_is_called_once_a_period_before_the_messages() -> None:
+    runner = ticking({"task.window.ms": 1_000}).input("m.in", [1]).run()
+    assert emitted(runner) == ["message"], "there was no batch before"
+    runner._clock.advance((1_000 - now_of(runner) % 1_000) / 1_000)
+    runner.input("m.in", [1]).run().input("m.in", [1]).run()
+    assert emitted(runner) == ["message", "window", "message", "message"]
+    runner.advance_time(999)
+    assert emitted(runner)[4:] == []
+    assert emitted(runner.advance_time(1))[4:] == ["window"]
+    assert emitted(runner.advance_time(10_000))[5:] == ["window"], "once after a long pause"
+    assert runner.output("m.out")[-1].timestamp == now_of(runner)
+
+
+def test_after_a_stop_it_is_called_once() -> None:
+    runner = ticking({"task.window.ms": 1_000}).input("m.in", [1]).run().commit().crash()
+    runner._clock.advance(100)
+    runner.restore().run()
+    assert emitted(runner) == ["message", "window"]
+
+
+def test_without_a_period_or_a_window_nothing_is_called() -> None:
+    assert emitted(ticking({}).input("m.in", [1]).run().advance_time(10**9)) == ["message"]
+    runner = ticking({"task.window.ms": 10}, Deaf).input("m.in", [1]).run().advance_time(10)
+    assert emitted(runner) == []
