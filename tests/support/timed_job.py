@@ -143,6 +143,7 @@ class TimedWorld:
 
     def driver(self, **given: Any) -> InProcessDriver:
         """Another driver of the job."""
+        graph = self.app().graph()
         overrides = {
             "job.name": "timed",
             "job.root": self.root,
@@ -152,13 +153,12 @@ class TimedWorld:
             "job.batch.interval.ms": 1000,
             "task.commit.ms": 0,
             "systems.m.samza.factory": "memory",
-            "stores.one.hold.factory": "memory",
-            **({"stores.two.hold.factory": "memory"} if self.second else {}),
+            **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
             **self.config,
         }
         systems = {"m": self.system, "local": MemorySystem("local")}
         settings = load_config(overrides=overrides, environ={})
-        driver = InProcessDriver(self.app().graph(), settings, self.objects, systems, clock=self.clock, **given)
+        driver = InProcessDriver(graph, settings, self.objects, systems, clock=self.clock, **given)
         self.drivers.append(driver)
         return driver
 

@@ -283,7 +283,7 @@ class Ending(Scripted):
     def on_end(self, collector: Any, coordinator: Any) -> None:
         collector.emit(value="end")
         if "end" in self.script:
-            self.script["end"](self.context, None)
+            self.script["end"](self.context, ps.ExpiredTimer(None, 0, "end", "event"))
 
 
 def test_at_the_end_all_timers_fire_and_then_on_end() -> None:
