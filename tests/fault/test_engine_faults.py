@@ -13,6 +13,7 @@ from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.rocksdb import RocksDbEngine
 from tests.support.container_app import Message, oracle
 from tests.support.containers import ContainerProcess, Job, stored, wait_until
+from tests.support.damage import written_tables
 
 KEYS = 3000
 SMALL = {"stores.rocksdb.write.buffer.bytes": 65536, "stores.rocksdb.block.cache.bytes": 0}
@@ -33,13 +34,20 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, container: ContainerProc
 
 
 def tables(job: Job, task: int) -> list[Path]:
-    """RocksDB's table files of a task's open store."""
-    return sorted((job.folder / "local").glob(f"**/totals/{task}/live*/**/*.sst"))
+    """RocksDB's table files of a task's open store, once there are some that have content: a file that RocksDB has
+    made and not yet written could not be damaged."""
+    found: list[Path] = []
+
+    def look() -> list[Path]:
+        found[:] = written_tables(job.folder / "local", f"totals/{task}")
+        return found
+
+    wait_until(look, "RocksDB writes a table")
+    return found
 
 
 def flip_bytes(job: Job, task: int) -> None:
     """Flip one bit in every data block, about, of every table."""
-    wait_until(lambda: tables(job, task), "RocksDB writes a table")
     for table in tables(job, task):
         with table.open("r+b") as file:
             size = table.stat().st_size
@@ -82,7 +90,6 @@ def test_a_store_whose_files_are_gone(job: Job) -> None:
     first = of_every_key(0)
     job.run_batch(1, first)
     markers = job.commit()
-    wait_until(lambda: tables(job, 0), "RocksDB writes a table")
     for table in tables(job, 0):
         table.write_bytes(b"")
     _, report = job.attempt(job.start(2, of_every_key(1)), 0)

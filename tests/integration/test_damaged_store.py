@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from tests.support import job_app
+from tests.support.damage import written_tables
 from tests.support.jobs import DEADLINE_S, Home, wait_until
 
 pytestmark = pytest.mark.spark
@@ -35,13 +36,15 @@ def test_a_flipped_byte_in_a_table(spark: SparkSession, tmp_path: Path) -> None:
             for p in range(2)
         )
 
+    def tables() -> list[Path]:
+        return written_tables(tmp_path / "state", "totals/*")
+
     append()
     job = job_app.totals_app().run({**home.config, **CONFIG}, spark=spark)
     wait_until(committed, "the first messages are committed", DEADLINE_S)
+    wait_until(tables, "RocksDB writes a table", DEADLINE_S)
     epoch = home.checkpoints[-1].epoch
-    tables = list((tmp_path / "state").glob("**/totals/*/live*/*.sst"))
-    assert tables
-    for table in tables:
+    for table in tables():
         data = bytearray(table.read_bytes())
         for place in range(100, len(data) * 3 // 4, 2000):
             data[place] ^= 1
