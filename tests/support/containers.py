@@ -60,7 +60,7 @@ from tests.support.container_app import Message, totals_graph
 from tests.support.places import ROOT
 
 SECRET = "5f0c3a9e77d14b12"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 STAGE = 1
 """The stage that runs in the containers."""
 _epochs = count(1)
