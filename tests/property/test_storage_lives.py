@@ -1,4 +1,4 @@
-"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (300 by default), `PENSTOCK_LIFE` is the seed of one
+"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (150 by default), `PENSTOCK_LIFE` is the seed of one
 that is to be lived again."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.state.backends.changelog_files import backup
 from tests.support.random_life import Life
 
 PARTS = 20
-LIVES = int(os.environ.get("PENSTOCK_LIVES", "300"))
+LIVES = int(os.environ.get("PENSTOCK_LIVES", "150"))
 MORE = 3000
 STARTS = 4
 FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
