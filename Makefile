@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+CLASSES := $(VENV)/spark.jsa
+LIMIT := timeout --foreground --kill-after 60 3600
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
 .PHONY: demo demo-crash demo-windows demo-windows-crash test test-all check bench format clean
@@ -27,16 +29,22 @@ demo-windows: $(STAMP)
 demo-windows-crash: $(STAMP)
 	$(BIN)/python -m examples.windows.demo --crash
 
-# On two processes, each of which keeps a file's tests together: they share what takes long to start.
-test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 -m "not slow and not spark"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and spark" tests/integration tests/cluster tests/fault
+# Without it, a JVM of a test starts more slowly, and that is all.
+$(CLASSES): $(STAMP)
+	-$(LIMIT) $(BIN)/python -m tests.support.class_archive
+
+# More processes than two cores, because half of the time a test waits: for a disk, for a timeout, for another process.
+# Tests that share what takes long to start are in one file, which one process has for itself.
+test: $(STAMP) $(CLASSES)
+	$(LIMIT) $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not slow and not spark"
+	$(LIMIT) $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 \
+		-m "not slow and spark" tests/integration tests/cluster tests/fault
 
 # The long runs that kill and stop what runs have both cores for themselves.
-test-all: $(STAMP)
+test-all: $(STAMP) $(CLASSES)
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=deep -m "not spark"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration
-	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/integration
+	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault tests/unit
 
 check: $(STAMP)
 	$(BIN)/ruff check .

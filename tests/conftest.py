@@ -4,12 +4,44 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import class_archive
+
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
+class_archive.use()
 
 # Tests are not timed: neither an example nor the making of one. A failure prints what repeats it.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("test", _UNTIMED, max_examples=100, stateful_step_count=30)
 settings.register_profile("deep", _UNTIMED, max_examples=500, stateful_step_count=50)
 settings.load_profile("test")
+
+LONGEST = (
+    "test_hosts.py",
+    "test_kills.py",
+    "test_commit_kills.py",
+    "test_signals.py",
+    "test_growth.py",
+    "test_fencing.py",
+    "test_memory_of_batches.py",
+    "test_cli_run.py",
+    "test_startpoint_faults.py",
+    "test_cli_state.py",
+    "test_failure_reports.py",
+    "test_container_starts.py",
+    "test_py_files.py",
+    "test_spark_submit.py",
+    "test_import_spark.py",
+    "test_object_store_jobs.py",
+    "test_startpoints.py",
+    "test_job.py",
+    "test_commits_that_end_runs.py",
+)
+"""Files that begin first, so that the processes that share them end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; otherwise the order stays."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))

@@ -1,0 +1,46 @@
+"""The classes that Spark's JVM loads, as an archive from which the JVMs of tests start with half of the work.
+
+`make test` has it made once, next to the interpreter. A JVM that it does not fit, such as one of another version,
+starts without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ARCHIVE = Path(sys.prefix) / "spark.jsa"
+_QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def use() -> None:
+    """JVMs that are started from here on begin with the archive, if there is one."""
+    if ARCHIVE.exists():
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_QUIET} -XX:SharedArchiveFile={ARCHIVE}")
+
+
+def main() -> None:
+    """Run a small job, and keep the classes that its JVM has loaded."""
+    from penstock.engine import gateway
+    from tests.support.job_app import totals_app
+    from tests.support.jobs import DEADLINE_S, Home
+
+    with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
+        made = Path(folder) / ARCHIVE.name
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{_QUIET} -XX:ArchiveClassesAtExit={made}"
+        home = Home(Path(folder) / "home")
+        home.publish(100)
+        job = totals_app().run({**home.config, "spark.master": "local[2]"}, until="latest")
+        assert job.await_termination(DEADLINE_S)
+        jvm = gateway._Current.jvm
+        assert jvm is not None
+        assert jvm.process.stdin is not None
+        jvm.process.stdin.close()  # which ends it
+        jvm.process.wait(DEADLINE_S)
+        made.rename(ARCHIVE)
+
+
+if __name__ == "__main__":
+    main()
