@@ -17,7 +17,7 @@ _QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 def use() -> None:
     """JVMs that are started from here on begin with the archive, if there is one."""
-    if ARCHIVE.exists():
+    if ARCHIVE.exists() and ARCHIVE.stat().st_size:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_QUIET} -XX:SharedArchiveFile={ARCHIVE}")
 
 
@@ -39,7 +39,10 @@ def main() -> None:
         assert jvm.process.stdin is not None
         jvm.process.stdin.close()  # which ends it
         jvm.process.wait(DEADLINE_S)
-        made.rename(ARCHIVE)
+        if made.exists():
+            made.rename(ARCHIVE)
+        else:
+            ARCHIVE.touch()  # a JVM that makes none; it is not asked again
 
 
 if __name__ == "__main__":
