@@ -90,6 +90,101 @@ class Application:
         """
         self._declared.store(name, key, value, time_to_live(f"store `{name}`", ttl_ms, ttl_from))
 
+    def value_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare one value for each key, which a task uses with `context.value_state(name)`.
+
+        It is a store as any other: `app.store` with the same arguments declares the same.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already, its name is not allowed, a serde is not one, or the time to live
+                is not.
+
+        Example:
+            >>> app = ps.StreamApplication("gates")
+            >>> app.value_state("last-gate", value=ps.Long())
+        """
+        self.store(name, key=key, value=value, ttl_ms=ttl_ms, ttl_from=ttl_from)
+
+    def list_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare a list for each key, which a task uses with `context.list_state(name)`.
+
+        It is a store with an entry for each element, under (key, batch time, number). `context.store(name)` has the
+        entries of all keys.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys, whose bytes must sort as they do (not `Json`); by default `String`.
+            value: the serde of the elements; by default `Json`.
+            ttl_ms: how long an element lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already, its name is not allowed, a serde is not one or does not sort, or
+                the time to live is not.
+
+        Example:
+            >>> app = ps.StreamApplication("delays")
+            >>> app.list_state("delays", value=ps.Long())
+        """
+        self._declared.list_state(name, key, value, time_to_live(f"list state `{name}`", ttl_ms, ttl_from))
+
+    def map_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        map_key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare a map for each key, which a task uses with `context.map_state(name)`.
+
+        It is a store with an entry for each entry of a map, under (key, key in the map). `context.store(name)` has the
+        entries of all keys.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys, whose bytes must sort as they do (not `Json`); by default `String`.
+            map_key: the serde of the keys in the maps, whose bytes must sort as they do; by default `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already, its name is not allowed, a serde is not one or does not sort, or
+                the time to live is not.
+
+        Example:
+            >>> app = ps.StreamApplication("seats")
+            >>> app.map_state("seats", map_key=ps.Integer(), value=ps.String())
+        """
+        ttl = time_to_live(f"map state `{name}`", ttl_ms, ttl_from)
+        self._declared.map_state(name, key, map_key, value, ttl)
+
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
         """Declare an output stream. The result is what `send_to` takes.
 

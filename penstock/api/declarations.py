@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
-from penstock.api.serdes import Bytes, Json, Serde, String
+from penstock.api.key_state import list_keys
+from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
     Place,
     declared,
@@ -61,6 +63,15 @@ def may_end(task: Callable[[], StreamTask]) -> bool:
     return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
 
 
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """A ConfigError says what it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
 class Declarations:
     """Checks each declaration when it is made. The methods of an application and of its streams add to it."""
 
@@ -90,6 +101,26 @@ class Declarations:
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         self._stores[name] = StoreSpec(name, key.for_store_keys(), value, ttl)
+
+    def list_state(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None) -> None:
+        """Add the store of a list state. Raises ConfigError as `Application.list_state`."""
+        with _blaming(f"list state `{name}`"):
+            keys = list_keys(store_place(name).serde("key", key, String()))
+        self.store(name, keys, value, ttl)
+
+    def map_state(
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        map_key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None,
+    ) -> None:
+        """Add the store of a map state. Raises ConfigError as `Application.map_state`."""
+        place = store_place(name)
+        with _blaming(f"map state `{name}`"):
+            keys = Tuple(place.serde("key", key, String()), place.serde("key", map_key, String()))
+        self.store(name, keys, value, ttl)
 
     def _check_new_store(self, kind: str, name: str) -> None:
         _check_name(kind, name)

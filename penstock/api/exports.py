@@ -15,6 +15,7 @@ from penstock.api.aggregates import (
     Sum,
 )
 from penstock.api.application import StreamApplication, TaskApplication
+from penstock.api.key_state import ListState, MapState, ValueState
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import (
     Bytes,
@@ -98,7 +99,9 @@ __all__ = [
     "Json",
     "KeyValueStore",
     "Last",
+    "ListState",
     "Long",
+    "MapState",
     "Max",
     "Mean",
     "MessageCollector",
@@ -136,6 +139,7 @@ __all__ = [
     "Triggers",
     "Tuple",
     "UserCodeError",
+    "ValueState",
     "WatermarkPolicy",
     "Window",
     "WindowPane",

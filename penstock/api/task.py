@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from penstock.api.key_state import ListState, MapState, ValueState
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import KeyValueStore
 from penstock.api.timers import ExpiredTimer, TimeDomain
@@ -184,6 +185,41 @@ class TaskContext(ABC):
 
         Raises:
             ConfigError: the operator does not name this store.
+        """
+
+    @abstractmethod
+    def value_state(self, name: str) -> ValueState[Any]:
+        """One value for the key of the message, or the timer, that the task handles. Ask for it in `init`.
+
+        Args:
+            name: a store that the operator names in `process(stores=[...])`, mostly declared with `app.value_state`.
+
+        Raises:
+            ConfigError: the operator does not name this store, or `init` has returned.
+        """
+
+    @abstractmethod
+    def list_state(self, name: str) -> ListState[Any]:
+        """A list for the key of the message, or the timer, that the task handles. Ask for it in `init`.
+
+        Args:
+            name: a store that the operator names in `process(stores=[...])`, declared with `app.list_state`.
+
+        Raises:
+            ConfigError: the operator does not name this store, its keys are not those of a list state, or `init` has
+                returned.
+        """
+
+    @abstractmethod
+    def map_state(self, name: str) -> MapState[Any, Any]:
+        """A map for the key of the message, or the timer, that the task handles. Ask for it in `init`.
+
+        Args:
+            name: a store that the operator names in `process(stores=[...])`, mostly declared with `app.map_state`.
+
+        Raises:
+            ConfigError: the operator does not name this store, its keys are not tuples of two fields, or `init` has
+                returned.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ from penstock.runtime.columns import Push
 from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.operators.application_code import Requests
 from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
+from penstock.runtime.operators.key_state import ListPlaces
 from penstock.runtime.router import Outlet, Router
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.runtime.wiring import Wiring
@@ -78,6 +79,7 @@ class StageInstance:
         self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
         self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
         self.overlays: dict[str, Overlay] = {}
+        self._list_places = ListPlaces()
         self._store_users = topology.graph.store_users()
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
@@ -100,6 +102,7 @@ class StageInstance:
         self.router.begin(token)
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
+        self._list_places.begin(batch)
         for node in reversed(self._nodes.values()):
             node.begin(batch)
 
@@ -195,4 +198,5 @@ class StageInstance:
             window_ms=self.settings.window_ms,
             undoable=self.settings.dead_letter,
             store_users=self._store_users,
+            next_list_place=self._list_places.next,
         )

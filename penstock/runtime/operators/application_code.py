@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from penstock.api.key_state import CurrentKey, ListState, MapState, Place, ValueState, check_list_keys, check_map_keys
+from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
 from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.timers import TimeDomain
@@ -14,6 +16,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.columns import Accept, Columns, Push, envelopes_of
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.operators.task_timers import TaskTimers
+from penstock.state.stores.task_store import TaskStore
 
 
 class Requests(TaskCoordinator):
@@ -65,8 +68,12 @@ class Context(TaskContext):
         op_id: str,
         metrics: MetricsRegistry,
         timers: TaskTimers | None = None,
+        next_list_place: Callable[[], Place] = lambda: (0, 0),
     ) -> None:
         self._timers = timers
+        self._next_list_place = next_list_place
+        self._current: CurrentKey | None = None
+        self._task_is_made = False
         self._metrics = metrics
         self._job_name = job_name
         self._config = MappingProxyType(dict(config))
@@ -103,6 +110,35 @@ class Context(TaskContext):
             )
         return self._stores[name]
 
+    def value_state(self, name: str) -> ValueState[Any]:
+        return ValueState(self.store(name), self._current_key(name))
+
+    def list_state(self, name: str) -> ListState[Any]:
+        store = self.store(name)
+        check_list_keys(name, _key_serde(store))
+        return ListState(store, self._current_key(name), self._next_list_place)
+
+    def map_state(self, name: str) -> MapState[Any, Any]:
+        store = self.store(name)
+        check_map_keys(name, _key_serde(store))
+        return MapState(store, self._current_key(name))
+
+    def _current_key(self, name: str) -> CurrentKey:
+        if self._task_is_made:
+            raise ConfigError(
+                f"operator `{self._op_id}` asks for state `{name}` of the current key after init: ask for it in init, "
+                "and keep it in a field of the task"
+            )
+        if self._current is None:
+            self._current = CurrentKey(self._op_id)
+        return self._current
+
+    def close_init(self) -> CurrentKey | None:
+        """The task's `init` has returned. What the key of each message and timer must be given to; None if the task
+        has no state of the current key."""
+        self._task_is_made = True
+        return self._current
+
     def schedule(self, key: Any, time_ms: int, name: str = "", domain: TimeDomain = "event") -> None:
         (self._timers or self._no_timers()).schedule(key, time_ms, name, domain)
 
@@ -114,6 +150,12 @@ class Context(TaskContext):
             f"operator `{self._op_id}` has no timers: declare the serde of their keys, as in "
             "process(..., timers=ps.String())"
         )
+
+
+def _key_serde(store: KeyValueStore[Any, Any]) -> Serde[Any]:
+    if not isinstance(store, TaskStore):
+        raise TypeError(f"a task's store is a TaskStore, not {type(store).__name__}")
+    return store.spec.key_serde
 
 
 def envelope_calls(

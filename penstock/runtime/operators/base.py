@@ -46,6 +46,8 @@ class Surroundings:
     time, and nothing may be held back from the stores between two of them."""
     store_users: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By store, the operators of the application that use it."""
+    next_list_place: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    """Where the next element of a list state is; see `ListPlaces`."""
     followed: bool = False
     """Whether an operator behind it in the stage uses one of its stores. What becomes of a message must then be passed
     on before the next message is looked at."""

@@ -23,6 +23,7 @@ from penstock.runtime.columns import Accept, Push, Target
 from penstock.runtime.context import failure_in
 from penstock.runtime.operators.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.key_state import Call, with_current_key
 from penstock.runtime.operators.task_timers import TaskTimer, TaskTimers
 
 
@@ -47,6 +48,7 @@ class Process(Operator[ProcessSpec]):
             op_id,
             surroundings.metrics,
             timers,
+            surroundings.next_list_place,
         )
         try:
             task = self.spec.task()
@@ -55,8 +57,13 @@ class Process(Operator[ProcessSpec]):
             task.init(context)
         except BaseException as error:
             raise failure_in(op_id, error) from error
-        calls = envelope_calls(op_id, task.process, collector, surroundings.requests, surroundings.position)
-        return _ProcessNode(op_id, task, collector, surroundings, timers, *calls)
+        process: Call[IncomingMessageEnvelope] = task.process
+        on_timer: Call[ExpiredTimer] = task.on_timer
+        current = context.close_init()
+        if current is not None:
+            process, on_timer = with_current_key(process, current), with_current_key(on_timer, current)
+        calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position)
+        return _ProcessNode(op_id, task, on_timer, collector, surroundings, timers, *calls)
 
     def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
         spec = self.spec
@@ -74,6 +81,7 @@ class _ProcessNode(Node):
         self,
         operator: str,
         task: StreamTask,
+        on_timer: Call[ExpiredTimer],
         collector: Collector,
         surroundings: Surroundings,
         timers: TaskTimers | None,
@@ -82,7 +90,7 @@ class _ProcessNode(Node):
     ) -> None:
         super().__init__(accept, push)
         self._operator = operator
-        self._task = task
+        self._task, self._on_timer = task, on_timer
         self._collector, self._requests = collector, surroundings.requests
         self._timers = timers
         self._period_ms = surroundings.window_ms if _defines(task, "window") else -1
@@ -122,7 +130,7 @@ class _ProcessNode(Node):
         return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
 
     def _fire(self, timers: TaskTimers, timer: TaskTimer) -> None:
-        self._task.on_timer(timers.expired(timer), self._collector, self._requests)
+        self._on_timer(timers.expired(timer), self._collector, self._requests)
 
     def _call(
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]

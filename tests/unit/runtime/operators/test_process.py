@@ -88,7 +88,7 @@ def test_one_instance_per_task_for_many_batches() -> None:
     runner = runner_of(lambda *_: None, partitions=2).input("m.in", range(10)).run(batch_messages=1)
     assert Scripted.life == ["made", "init 0", "made", "init 1"]
     runner.close()
-    assert Scripted.life[4:] == ["close 0", "close 1"]
+    assert sorted(Scripted.life[4:]) == ["close 0", "close 1"], "by two threads"
 
 
 def test_after_a_failed_batch_the_task_is_closed_and_made_anew() -> None:
