@@ -152,7 +152,7 @@ class Attempt:
             upstream_failed=self._sources.failed,
             next_due=self._next_due,
             process_ns=self._process_ns,
-            metrics=instance.metrics.take().rows(),
+            metrics=[*instance.metrics.take().rows(), *instance.operator_metrics.take().rows()],
         )
 
     def _check_stores(self) -> None:

@@ -73,6 +73,8 @@ class StageInstance:
         self.ssps = SspTable.of(topology.graph)
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
+        self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
+        """What operators count."""
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
         self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
@@ -194,7 +196,8 @@ class StageInstance:
             requests=self.requests,
             stores={name: self.stores[name] for name in operator.spec.stores},
             outputs=outputs,
-            metrics=self.metrics,
+            metrics=self.operator_metrics,
+            user_metrics=self.metrics,
             window_ms=self.settings.window_ms,
             undoable=self.settings.dead_letter,
             store_users=self._store_users,

@@ -17,6 +17,12 @@ OF_EVENT_TIME: set[Documented] = {
     ("stream", "watermark-delay-ms", "gauge"),
 }
 """Only of jobs that use event time."""
+OF_OPERATORS: set[Documented] = {
+    ("operator", "late-dropped", "counter"),
+    ("operator", "timers-fired", "counter"),
+    ("operator", "timers-dropped", "counter"),
+}
+"""Only of jobs with operators that wait for time."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

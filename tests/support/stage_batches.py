@@ -12,9 +12,11 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.errors import FailedMessage
+from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
+from penstock.runtime.reports import Report
 from penstock.runtime.task_instance import TaskInstance
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.memory import MemoryEngine
@@ -48,6 +50,8 @@ class StageBatches:
     """Operators with the same watermarks."""
     failure: FailedMessage | None = None
     """What the last batch reported."""
+    metrics: Snapshot = field(default_factory=Snapshot)
+    """What it counted."""
 
     def __post_init__(self) -> None:
         self.topology = plan_topology(self.app.graph(), None)
@@ -91,8 +95,8 @@ class StageBatches:
             if run < discards:
                 self.task.discard_attempt(attempt)
         packets += attempt.finish()
-        report = attempt.report()
-        self.failure = report.failed
+        report = Report.from_payload(packets.pop().payload or b"")
+        self.failure, self.metrics = report.failed, Snapshot.of_rows(report.metrics)
         if self.failure is not None:
             self.task.discard_attempt(attempt)
             return {}

@@ -38,6 +38,8 @@ class Surroundings:
     outputs: Mapping[str, Push]
     """Where it may send to: `system.stream`, and `stream` where no other output has it. Empty unless it `sends`."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
+    """What operators count; the group is the operator's id."""
+    user_metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
     """The application's own metrics of the task."""
     window_ms: int = -1
     """How often tasks are called that have a `window`; below 1: never."""

@@ -46,7 +46,7 @@ class Process(Operator[ProcessSpec]):
             surroundings.task,
             {name: surroundings.stores[name] for name in self.spec.own_stores},
             op_id,
-            surroundings.metrics,
+            surroundings.user_metrics,
             timers,
             surroundings.next_list_place,
         )

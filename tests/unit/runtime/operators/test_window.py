@@ -11,6 +11,7 @@ import penstock as ps
 from penstock.runtime.batch import END_OF_TIME
 from penstock.runtime.operators import window
 from penstock.testing import TestRunner
+from tests.support.metrics_page import OF_OPERATORS, exported
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
 
 
@@ -289,6 +290,26 @@ def test_a_failure_among_many_messages_or_panes_names_the_one_that_failed() -> N
     assert job.failure is not None
     assert (job.failure.operator, job.failure.key) == ("share", "b")
     assert len(job.entries("w.window")) == 3, "what fired is undone with the attempt"
+    job.close()
+
+
+class Timed(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        """Nothing is scheduled."""
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        """None fires."""
+
+
+def test_operators_count_in_groups_of_their_own() -> None:
+    app = ps.StreamApplication("a")
+    counts = app.input("m.in").window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="w")
+    counts.process(Timed, timers=ps.String(), id="t").send_to(app.output(OUT))
+    job = StageBatches(app, "w")
+    job.run([], 20)
+    job.run(some(1, 2))
+    assert job.metrics.to_dict()["Partition 0"]["operator.w"] == {"late-dropped": 2}
+    assert exported(job.metrics) == OF_OPERATORS
     job.close()
 
 
