@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from penstock.api.graph import JoinSpec, OperatorSpec
 from penstock.api.joins import JoinSide
@@ -30,6 +31,10 @@ _HELD_RESULTS = 10_000
 _AT_MOST = 100_000
 """Messages without a partner that an attempt emits, unless operators downstream rely on more; and entries that it
 drops."""
+
+
+_Alone: TypeAlias = tuple[int, bytes, bytes, bytes | None]
+"""A message that stays without a partner: the timestamp of its result, its side, its key and its value."""
 
 
 class StreamJoin(Operator[JoinSpec]):
@@ -64,6 +69,10 @@ class _JoinNode(Node):
         self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
         self.waiting = Waiting(store)
         self.results = _Results(surroundings.position, downstream)
+        self.replaced: list[_Alone] = []
+        """Messages without a partner that the messages under way have replaced."""
+        self._left_alone: list[_Alone] = []
+        """All of the attempt. They fire at the end of its input."""
         self.late_watermark = NO_WATERMARK
         self._undoable = surroundings.undoable
         late_to = spec.join.late_to
@@ -81,6 +90,7 @@ class _JoinNode(Node):
 
     def begin(self, batch: Batch) -> None:
         self.late_watermark = batch.late_watermark(self.spec.id)
+        self._left_alone.clear()
         self.forget()
 
     def forget(self) -> None:
@@ -88,10 +98,13 @@ class _JoinNode(Node):
         self.kept.clear()
         self.waiting.clear()
         self.results.clear()
+        self.replaced.clear()
 
     def settle(self) -> None:
         """Some messages have been processed."""
         self.results.deliver()
+        self._left_alone += self.replaced
+        self.replaced.clear()
         if self._undoable or self.kept.held > _HELD_ENTRIES:
             self._save()
 
@@ -111,13 +124,14 @@ class _JoinNode(Node):
         ends = batch.control != "none"
         done = END_OF_TIME if ends else batch.firing_watermark(self.spec.id)
         output, fired = batch.output_watermark(self.spec.id), 0
+        for time_ms, letter, key, value in sorted(self._left_alone, key=itemgetter(0, 1, 2)):
+            yield self._by_letter[letter].firing(key, value, time_ms)
         while due := self.waiting.take_due(done):
             for end, letter, key in due:
                 inlet = self._by_letter[letter]
-                for data in self.kept.at(inlet.side, key, end - 1 - inlet.side.ahead_ms):
+                for value in self.kept.at(inlet.side, key, end - 1 - inlet.side.ahead_ms):
                     fired += 1
-                    alone = partial(inlet.emit_alone, key, data)
-                    yield Firing(key, end - 1, f"{inlet.name} message without a partner", alone)
+                    yield inlet.firing(key, value, end - 1)
             if fired >= _AT_MOST and not ends:
                 done = min(done, output)  # the next batch begins at once
         self.kept.drop(done, self.late_watermark, None if ends else _AT_MOST)
@@ -189,7 +203,7 @@ class _Inlet:
                 self._add_alone(key, kept_row, row)
             return
         if gone is not None and waiting.remove(self.side, key, gone[0]):
-            self._add_alone(key, gone, row)
+            self._node.replaced.append((self.side.last_ms(gone[0]), self.side.letter, key, gone[1]))
         if alone:
             waiting.add(self.side, key, kept_row[0])
 
@@ -211,8 +225,12 @@ class _Inlet:
         result = self._function(_decoded(self._value_serde, kept_row[1]), None)
         self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))
 
-    def emit_alone(self, key: bytes, value: bytes | None) -> None:
-        """A message whose time for partners is over is emitted."""
+    def firing(self, key: bytes, value: bytes | None, time_ms: int) -> Firing:
+        """A message that can get no partner any more is emitted."""
+        alone = partial(self._emit_alone, key, value)
+        return Firing(key, time_ms, f"{self.name} message without a partner", alone)
+
+    def _emit_alone(self, key: bytes, value: bytes | None) -> None:
         result = self._function(_decoded(self._value_serde, value), None)
         self._node.downstream.push(self._key_serde.from_bytes(key), result)
 
