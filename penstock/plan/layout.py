@@ -81,7 +81,7 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     return IncompatibleError(
         f"the {kind} of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: what waits in it "
         f'would be lost. Set it back, with id="{operator}". To change it, first let the application run as it was to '
-        "the end of its streams with `penstock run --until latest`, so that every window fires. Or drop what waits in "
+        "the end of its streams with `penstock run --until latest`, so that nothing waits there. Or drop what waits in "
         f"it, and keep all other state: {argument('reset_operators', [operator])}"
     )
 

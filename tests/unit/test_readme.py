@@ -44,6 +44,11 @@ def test_the_page_on_windows_runs_as_written() -> None:
     exec(compile(block, "windows.md", "exec"), {"__name__": "windows_page"})
 
 
+def test_the_page_on_joins_runs_as_written() -> None:
+    (block,) = examples("docs/joins.md")
+    exec(compile(block, "joins.md", "exec"), {"__name__": "joins_page"})
+
+
 def test_the_page_on_stores_runs_as_written() -> None:
     use, serde = examples("docs/stores.md")
     declaration, in_task = use.split("# in the task\n")

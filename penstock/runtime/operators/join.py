@@ -228,7 +228,7 @@ class _Inlet:
     def firing(self, key: bytes, value: bytes | None, time_ms: int) -> Firing:
         """A message that can get no partner any more is emitted."""
         alone = partial(self._emit_alone, key, value)
-        return Firing(key, time_ms, f"{self.name} message without a partner", alone)
+        return Firing(key, time_ms, f"{self.name} message without a partner", alone, value=value)
 
     def _emit_alone(self, key: bytes, value: bytes | None) -> None:
         result = self._function(_decoded(self._value_serde, value), None)
