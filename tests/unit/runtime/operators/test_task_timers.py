@@ -317,8 +317,8 @@ def test_what_is_scheduled_at_the_end_fires_but_not_for_ever(script: Any) -> Non
         ["b", 20, "tick", "event"], ["clock", 14, "", "processing"], "end",
     ]  # fmt: skip
     assert runner.store("t.timers") == {}
-    assert runner._running().board.metrics.snapshot().total("timers-dropped", group="user.t") == 1
-    assert runner._running().board.metrics.snapshot().total("timers-fired", group="user.t") == 5
+    assert runner._running().board.metrics.snapshot().total("timers-dropped", group="operator.t") == 1
+    assert runner._running().board.metrics.snapshot().total("timers-fired", group="operator.t") == 5
 
 
 def test_on_end_schedules_no_timers(script: Any) -> None:
