@@ -17,6 +17,7 @@ from typing import Any
 import penstock as ps
 from penstock.api.graph import OperatorSpec
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import StartpointOldest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
@@ -25,6 +26,8 @@ from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.startpoint.manager import StartpointManager
+from penstock.startpoint.request import WithState
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
@@ -208,6 +211,14 @@ class TimedWorld:
 def reached(watermarks: Mapping[str, int]) -> dict[str, int]:
     """The watermarks but for the output's, which nothing waits for: it is held back while the last ones fire."""
     return {op: each for op, each in watermarks.items() if op != "out"}
+
+
+def ask(world: TimedWorld, with_state: WithState) -> None:
+    """Read everything again."""
+    manager = StartpointManager(world.objects, JobPaths("timed", "1"), 10**9, world.clock.now_ms)
+    for partition in range(TASKS):
+        startpoint = StartpointOldest(creation_timestamp=NOW)
+        manager.write_startpoint(SystemStreamPartition("m", "in", partition), startpoint, with_state=with_state)
 
 
 def steps(driver: InProcessDriver, limit: int = 200) -> int:

@@ -35,7 +35,7 @@ def test_a_run_may_stop_without_closing(timed_world: TimedWorld) -> None:
     assert timed_world.came() == {0: [], 1: [], 2: [], 4: []}
 
 
-def test_a_second_run_to_the_end_after_the_first(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_until_latest_after_the_first(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
     """As after a drain, event time begins again: what is older is not late."""
     timed_world.put(1000, 1000)
     timed_world.driver(until_latest=True).loop.run()

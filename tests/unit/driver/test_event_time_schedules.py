@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 
 import penstock as ps
-from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
 from penstock.driver.ports import RunBrokenError
-from penstock.metadata.paths import JobPaths
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import WithState
 from tests.support.metrics_page import OF_EVENT_TIME, exported
 from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, TASKS, HoldNode, TimedWorld, reached, steps
+from tests.support.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
 
 
 def test_what_the_watermark_has_passed_comes_out_without_another_message(timed_world: TimedWorld) -> None:
@@ -359,14 +354,6 @@ def test_the_watermark_its_delay_and_who_holds_it_back_are_shown(timed_world: Ti
 
 
 # Starts.
-
-
-def ask(timed_world: TimedWorld, with_state: WithState) -> None:
-    """Read everything again."""
-    manager = StartpointManager(timed_world.objects, JobPaths("timed", "1"), 10**9, timed_world.clock.now_ms)
-    for partition in range(TASKS):
-        startpoint = StartpointOldest(creation_timestamp=NOW)
-        manager.write_startpoint(SystemStreamPartition("m", "in", partition), startpoint, with_state=with_state)
 
 
 def ran_once(timed_world: TimedWorld) -> None:
