@@ -49,6 +49,11 @@ def test_the_page_on_joins_runs_as_written() -> None:
     exec(compile(block, "joins.md", "exec"), {"__name__": "joins_page"})
 
 
+def test_the_page_on_time_to_live_runs_as_written() -> None:
+    (block,) = examples("docs/ttl.md")
+    exec(compile(block, "ttl.md", "exec"), {"__name__": "ttl_page"})
+
+
 def test_the_page_on_stores_runs_as_written() -> None:
     use, serde = examples("docs/stores.md")
     declaration, in_task = use.split("# in the task\n")
