@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.serdes.numbers import OrderedLong
+from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.main import app as cli
+from penstock.cli.shared.application import load_application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.metadata.file_store import FileObjectStore
@@ -26,6 +29,9 @@ from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
+from penstock.system.registry import open_systems
+from penstock.testing.clock import SettableClock
+from penstock.testing.in_process import InProcessDriver
 from tests.support.faults import Fault, Faults
 from tests.support.places import ROOT
 from tests.support.spark_state import GOLDEN
@@ -56,6 +62,14 @@ def build(partitioned=True):
     if partitioned:
         rides = rides.partition_by(lambda ride: ride["k"], key=ps.String())
     rides.process(Count, stores=["totals", "counts", "bytes", "numbers"])
+    return app
+
+
+def lasting(ttl_ms=60_000):
+    app = ps.StreamApplication("moved")
+    app.store("totals", ttl_ms=ttl_ms)
+    rides = app.input("local.rides").partition_by(lambda ride: ride["k"])
+    rides.process(Count, stores=["totals"])
     return app
 
 
@@ -476,3 +490,29 @@ def test_a_backend_that_fails_for_good(project: Path) -> None:
 def faulty_files() -> set[str]:
     store = FileObjectStore(os.environ["PENSTOCK_HOME"] + "/jobs")
     return {key for key in store.list("") if "/state/" in key}
+
+
+def test_entries_of_a_store_with_a_time_to_live_count_from_the_next_batch(project: Path) -> None:
+    variable = ("--state-var", "total", "--map", "maps.py:whole")
+    import_spark(*variable, app="moved.py:lasting")
+    imported = content("totals")
+    assert imported
+    _, said = invoke(
+        "state", "import-spark", "moved.py:lasting", str(TOTALS), "--store", "totals", "--yes", *variable, status=1
+    )
+    assert "holds entries" in said
+    clock = SettableClock(10**15)
+    settings = config("task.commit.ms=0")
+    systems = open_systems(settings)
+
+    def run() -> dict[bytes, bytes]:
+        systems["local"].writer(None).append(SystemStreamPartition("local", "rides", 0), [(0, None, b'{"k": "new"}')])
+        graph = load_application("moved.py:lasting").app.graph()
+        objects = FileObjectStore(project / "home" / "jobs")
+        with closing(InProcessDriver(graph, settings, objects, systems, until_latest=True, clock=clock)) as driver:
+            driver.loop.run()
+        return content("totals")
+
+    assert run().keys() == imported.keys() | {b"new"}
+    clock.advance(61)
+    assert run().keys() == {b"new"}
