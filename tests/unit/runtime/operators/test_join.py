@@ -142,7 +142,7 @@ def test_late_messages_without_an_output_are_counted() -> None:
     runner.input("m.left", [("k", "l")], timestamp=99).end_inputs()
     assert runner.output("m.out") == []
     metrics = runner._running().board.metrics.snapshot()
-    assert metrics.total("late-dropped", group="user.j") == 1
+    assert metrics.total("late-dropped", group="operator.j") == 1
     runner.close()
 
 
