@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 import penstock as ps
-from penstock.plan.layout import store_layout
+from penstock.checkpoint.record import Claim
+from penstock.plan.layout import check_layout, store_layout
 from penstock.runtime.joins import every, waiting
 from penstock.runtime.operators import join
 from penstock.testing import ChangedMessageError, TestRunner
+from tests.support.checkpoints import checkpoint
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
 
 Stream = ps.MessageStream[Any]
@@ -400,6 +403,13 @@ def test_what_the_bytes_of_a_join_depend_on() -> None:
     assert len(set(same)) == 1
     assert len({*same, *others}) == 1 + len(others)
     assert all(len(each.split(" ")) == 3 for each in others)
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"j.join": same[0]})
+    check_layout(record, {"j.join": same[1]}, 0)
+    for now in others:
+        with pytest.raises(
+            ps.IncompatibleError, match=r"the join of operator `j` is in checkpoint .* as `within=5,10:inner"
+        ):
+            check_layout(record, {"j.join": now}, 0)
 
 
 @pytest.mark.parametrize(
