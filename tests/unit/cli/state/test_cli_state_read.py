@@ -13,9 +13,12 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from penstock.api.serdes import Bytes, Double, Integer, Long, String, Tuple
+from penstock.api.serdes import Bytes, Double, Integer, Json, Long, String, Tuple
+from penstock.api.store import StoreSpec, TimeToLive
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.stores.build import build_store
 from penstock.system.partitioner import partition_of
 from tests.support.state_job import JOB, Changes, StateJob
 
@@ -467,3 +470,23 @@ def test_a_layout_of_another_form(home: Path) -> None:
     with closing(StateJob(home, layouts={"first": "something"})) as job:
         job.commit({0: {b"k": b"v"}})
         assert lines("scan", JOB, "first") == [{"keyHex": "6b", "valueHex": "76", "task": 0}]
+
+
+def test_what_has_expired_at_a_checkpoint_is_not_shown(home: Path) -> None:
+    """The checkpoints have the batch times 1, 2 and 3; the entries live for two milliseconds."""
+    with closing(StateJob(home, layouts={"first": "task string json ttl-1", "second": "task string json"})) as job:
+        store = build_store(StoreSpec("first", String(), Json(), TimeToLive(2)), MemoryEngine(), 10, time_ms=1)
+        owner = partition_of(b"early", TASKS)
+        for time, key in ((1, "early"), (2, "late")):
+            overlay = store.begin(time)
+            store.put(key, time)
+            job.commit({owner: overlay.take()}, retained=None)
+        job.commit({})
+    shown = [[each["key"] for each in lines("scan", JOB, "first", "--version", str(10 * n))] for n in (1, 2, 3)]
+    assert shown == [["early"], ["early", "late"], ["late"]]
+    assert call("get", JOB, "first", "early", "--version", "20")[0] == "1\n"
+    assert "there is no key `early`" in call("get", JOB, "first", "early", status=1)[1]
+    *found, last = lines("diff", JOB, "first", "--from", "20")
+    assert [(each["change"], each["key"], each["from"]) for each in found] == [("removed", "early", 1)]
+    assert last["counts"] == {"added": 0, "removed": 1, "changed": 0}
+    call("verify", JOB)
