@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from penstock.metrics.registry import MetricsRegistry
 from penstock.state.stores.task_store import TaskStore
 
@@ -11,6 +13,7 @@ class StoreMeter:
 
     def __init__(self, metrics: MetricsRegistry, store: str) -> None:
         group = f"store.{store}"
+        self._new_expired = partial(metrics.new_counter, group, "expired")
         self._gets = metrics.new_counter(group, "gets")
         self._cache_hits = metrics.new_counter(group, "cache-hits")
         self._puts = metrics.new_counter(group, "puts")
@@ -21,6 +24,8 @@ class StoreMeter:
         gets, from_engine = store.take_reads()
         self._gets.inc(gets)
         self._cache_hits.inc(gets - from_engine)
+        if store.spec.ttl is not None:
+            self._new_expired().inc(store.take_expired())
 
     def wrote(self, keys: int, size_bytes: int) -> None:
         """It wrote so many keys; what was written several times within the batch counts once."""

@@ -23,6 +23,8 @@ OF_OPERATORS: set[Documented] = {
     ("operator", "timers-dropped", "counter"),
 }
 """Only of jobs with operators that wait for time."""
+OF_TIME_TO_LIVE: set[Documented] = {("store", "expired", "counter")}
+"""Only of stores with a time to live."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

@@ -67,6 +67,7 @@ class ExpiringStore(SerdeStore):
         """No place in the index of the engine is before this key."""
         self._looked = -1
         """The last step of the index that was reclaimed."""
+        self._expired = 0
         self._set_time(time_ms)
         self._adoption: Adoption | None = None
         try:
@@ -112,6 +113,10 @@ class ExpiringStore(SerdeStore):
 
     def _cacheable(self) -> dict[bytes, bytes | None]:
         return {key: data for key, data in self._changes.items() if not INDEX <= key < RESERVED_END}
+
+    def take_expired(self) -> int:
+        found, self._expired = self._expired, 0
+        return found
 
     def mark(self) -> None:
         if self._journal is not None:
@@ -256,6 +261,7 @@ class ExpiringStore(SerdeStore):
                     return
                 key = place[_TO_KEY:]
                 changes[place] = changes[key] = None
+                self._expired += 1
                 if self._adoption is not None and key >= self._adoption.cursor:
                     changes[MEMBER + key] = None
             self._reclaimed = end
@@ -275,6 +281,7 @@ class ExpiringStore(SerdeStore):
                 written[MEMBER + key] = None
             elif data < self._alive:
                 written[key] = None
+                self._expired += 1
             else:
                 written[index_key(own, key)] = b""
                 written[key] = own + data[HEADER:]

@@ -79,6 +79,9 @@ class SerdeStore(TaskStore):
         self._gets = self._engine_gets = 0
         return found
 
+    def take_expired(self) -> int:
+        return 0
+
     def mark(self) -> None:
         """Nothing can be undone here; see UndoableStore."""
 

@@ -47,6 +47,10 @@ class TaskStore(KeyValueStore[Any, Any]):
         """How many gets there were since the last call, and how many of them the engine had to answer."""
 
     @abstractmethod
+    def take_expired(self) -> int:
+        """How many expired entries were deleted since the last call."""
+
+    @abstractmethod
     def mark(self) -> None:
         """A message begins, whose writes may be undone."""
 
@@ -109,6 +113,9 @@ class StoreLayer(TaskStore):
 
     def take_reads(self) -> tuple[int, int]:
         return self.inner.take_reads()
+
+    def take_expired(self) -> int:
+        return self.inner.take_expired()
 
     def mark(self) -> None:
         self.inner.mark()

@@ -240,6 +240,7 @@ def test_a_time_to_live_is_added_to_a_job_with_state(world: World, monkeypatch: 
         world.wait(HOUR)
         world.batch(driver)
     assert world.stored(driver) == [b"other"]
+    assert driver.board.metrics.snapshot().total("expired", group="store.kept") >= 20
 
 
 def losing(driver: InProcessDriver, step: str) -> Any:

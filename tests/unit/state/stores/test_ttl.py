@@ -108,6 +108,7 @@ def test_a_batch_deletes_a_bounded_number_and_the_others_are_not_seen(monkeypatc
         assert life.entries == 1000 - 100 * (batch + 1)
         assert life.reads[-1][1] <= 101
     assert life.written[1:] == [200] * 10
+    assert life.store.take_expired() == 1000
     life.end(1)
     assert (life.written[-1], life.reads[-1]) == (0, (0, 0))
 
