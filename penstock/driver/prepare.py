@@ -147,7 +147,8 @@ def prepare(
     inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
     start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
     operators = [op.id for op in graph.operators]
-    start = start.resetting(plan_reset(reset_operators, operators, start.restore_from, layout))
+    reset = plan_reset(reset_operators, operators, start.restore_from, layout)
+    start = start.resetting(reset, graph.operators)
     if start.restore_from is not None:
         check_layout(start.restore_from, layout, tasks, start.reset.stores)
     for operator in start.reset.operators:

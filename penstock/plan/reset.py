@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.api.graph import OperatorSpec
 from penstock.api.store import OPERATOR_STORES
+from penstock.api.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.plan.start_times import StartTimes
@@ -13,7 +15,7 @@ from penstock.plan.start_times import StartTimes
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The operators whose own stores begin empty, and whose watermarks begin with those of what they read."""
+    """The operators whose own stores begin empty, and whose watermarks are not above those of what they read."""
 
     operators: tuple[str, ...] = ()
 
@@ -22,10 +24,21 @@ class Reset:
         """Every store that could belong to one of them alone. What a task declares is not among them."""
         return frozenset(f"{operator}{kind}" for operator in self.operators for kind in OPERATOR_STORES)
 
-    def times(self, kept: StartTimes) -> StartTimes:
-        """The times of a start that would otherwise keep these."""
+    def times(self, kept: StartTimes, operators: Iterable[OperatorSpec]) -> StartTimes:
+        """The times of a start that would otherwise keep these.
+
+        An operator keeps its watermark, because windows before it may have been due at the checkpoint and fire now.
+        The watermark becomes that of what it reads if that is lower: it may read something else than before.
+
+        Args:
+            operators: those of the application, upstream first.
+        """
         watermarks = {op: each for op, each in kept.watermarks.items() if op not in self.operators}
-        return replace(kept, watermarks=watermarks)
+        for operator in operators:
+            if operator.id in self.operators and operator.id in kept.watermarks:
+                read = (watermarks.get(up, NO_WATERMARK) for up in operator.upstream)
+                watermarks[operator.id] = min(kept.watermarks[operator.id], *read)
+        return replace(kept, watermarks={op: each for op, each in watermarks.items() if each > NO_WATERMARK})
 
 
 def plan_reset(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from penstock.api.graph import OperatorSpec
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.origin import Origin, origin_of
@@ -44,9 +45,9 @@ class StartPlan:
         """What the state of the run's first epoch begins with."""
         return origin_of(self.restore_from, cleared=self.clears_state, emptied=self.reset.stores)
 
-    def resetting(self, reset: Reset) -> StartPlan:
-        """The same start, but these operators begin again."""
-        return replace(self, reset=reset, times=reset.times(self.times))
+    def resetting(self, reset: Reset, operators: Iterable[OperatorSpec]) -> StartPlan:
+        """The same start, but some of the application's operators, given upstream first, begin again."""
+        return replace(self, reset=reset, times=reset.times(self.times, operators))
 
 
 def plan_start(

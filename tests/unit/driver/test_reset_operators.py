@@ -19,6 +19,8 @@ from penstock.driver.ports import RunBrokenError
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
+from penstock.plan.reset import Reset
+from penstock.plan.start_times import StartTimes
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
@@ -163,8 +165,6 @@ def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed)
     driver = job.start(50, reset_operators=["w"])
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
     assert [record.reset_operators for record in job.records[-2:]] == [(), ("w",)]
-    assert "w" not in job.records[-1].watermarks
-    assert "by-key" in job.records[-1].watermarks
 
     driver = job.start(50)  # after a crash behind the start record
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
@@ -190,6 +190,7 @@ def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed) -> 
     driver = job.start(None, reset_operators=["w"])
     assert seen(driver) == 6
     assert set(job.records[-1].stores) == {"seen"}
+    assert "w" not in job.records[-1].watermarks
     job.run(driver, 103)
     assert seen(job.start(None)) == 7
     driver = job.start(100)
@@ -223,6 +224,22 @@ def test_a_start_that_is_tried_again_still_clears(job: Windowed) -> None:
     driver.runner.at = once("reports", raising(RunBrokenError("broken")))
     job.run(driver, 120)
     assert seen(job.start(50)) == 7
+
+
+def test_a_watermark_is_not_above_that_of_what_the_operator_reads() -> None:
+    app = ps.StreamApplication("chain")
+    windows = ps.Windows.tumbling(10)
+    app.input("m.in", id="in").window(windows, id="a").window(windows, id="b").send_to(app.output("m.out"), id="out")
+    operators = app.graph().operators
+
+    def times(*reset: str, **kept: int) -> dict[str, int]:
+        return dict(Reset(reset).times(StartTimes(watermarks=kept), operators).watermarks)
+
+    assert times("b", a=50, b=40) == {"a": 50, "b": 40}, "a may still fire what is above 40"
+    assert times("b", a=50, b=60) == {"a": 50, "b": 50}
+    assert times("b", b=60) == {}
+    assert times("a", "b", **{"in": 30}, a=50, b=60) == {"in": 30, "a": 30, "b": 30}
+    assert times("gone", a=50, gone=40) == {"a": 50}
 
 
 def test_an_unknown_operator_is_refused(tmp_path: Path) -> None:
