@@ -58,7 +58,7 @@ by_aircraft = departures.partition_by(lambda departure: departure["tailnum"], id
 )
 
 # Each arrival with the aircraft's departures of the next 24 hours, of which a window keeps the earliest.
-earliest = ps.Windows.session(DAY_MS, fold=(None, lambda first, found: earlier(first, found["departure"]), earlier))
+earliest = ps.Windows.session(DAY_MS + 1, fold=(None, lambda first, found: earlier(first, found["departure"]), earlier))
 (
     arrivals.partition_by(lambda arrival: arrival["tailnum"], id="arrivals-by-aircraft")
     .join(by_aircraft, turnaround, within_ms=(0, DAY_MS), id="turnarounds")
