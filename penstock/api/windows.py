@@ -91,7 +91,14 @@ class Counting:
     messages: int
 
 
-Shape: TypeAlias = Fixed | Session | Counting
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """A span of this size that ends with a message."""
+
+    size_ms: int
+
+
+Shape: TypeAlias = Fixed | Session | Counting | Sliding
 
 
 # What a window keeps of its messages.
@@ -139,7 +146,10 @@ class Window:
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether all messages are kept until it fires: sessions merge, and a fold may not say how."""
+        """Whether all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
+        not say how."""
+        if isinstance(self.shape, Sliding):
+            return True
         contents = self.contents
         unmerged = isinstance(contents, Fold) and contents.merge is None and isinstance(self.shape, Session)
         return unmerged or isinstance(contents, Messages)
@@ -270,6 +280,41 @@ class Windows:
             Session(gap_ms=21600000)
         """
         return _window(Session(_positive("gap_ms", gap_ms)), **options)
+
+    @staticmethod
+    def sliding(size_ms: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that end with a message: it, and the messages of its key that are less than `size_ms` older.
+
+        There is a window for each time at which a key has messages, which takes them in the order of their times. It
+        fires once, on time. A message that comes when its window is complete gets none; it is in those of later
+        messages, as long as they are not complete. If there can be none of these, it is too late. Windows are as
+        exact as costly: a pane reads all messages of its span.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            options: see `Windows`; there are no triggers and no allowed lateness, and a pane has all messages.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> app = ps.StreamApplication("logins")
+            >>> minute = ps.Windows.sliding(60_000, aggregates={"failed": ps.Count()})
+            >>> failed = app.input("local.failed").window(minute, id="minute")
+            >>> _ = failed.map(lambda pane: pane.message["failed"]).send_to(app.output("local.counts"))
+            >>> runner = TestRunner(app)
+            >>> for time_ms in (0, 30_000, 60_000):
+            ...     _ = runner.input("local.failed", [("N1", "no")], timestamp=time_ms)
+            >>> [message.value for message in runner.run().end_inputs().output("local.counts")]
+            [1, 2, 2]
+        """
+        given = {name for name in ("early", "late", "allowed_lateness_ms") if options.get(name)}
+        if given or not options.get("accumulating", True):
+            raise ConfigError(
+                "a sliding window fires once, on time, with all messages of its span: leave out "
+                f"{', '.join(sorted(given)) or 'accumulating=False'}"
+            )
+        return _window(Sliding(_positive("size_ms", size_ms)), **options)
 
     @staticmethod
     def count(messages: int, **options: Unpack[WindowOptions]) -> Window:

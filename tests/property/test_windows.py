@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.operators import window as window_operator
 from penstock.runtime.windows import open_windows
+from penstock.runtime.windows.node import WindowNode
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])
@@ -51,7 +51,7 @@ def limited(cells: int) -> Iterator[None]:
     """So many cells are in memory, and fire in an attempt."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_windows, "KEPT_CELLS", cells)
-        patch.setattr(window_operator, "_HELD_CELLS", cells)
+        patch.setattr(WindowNode, "held_cells", cells)
         yield
 
 
@@ -194,6 +194,47 @@ def test_sessions(lateness: int, merges: bool, steps: list[Step]) -> None:
         fold = (*fold, lambda first, second: sorted(first + second))
     window = ps.Windows.session(7, fold=fold, allowed_lateness_ms=lateness, late_to=ps.SystemStream("m", "late"))
     assert run(window, steps) == expected_sessions(7, lateness, steps)
+
+
+def expected_sliding(size: int, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:
+    """Each pane looks for its messages among all of them."""
+    watermarks = [0]
+    for _, moved, *_ in steps:
+        watermarks.append(watermarks[-1] + moved)
+    watermarks.append(2**63 - 1)
+    came: list[tuple[int, str | None, int, int]] = []
+    too_late: list[list[int]] = [[] for _ in watermarks[1:]]
+    ends: set[tuple[str | None, int]] = set()
+    for step, (messages, *_) in enumerate(steps):
+        late = watermarks[step] if step else -(2**63)
+        for key, time in messages:
+            number = len(came) + sum(map(len, too_late)) + 1
+            if time + size <= late:
+                too_late[step].append(number)
+                continue
+            came.append((time, key, number, step))
+            if time >= late:
+                ends.add((key, time))
+    panes: list[list[str]] = [[] for _ in watermarks[1:]]
+    for key, end in ends:
+        fires = next(step for step, mark in enumerate(watermarks[1:]) if mark > end)
+        span = [
+            n
+            for t, k, n, step in sorted(came, key=lambda m: (m[0], m[2]))
+            if k == key and end - size < t <= end and step <= fires
+        ]
+        panes[fires].append(repr([key, [end + 1 - size, end + 1], span, "on-time", 0]))
+    return [(sorted(some), late) for some, late in zip(panes, too_late, strict=True)]
+
+
+@given(steps=STEPS, size=st.sampled_from([1, 7, 30]), folds=st.booleans(), cells=st.sampled_from([0, 1000]))
+@settings(deadline=None)
+def test_sliding_windows(steps: list[Step], size: int, folds: bool, cells: int) -> None:
+    fold = (list, lambda values, value: [*values, value]) if folds else None
+    with limited(cells):
+        assert run(
+            ps.Windows.sliding(size, fold=fold, late_to=ps.SystemStream("m", "late")), steps
+        ) == expected_sliding(size, steps)
 
 
 @given(steps=STEPS)

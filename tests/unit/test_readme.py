@@ -40,8 +40,9 @@ def test_the_page_on_event_time_runs_as_written() -> None:
 
 
 def test_the_page_on_windows_runs_as_written() -> None:
-    (block,) = examples("docs/windows.md")
-    exec(compile(block, "windows.md", "exec"), {"__name__": "windows_page"})
+    names: dict[str, object] = {"__name__": "windows_page"}
+    for block in examples("docs/windows.md"):
+        exec(compile(block, "windows.md", "exec"), names)
 
 
 def test_the_page_on_joins_runs_as_written() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.runtime.batch import END_OF_TIME
-from penstock.runtime.operators import window
+from penstock.runtime.windows.node import WindowNode
 from penstock.testing import TestRunner
 from tests.support.metrics_page import OF_OPERATORS, exported
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
@@ -250,7 +250,7 @@ def test_a_trigger_for_late_messages_that_does_not_repeat_fires_once() -> None:
 
 
 def test_very_many_windows_fire_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window, "_AT_MOST", 2)
+    monkeypatch.setattr(WindowNode, "at_most", 2)
     app = ps.StreamApplication("a")
     ones = app.input("m.in").window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="short")
     totals = ones.map(lambda pane: pane.message["n"]).window(
@@ -330,6 +330,8 @@ def test_panes_travel_to_the_next_stage() -> None:
         (lambda: ps.Windows.tumbling(5, time="wall"), 'time="wall"'),  # type: ignore[arg-type]
         (lambda: ps.Windows.tumbling(5, allowed_lateness_ms=-1), "allowed_lateness_ms=-1"),
         (lambda: ps.Windows.count(5, allowed_lateness_ms=1), "only windows of event time"),
+        (lambda: ps.Windows.sliding(5, allowed_lateness_ms=1), "leave out allowed_lateness_ms"),
+        (lambda: ps.Windows.sliding(5, accumulating=False), "leave out accumulating=False"),
         (lambda: ps.Windows.tumbling(5, fold=([], lambda a, b: a)), "every window would share"),
         (lambda: ps.Windows.tumbling(5, fold=(0,)), "fold="),
         (lambda: ps.Windows.tumbling(5, aggregates={}), "none given"),

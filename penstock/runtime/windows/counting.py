@@ -1,0 +1,33 @@
+"""Windows of so many messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.api.graph import WindowSpec
+from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.columns import Target
+from penstock.runtime.operators.base import Surroundings
+from penstock.runtime.windows.cells import Cell, Slot, key_slot
+from penstock.runtime.windows.node import WindowNode
+
+
+class CountingNode(WindowNode):
+    """Windows of so many messages, which fire with the last of them."""
+
+    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, messages: int) -> None:
+        super().__init__(spec, surroundings, downstream)
+        self._most = messages
+        self._open: dict[bytes | None, Cell] = {}
+
+    def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
+        cell = self._open.get(key)
+        if cell is None:
+            slot = Slot(END_OF_TIME, 0, key_slot(key))
+            cell = self._open[key] = self._cells.load(slot) or self._cells.new(slot)
+        self._add(cell, value, time_ms)
+        if cell.messages >= self._most:
+            self._cells.take_out(cell)
+            del self._open[key]
+            self._emit(key, None, cell.content, "on-time", cell.number)
+        return True

@@ -1,0 +1,225 @@
+"""The running window operator.
+
+What came to a window during an attempt is held as objects, and stored once at the end of the attempt's input. Then
+windows fire: those whose trigger is due, and those that the watermark has passed, in the order of their ends.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.api.graph import WindowSpec
+from penstock.api.serdes.failures import Place
+from penstock.api.triggers import Trigger
+from penstock.api.windows import Counting, TimeWindow, WindowPane
+from penstock.api.windows import Firing as FiringType
+from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.runtime.columns import Columns, Raw, Target, encode_column
+from penstock.runtime.context import failure_in
+from penstock.runtime.operators.base import Firing, Firings, Node, Surroundings
+from penstock.runtime.windows.cells import Cell, Cells, Slot, slot_key
+from penstock.runtime.windows.conditions import due_at, repeats
+from penstock.runtime.windows.contents import content_of
+
+
+class WindowNode(Node):
+    """What all shapes have in common: lateness, triggers, panes."""
+
+    held_cells = 100_000
+    """Cells that an attempt holds before it stores them."""
+    at_most = 100_000
+    """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
+
+    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, surroundings.position)
+        super().__init__(one.accept, one.push)
+        self._spec, self._window = spec, spec.window
+        self._position = surroundings.position
+        self._downstream = downstream
+        self._content = content_of(spec.window, spec.message_serde)
+        self._cells = Cells(surroundings.stores[spec.stores[0]], self._content)
+        self._undoable = surroundings.undoable
+        self._open: dict[Any, Any] = {}
+        """Cells that are held: what came to them in this attempt is not stored yet."""
+        self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
+        """Whether it matters how many messages have come, and when."""
+        self._triggers = spec.window.early is not None or spec.window.allowed_lateness_ms > 0
+        """Whether a window can fire before it is complete, or again."""
+        late_to = spec.window.late_to
+        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
+        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._begin_at(NO_WATERMARK, 0)
+
+    def _begin_at(self, late: int, now_ms: int) -> None:
+        self._late_watermark, self._now_ms = late, now_ms
+
+    def begin(self, batch: Batch) -> None:
+        event = self._window.time == "event"
+        self._begin_at(batch.late_watermark(self._spec.id) if event else NO_WATERMARK, batch.time_ms)
+        self._open.clear()
+
+    # Messages.
+
+    def _accept(self, columns: Columns) -> None:
+        times = self._position.page.timestamps if self._window.time == "event" else None
+        keys: Iterable[bytes | None] = self._key_bytes(columns) if self._window.keyed else [None] * len(columns.rows)
+        try:
+            for number in self._take_all(keys, columns, times):
+                self._position.row = columns.rows[number]
+                self._send_late(columns, number)
+            if self._undoable or self._held() > self.held_cells:
+                self._store_open()
+        except BaseException as error:
+            self._open.clear()  # the message is undone in the store; nothing of it may be stored later
+            raise failure_in(self._spec.id, error) from error
+
+    def _key_bytes(self, columns: Columns) -> Raw:
+        serde = self._spec.key_serde
+        written = columns.written_by("key", serde)
+        if written is not None:
+            return written
+        place = Place(f"keys of operator `{self._spec.id}`", "")
+        return encode_column("key", serde, columns.keys, columns.rows, self._position, self._spec.id, place)
+
+    def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
+        """Add messages to their windows. Returns the numbers of those that are too late."""
+        position, now_ms, take = self._position, self._now_ms, self._take
+        late = []
+        for number, (row, key, value) in enumerate(zip(columns.rows, keys, columns.values, strict=True)):
+            position.row = row
+            if not take(key, value, now_ms if times is None else times[row]):
+                late.append(number)
+        return late
+
+    @abstractmethod
+    def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
+        """Add a message to its windows. False if it is too late for one of them."""
+
+    def _held(self) -> int:
+        """How many cells are held."""
+        return len(self._open)
+
+    def _store_open(self) -> None:
+        """Store the cells that are held, and hold them no longer."""
+        for cell in self._open.values():
+            self._cells.save(cell, self._timer(cell))
+        self._open.clear()
+
+    def _store_before_firing(self) -> None:
+        """The end of input: windows fire as they are in the store."""
+        self._store_open()
+
+    def _add(self, cell: Cell, value: Any, time_ms: int) -> None:
+        cell.content = self._content.add(cell.content, value, time_ms)
+        if self._counts or cell.complete:
+            if not cell.since:
+                cell.first_ms = self._now_ms
+            cell.last_ms = self._now_ms
+            cell.since += 1
+            cell.messages += 1
+
+    def _too_late(self, end: int) -> bool:
+        return end + self._window.allowed_lateness_ms <= self._late_watermark
+
+    def _send_late(self, columns: Columns, number: int) -> None:
+        if self._late_to is None:
+            self._late.inc()
+        else:
+            self._late_to(columns.keys[number], columns.values[number])
+
+    # Panes.
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing | Firings]:
+        self._store_before_firing()
+        watermark, output = self._watermarks(batch)
+        if self._triggers:
+            for cell in self._cells.triggered_by(batch.time_ms):
+                if cell.complete:
+                    yield self._fire(cell, "late")
+                elif cell.slot.end > watermark:  # otherwise it fires on time in the same batch
+                    yield self._fire(cell, "early")
+        yield from self._fire_complete(watermark, output, "drain" if batch.control == "drain" else "on-time")
+        if self._window.allowed_lateness_ms:
+            for cell in self._cells.kept_until(max(NO_WATERMARK, watermark - self._window.allowed_lateness_ms)):
+                self._cells.take_out(cell)
+                self._forget(cell)
+
+    def _watermarks(self, batch: Batch) -> tuple[int, int]:
+        """Up to which end windows fire in this batch, and up to which they must."""
+        if batch.control != "none":
+            return END_OF_TIME, END_OF_TIME
+        if self._window.time == "processing":
+            return batch.time_ms, batch.time_ms
+        watermark = batch.firing_watermark(self._spec.id)
+        return watermark, min(watermark, batch.output_watermark(self._spec.id))
+
+    def _fire_complete(self, watermark: int, output: int, firing: FiringType) -> Iterator[Firing | Firings]:
+        """The panes of windows that are complete; those that may wait if there are very many."""
+        for fired, cell in enumerate(self._cells.complete_by(watermark)):
+            if fired >= self.at_most and cell.slot.end > output:
+                return  # the next batch begins at once
+            yield self._complete(cell, firing)
+
+    def next_due(self) -> Due:
+        end = self._next_end()
+        trigger = self._cells.next_trigger() if self._triggers else None
+        if self._window.time == "event":
+            return end, trigger
+        return None, min((time for time in (end, trigger) if time is not None), default=None)
+
+    def _next_end(self) -> int | None:
+        """The end of the first window that is not complete."""
+        return self._cells.next_end()
+
+    def _fire(self, cell: Cell, firing: FiringType) -> Firing:
+        """A pane of a window that goes on."""
+        content, number = self._cells.whole(cell), cell.number
+        cell.number += 1
+        cell.since, cell.fired = 0, True
+        if not self._window.accumulating:
+            self._cells.empty(cell)
+        self._cells.save(cell, self._timer(cell))
+        return self._pane(cell.slot, content, firing, number)
+
+    def _complete(self, cell: Cell, firing: FiringType) -> Firing:
+        """The pane of a window that is complete."""
+        number = cell.number
+        if not (self._window.allowed_lateness_ms and cell.slot.end < END_OF_TIME):
+            self._cells.take_out(cell)
+            self._forget(cell)
+            return self._pane(cell.slot, cell.content, firing, number)
+        content = self._cells.whole(cell)
+        cell.number += 1
+        cell.since, cell.fired = 0, False
+        if not self._window.accumulating:
+            self._cells.empty(cell)
+        self._cells.close(cell)
+        return self._pane(cell.slot, content, firing, number)
+
+    def _forget(self, cell: Cell) -> None:
+        """A cell is no more in the store."""
+
+    def _timer(self, cell: Cell) -> int:
+        """The batch time at which a trigger fires the cell. Without one, late messages fire it in their batch."""
+        trigger: Trigger | None = self._window.late if cell.complete else self._window.early
+        if trigger is None:
+            return cell.last_ms if cell.complete and cell.since else END_OF_TIME
+        if cell.fired and not repeats(trigger):
+            return END_OF_TIME
+        return due_at(trigger, cell.since, cell.first_ms, cell.last_ms)
+
+    def _pane(self, slot: Slot, content: Any, firing: FiringType, number: int) -> Firing:
+        bounded = slot.end < END_OF_TIME
+        time_ms = slot.end - 1 if bounded else self._now_ms
+        span = TimeWindow(slot.start, slot.end) if bounded else None
+        key = slot_key(slot.key)
+        emit = partial(self._emit, key, span, content, firing, number)
+        return Firing(key, time_ms, f"{firing} pane {number}", emit)
+
+    def _emit(self, key: bytes | None, span: TimeWindow | None, content: Any, firing: FiringType, number: int) -> None:
+        shown_key = None if key is None else self._spec.key_serde.from_bytes(key)
+        pane = WindowPane(shown_key, span, self._content.shown(content), firing, number)
+        self._downstream.push(shown_key, pane)
