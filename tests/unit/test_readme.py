@@ -55,6 +55,16 @@ def test_the_page_on_time_to_live_runs_as_written() -> None:
     exec(compile(block, "ttl.md", "exec"), {"__name__": "ttl_page"})
 
 
+def test_the_page_on_tables_runs_as_written() -> None:
+    for block in examples("docs/tables.md"):
+        exec(compile(block, "tables.md", "exec"), {"__name__": "tables_page"})
+
+
+def test_the_page_on_state_of_the_key_runs_as_written() -> None:
+    (block,) = examples("docs/key-state.md")
+    exec(compile(block, "key-state.md", "exec"), {"__name__": "key_state_page"})
+
+
 def test_the_page_on_stores_runs_as_written() -> None:
     use, serde = examples("docs/stores.md")
     declaration, in_task = use.split("# in the task\n")

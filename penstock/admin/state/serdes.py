@@ -9,6 +9,7 @@ from typing import Any
 from penstock.api.application import Application
 from penstock.api.serdes import Bytes, JsonKey, SamzaDouble, SamzaInteger, SamzaLong, Serde, String, Tuple
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError
@@ -75,11 +76,21 @@ def store_serdes(
 
 def serde_of(name: str) -> Serde[Any] | None:
     """The serde of a name that a checkpoint has, if it is one of Penstock's."""
-    if not (name.startswith("tuple(") and name.endswith(")")):
+    kind, bracket, inner = name.partition("(")
+    if not (bracket and name.endswith(")")):
         return _BUILT_IN.get(name)
-    fields = [serde_of(field) for field in _split(name[len("tuple(") : -1])]
-    known = [field for field in fields if field is not None and field.ordered]
-    return Tuple(*known) if len(known) == len(fields) else None
+    fields = [serde_of(field) for field in _split(inner[:-1])]
+    known = [field for field in fields if field is not None]
+    if len(known) < len(fields):
+        return None
+    match kind:
+        case "tuple":
+            return Tuple(*known) if all(field.ordered for field in known) else None
+        case "version-key":
+            return VersionKey(known[0])
+        case "version":
+            return VersionValue(known[0])
+    return None
 
 
 def _split(names: str) -> list[str]:

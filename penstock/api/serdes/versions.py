@@ -25,7 +25,7 @@ class VersionKey(Serde[tuple[Any, int]]):
 
     @property
     def name(self) -> str:
-        return f"version({self._key.name})"
+        return f"version-key({self._key.name})"
 
     def to_bytes(self, obj: tuple[Any, int]) -> bytes:
         key, time_ms = obj

@@ -173,7 +173,7 @@ def test_any_operator_may_use_a_table() -> None:
     record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=table_layout(None))
     check_layout(record, table_layout("first"), 0)
     check_layout(record, table_layout("second"), 0)
-    with pytest.raises(ps.IncompatibleError, match=r"`t` was written as `\(table\) string json` .* version\(string"):
+    with pytest.raises(ps.IncompatibleError, match=r"written as `\(table\) string json` .* version-key\(string"):
         check_layout(record, table_layout("first", 5), 0)
 
 
