@@ -11,9 +11,13 @@ LONGEST_MS = 2**62
 """Times of timers are at most so many milliseconds before or after 1970."""
 
 
+TIMERS = ".timers"
+"""What the name of a store of timers ends with."""
+
+
 def timers_store(operator: str) -> str:
     """The name of the store that has an operator's timers."""
-    return f"{operator}.timers"
+    return operator + TIMERS
 
 
 class ExpiredTimer(NamedTuple):

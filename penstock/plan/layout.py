@@ -77,12 +77,13 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     """What an operator has in its own store cannot be read by another operator, or by one that is defined otherwise."""
     operator, _, kind = store.rpartition(".")
     was = before.split(" ")[-1]
-    found = "is no longer in the application" if now is None else f"is `{now.split(' ')[-1]}` now"
+    verb, it = ("are", "them") if kind == "timers" else ("is", "it")
+    found = f"{verb} no longer in the application" if now is None else f"{verb} `{now.split(' ')[-1]}` now"
     return IncompatibleError(
-        f"the {kind} of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: what waits in it "
-        f'would be lost. Set it back, with id="{operator}". To change it, first let the application run as it was to '
-        "the end of its streams with `penstock run --until latest`, so that nothing waits there. Or drop what waits in "
-        f"it, and keep all other state: {argument('reset_operators', [operator])}"
+        f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
+        f'{it} would be lost. Set {it} back, with id="{operator}". To change {it}, first let the application run as it '
+        "was to the end of its streams with `penstock run --until latest`, so that nothing waits there. Or drop what "
+        f"waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     )
 
 

@@ -19,12 +19,11 @@ from typing import NamedTuple
 from penstock.api.store import KeyValueStore
 from penstock.api.timers import LONGEST_MS, TimeDomain
 from penstock.runtime.time_bytes import time_bytes, time_of
+from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, NAMED, TIME
 
 _DOMAINS: dict[TimeDomain, bytes] = {"event": b"e", "processing": b"p"}
-_TIMES = {domain: b"t" + byte for domain, byte in _DOMAINS.items()}
-_KEYS = {domain: b"k" + byte for domain, byte in _DOMAINS.items()}
-_NAMED = 10
-"""Where key and name begin in an entry of the first order."""
+_TIMES = {domain: BY_TIME + byte for domain, byte in _DOMAINS.items()}
+_KEYS = {domain: BY_KEY + byte for domain, byte in _DOMAINS.items()}
 _NO_KEY = b"\x00"
 _END = b"\x00\x01"
 
@@ -118,7 +117,7 @@ class Timers:
                 for by_time, _ in self._store.range(start, end):
                     if self._removed and self._store.get(by_time) is None:
                         continue
-                    time_ms, place = time_of(by_time[2:_NAMED]), by_time[_NAMED:]
+                    time_ms, place = time_of(by_time[TIME]), by_time[NAMED:]
                     if at_most is not None and given >= at_most and time_ms > must_ms:
                         return
                     self._store.delete(by_time)
@@ -135,4 +134,4 @@ class Timers:
         """The time of the first timer; None if there is none."""
         begin = _TIMES[domain]
         first = next(iter(self._store.range(begin, begin + time_bytes(LONGEST_MS + 1))), None)
-        return None if first is None else time_of(first[0][2:_NAMED])
+        return None if first is None else time_of(first[0][TIME])

@@ -215,8 +215,40 @@ def pass_gate(event: Event) -> bool:
     return True
 
 
+class Remind(ps.StreamTask):
+    """Two timers for each event: ten behind its event time, and one at the batch time that it asks for."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context, self.fired = context, context.store("fired")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        event = envelope.value
+        self.context.schedule(event["n"], envelope.timestamp + 10)
+        self.context.schedule(event["n"], event["at"], "clock", "processing")
+
+    def on_timer(self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+        name = f"{timer.domain} {timer.key}"
+        self.fired[name] = self.fired.get(name, 0) + 1
+        collector.emit(key=name, value=timer.time_ms)
+
+
+def timers_app() -> ps.StreamApplication:
+    """local.events `{"t", "k", "n", "at"}` -> timers -> local.reminders; store `fired`: how often each has fired."""
+    app = ps.StreamApplication("timers")
+    app.store("fired")
+    events = app.input("local.events", timestamp=lambda event: event["t"])
+    reminders = events.partition_by(lambda event: event["k"]).process(
+        Remind, stores=["fired"], timers=ps.Long(), id="remind"
+    )
+    reminders.send_to(app.output("local.reminders"))
+    return app
+
+
 APPS: dict[str, Callable[[], Application]] = {
     "totals": totals_app,
     "blocking source": blocking_source_app,
+    "timers": timers_app,
 }
 """By the names that the driver's script gets."""

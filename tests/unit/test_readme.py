@@ -65,6 +65,11 @@ def test_the_page_on_state_of_the_key_runs_as_written() -> None:
     exec(compile(block, "key-state.md", "exec"), {"__name__": "key_state_page"})
 
 
+def test_the_page_on_timers_runs_as_written() -> None:
+    (block,) = examples("docs/timers.md")
+    exec(compile(block, "timers.md", "exec"), {"__name__": "timers_page"})
+
+
 def test_the_page_on_stores_runs_as_written() -> None:
     use, serde = examples("docs/stores.md")
     declaration, in_task = use.split("# in the task\n")

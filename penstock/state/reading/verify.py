@@ -9,12 +9,14 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from penstock.api.timers import TIMERS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Engine
 from penstock.state.reading.expiry_check import expiry_problem
 from penstock.state.reading.reader import StateReader
+from penstock.state.reading.timer_check import timer_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def _look(
             with reader.open(record, store, task, backend) as engine:
                 own = digest(engine)
                 problem = expiry_problem(engine) if expires else None
+                if store.endswith(TIMERS):
+                    problem = timer_problem(engine)
         except (CorruptError, NotFoundError, IncompatibleError) as error:
             return BackendVerdict(backend, None, str(error))
         if problem is not None:

@@ -182,3 +182,26 @@ def test_how_long_a_table_keeps_its_history_may_change() -> None:
     check_layout(record, table_layout("join", 7), 0)
     with pytest.raises(ps.IncompatibleError, match="the join of operator `join` is in checkpoint"):
         check_layout(record, table_layout("other", 7), 0)
+
+
+def timers_layout(timers: ps.Serde[Any] | None) -> dict[str, str]:
+    app = ps.TaskApplication("timers", ps.StreamTask, timers=timers)
+    app.store("counts")
+    app.input("local.events")
+    return store_layout(app.graph())
+
+
+def test_timers_are_refused_another_serde_and_none() -> None:
+    """They may be added at any time."""
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=timers_layout(ps.String()))
+    check_layout(record, timers_layout(ps.String()), 0)
+    check_layout(replace(record, stores=timers_layout(None)), timers_layout(ps.String()), 0)
+    with pytest.raises(
+        ps.IncompatibleError, match=r"`timers\(string\)` and are `timers\(ordered-long\)` now: what waits"
+    ):
+        check_layout(record, timers_layout(ps.Long()), 0)
+    with pytest.raises(
+        ps.IncompatibleError, match=r"the timers of operator `task` are in .* are no longer in the appl"
+    ):
+        check_layout(record, timers_layout(None), 0)
+    check_layout(replace(record, ended="end-of-stream"), timers_layout(ps.Long()), 0)
