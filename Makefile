@@ -54,6 +54,7 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.keyed_fold
+	$(BIN)/python -m benchmarks.windows
 	$(BIN)/python -m benchmarks.shuffle
 	$(BIN)/python -m benchmarks.snapshot
 	$(BIN)/python -m benchmarks.async_commit

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +28,8 @@ from benchmarks.scans import growth as scan_growth
 from benchmarks.scans import medians
 from benchmarks.side_scans import rocksdb, store
 from benchmarks.soak import growth
+from benchmarks.window_workload import BOUND_MS, Panes, WindowWorkload, compare_panes
+from benchmarks.windows import chosen_sides as window_sides
 from benchmarks.workload import STREAM, Workload, compare, write_inputs
 from penstock.system.local import LocalSystem
 
@@ -102,6 +105,39 @@ class TestWorkload:
         assert not found["equal"]
         assert found["wrong_keys"] == 1
         assert "key-000003" in found["examples"][0]
+
+
+class TestWindows:
+    SMALL = WindowWorkload(events=4000, batches=8, keys=20)
+
+    def test_panes_are_those_of_the_events_in_time(self) -> None:
+        cells: dict[tuple[int, int], list[float]] = {}
+        for keys, times, amounts, late in self.SMALL.columns():
+            for key, moment, amount, is_late in zip(keys, times, amounts, late, strict=True):
+                if not is_late:
+                    cells.setdefault((int(moment) // 60_000 * 60_000, int(key)), []).append(amount)
+        rows = [(f"key-{key:06d}", start, len(some), sum(some) / len(some)) for (start, key), some in cells.items()]
+        assert compare_panes(Panes.of_rows(rows), self.SMALL.panes())["equal"]
+        assert not compare_panes(Panes.of_rows(rows[1:]), self.SMALL.panes())["equal"]
+
+    def test_late_is_what_every_side_takes_for_late(self) -> None:
+        """By the rule of all sides: the window ended at the watermark of the batch before, or earlier."""
+        highest: list[int] = []
+        for number, (_, times, _, late) in enumerate(self.SMALL.columns()):
+            mark = highest[number - 2] - BOUND_MS if number >= 2 else 0
+            assert ((times // 60_000 * 60_000 + 60_000 <= mark) == late).all()
+            highest.append(int(times.max()))
+        assert 0.02 < np.concatenate([late for *_, late in self.SMALL.columns()]).mean() < 0.08
+
+    def test_the_short_side_gets_the_first_batches(self) -> None:
+        short = self.SMALL.first(3)
+        assert (short.events, short.batch_events) == (1500, 500)
+        for mine, theirs in zip(short.columns(), self.SMALL.columns(), strict=False):
+            assert all((a == b).all() for a, b in zip(mine, theirs, strict=True))
+
+    def test_a_side_of_each_input(self) -> None:
+        names = [side.name for side in window_sides(["fold", "aggregation", "transformWithState"])]
+        assert names == ["penstock, fold", "aggregation, json", "aggregation, parquet", "transformWithState, parquet"]
 
 
 class TestCounting:

@@ -230,6 +230,20 @@ def test_a_batch_whose_last_message_fails_stores_nothing_of_it(make: Any) -> Non
     assert [letter.key for letter in runner.output("m.dead")] == [b"k", b"j"]
 
 
+def test_a_sliding_window_that_fails_is_a_dead_letter_and_others_fire() -> None:
+    app = ps.StreamApplication("a")
+    shares = ps.Windows.sliding(10, fold=(0.0, lambda total, n: total + 6 / n))
+    app.input("m.in").window(shares, id="w").map(shown).send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    for time, n in ((0, 1), (5, 0), (20, 2)):
+        runner.input("m.in", [("k", n)], timestamp=time)
+    runner.run().end_inputs()
+    assert [message.value for message in runner.output(OUT)] == [[6, "on-time", 0], [3, "on-time", 0]]
+    (letter,) = runner.output("m.dead")
+    assert (letter.key, orjson.loads(letter.value)["timestamp"]) == (b"k", 5)
+    assert runner.store("w.window") == {}
+
+
 def test_a_value_that_cannot_be_stored_is_a_dead_letter() -> None:
     app = ps.StreamApplication("a")
     sums = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n if n else object()))
