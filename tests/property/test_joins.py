@@ -4,12 +4,14 @@ and restarts in between."""
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.runtime.joins import every
 from penstock.runtime.time_bytes import time_of
 from tests.support.profiles import examples
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
@@ -108,8 +110,8 @@ def alone(side: str, key: str | None, number: int, time: int, bounds: tuple[int,
 
 
 @examples(0.7)
-@given(STEPS, BOUNDS, KINDS)
-def test_all_messages_of_the_span(steps: list[Step], bounds: tuple[int, int], kind: str) -> None:
+@given(STEPS, BOUNDS, KINDS, st.sampled_from([30, 4096]))
+def test_all_messages_of_the_span(steps: list[Step], bounds: tuple[int, int], kind: str, piece_bytes: int) -> None:
     taken, late, watermarks = sorted_out(steps)
     results: list[list[Result]] = [[] for _ in watermarks]
     before, after = bounds
@@ -129,7 +131,8 @@ def test_all_messages_of_the_span(steps: list[Step], bounds: tuple[int, int], ki
             waits = range(step, len(watermarks)) if key is not None else [step]
             results[next(k for k in waits if key is None or watermarks[k] > result[3])].append(result)
     expected = [(sorted(some, key=repr), late[step]) for step, some in enumerate(results)]
-    assert run(steps, bounds, kind, "all") == expected
+    with patch.object(every, "_PIECE_BYTES", piece_bytes):
+        assert run(steps, bounds, kind, "all") == expected
 
 
 class Newest:

@@ -2,8 +2,8 @@
 
 | entry | value |
 |---|---|
-| `c` start key | a cell: how many pieces it has, and of each side the times and values of messages that are in none |
-| `p` start number key | a piece: of each side the times and values of messages of the cell that came earlier |
+| `c` start key | a cell: of each side how many pieces it has, and times and values of the messages that are in none |
+| `p` start side number key | a piece: times and values of messages of one side of the cell that came earlier |
 
 A span is as long as the bounds of the join. All partners of a message are therefore in its own cell and in one beside
 it, which are read by their names. No entry says when a message expires: a cell is dropped as a whole. A cell of many
@@ -26,25 +26,39 @@ from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes
 
 _PIECE_BYTES = 4096
-"""A cell that is larger becomes a piece."""
+"""A cell that is larger puts its messages into pieces, of each side those that take half of it or more."""
 
-_Columns: TypeAlias = tuple[list[int], list[bytes | None], list[int], list[bytes | None]]
-"""Times and values of left messages, and of right ones."""
+_Rows: TypeAlias = tuple[list[int], list[bytes | None]]
+"""Times and values of messages, as they came."""
+_Part: TypeAlias = tuple[int, list[int], list[bytes | None]]
+"""What a cell has of a side: how many pieces, and the messages that are in none."""
 _ABSENT: Any = object()
+_LETTERS = (b"l", b"r")
+"""Of the sides, in the order of their parts of a cell."""
 _by_time = itemgetter(0)
+
+
+class _Half:
+    """What a cell has of one side, as the running attempt sees it."""
+
+    __slots__ = ("older", "pieces", "times", "values")
+
+    def __init__(self, pieces: int, times: list[int], values: list[bytes | None]) -> None:
+        self.pieces = pieces
+        self.times = times
+        """Of the messages that are in no piece, as they came."""
+        self.values = values
+        self.older: list[Row] | None = None
+        """The messages in the pieces, once they were read."""
 
 
 class _Cell:
     """A cell as the running attempt sees it."""
 
-    __slots__ = ("changed", "left", "older", "pieces", "right")
+    __slots__ = ("changed", "left", "right")
 
-    def __init__(self, pieces: int, columns: _Columns) -> None:
-        self.pieces = pieces
-        self.left, self.right = (columns[0], columns[1]), (columns[2], columns[3])
-        """Times and values of the messages that are in no piece, as they came."""
-        self.older: list[_Columns] | None = None
-        """The pieces, once they were read."""
+    def __init__(self, left: _Part, right: _Part) -> None:
+        self.left, self.right = _Half(*left), _Half(*right)
         self.changed = False
 
 
@@ -58,10 +72,8 @@ class EveryRow(Kept):
         self._cells: dict[bytes, _Cell | None] = {}
         """By name; None: it is not there."""
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(
-            tuple[int, list[int], list[bytes | None], list[int], list[bytes | None]]
-        ).decode
-        self._decode_piece = msgspec.msgpack.Decoder(_Columns).decode
+        self._decode = msgspec.msgpack.Decoder(tuple[_Part, _Part]).decode
+        self._decode_piece = msgspec.msgpack.Decoder(_Rows).decode
 
     @property
     def held(self) -> int:
@@ -71,16 +83,23 @@ class EveryRow(Kept):
         self._cells.clear()
 
     def save(self) -> None:
-        put, encode = self._store.put, self._encode
         for name, cell in self._cells.items():
-            if cell is None or not cell.changed:
-                continue
-            data = encode((cell.pieces, *cell.left, *cell.right))
-            if len(data) > _PIECE_BYTES:
-                put(_piece(name, cell.pieces), encode((*cell.left, *cell.right)))
-                data = encode((cell.pieces + 1, (), (), (), ()))
-            put(name, data)
+            if cell is not None and cell.changed:
+                self._save(name, cell)
         self._cells.clear()
+
+    def _save(self, name: bytes, cell: _Cell) -> None:
+        left, right = cell.left, cell.right
+        parts = [(left.pieces, left.times, left.values), (right.pieces, right.times, right.values)]
+        data = self._encode(parts)
+        if len(data) > _PIECE_BYTES:
+            for number, (letter, (pieces, *rows)) in enumerate(zip(_LETTERS, parts, strict=True)):
+                piece = self._encode(rows)
+                if 2 * len(piece) >= _PIECE_BYTES:
+                    self._store.put(_piece(name, letter, pieces), piece)
+                    parts[number] = pieces + 1, [], []
+            data = self._encode(parts)
+        self._store.put(name, data)
 
     def take(self, side: Side, key: bytes, row: Row) -> tuple[list[Row], Row | None]:
         time_ms, value = row
@@ -92,16 +111,16 @@ class EveryRow(Kept):
             cell = self._load(name)
         found: list[Row] = []
         if cell is None:
-            cell = self._cells[name] = _Cell(0, ([], [], [], []))
+            cell = self._cells[name] = _Cell((0, [], []), (0, [], []))
         else:
             self._find(side, name, cell, first, last, found)
         if first < start:
             self._look(side, start - span, key, first, last, found)
         elif last >= start + span:
             self._look(side, start + span, key, first, last, found)
-        times, values = cell.left if side.is_left else cell.right
-        times.append(time_ms)
-        values.append(value)
+        half = cell.left if side.is_left else cell.right
+        half.times.append(time_ms)
+        half.values.append(value)
         cell.changed = True
         if len(found) > 1:
             found.sort(key=_by_time)
@@ -112,9 +131,8 @@ class EveryRow(Kept):
         data = self._store.get(name)
         if data is None:
             raise ValueError("the store names a message that is missing there")
-        pieces, *_ = decoded = self._decode(data)
-        parts = [*self._pieces(name, pieces), decoded[1:]]
-        rows = [row for part in parts for row in zip(*(part[:2] if side.is_left else part[2:]), strict=True)]
+        pieces, times, values = self._decode(data)[0 if side.is_left else 1]
+        rows = [*self._pieces(name, side.letter, pieces), *zip(times, values, strict=True)]
         return [value for time, value in rows if time == time_ms]
 
     def drop(self, done: int, before: int, most: int | None) -> None:
@@ -124,8 +142,9 @@ class EveryRow(Kept):
             return
         end = b"d" if done == END_OF_TIME else b"c" + time_bytes(last + 1)
         for name, data in islice(self._store.range(b"c", end), most):
-            for number in range(self._decode(data)[0]):
-                self._store.delete(_piece(name, number))
+            for letter, part in zip(_LETTERS, self._decode(data), strict=True):
+                for number in range(part[0]):
+                    self._store.delete(_piece(name, letter, number))
             self._store.delete(name)
 
     def _look(self, side: Side, start: int, key: bytes, first: int, last: int, found: list[Row]) -> None:
@@ -139,33 +158,27 @@ class EveryRow(Kept):
 
     def _find(self, side: Side, name: bytes, cell: _Cell, first: int, last: int, found: list[Row]) -> None:
         """Add the messages of the cell that are on the other side and within these times."""
-        if cell.pieces:
-            if cell.older is None:
-                cell.older = list(self._pieces(name, cell.pieces))
-            for piece in cell.older:
-                rows = zip(*(piece[2:] if side.is_left else piece[:2]), strict=True)
-                found += [row for row in rows if first <= row[0] <= last]
-        times, values = cell.right if side.is_left else cell.left
-        for number, time_ms in enumerate(times):
+        half, letter = (cell.right, b"r") if side.is_left else (cell.left, b"l")
+        if half.pieces:
+            if half.older is None:
+                half.older = list(self._pieces(name, letter, half.pieces))
+            found += [row for row in half.older if first <= row[0] <= last]
+        for number, time_ms in enumerate(half.times):
             if first <= time_ms <= last:
-                found.append((time_ms, values[number]))
+                found.append((time_ms, half.values[number]))
 
     def _load(self, name: bytes) -> _Cell | None:
         data = self._store.get(name)
-        if data is None:
-            self._cells[name] = None
-            return None
-        pieces, left, left_values, right, right_values = self._decode(data)
-        cell = self._cells[name] = _Cell(pieces, (left, left_values, right, right_values))
+        cell = self._cells[name] = None if data is None else _Cell(*self._decode(data))
         return cell
 
-    def _pieces(self, name: bytes, pieces: int) -> Iterator[_Columns]:
+    def _pieces(self, name: bytes, letter: bytes, pieces: int) -> Iterator[Row]:
         for number in range(pieces):
-            data = self._store.get(_piece(name, number))
+            data = self._store.get(_piece(name, letter, number))
             if data is None:
                 raise ValueError(f"piece {number} of a cell is missing in the store")
-            yield self._decode_piece(data)
+            yield from zip(*self._decode_piece(data), strict=True)
 
 
-def _piece(name: bytes, number: int) -> bytes:
-    return b"p" + name[1:9] + number.to_bytes(4, "big") + name[9:]
+def _piece(name: bytes, letter: bytes, number: int) -> bytes:
+    return b"p" + name[1:9] + letter + number.to_bytes(4, "big") + name[9:]

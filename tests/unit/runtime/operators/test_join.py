@@ -286,6 +286,26 @@ def test_cells_of_many_messages_are_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     job.close()
 
 
+def test_a_message_reads_nothing_of_the_many_on_its_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(every, "_PIECE_BYTES", 50)
+    read: list[bytes] = []
+    piece = every._piece
+
+    def noted(name: bytes, letter: bytes, number: int) -> bytes:
+        read.append(name)
+        return piece(name, letter, number)
+
+    monkeypatch.setattr(every, "_piece", noted)
+    job = stage()
+    for n in range(20):
+        job.run([left("left" * 5, 100), left(str(n), 100)])
+    pieces = len(read)
+    assert pieces == sum(entry[:1] == b"p" for entry in job.entries("j.join")) >= 10, "each was written, and none read"
+    assert len(out(job.run([right("r", 100)]))) == 40
+    assert len(read) >= 2 * pieces
+    job.close()
+
+
 def test_very_many_messages_without_a_partner_are_emitted_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "_AT_MOST", 4)
     monkeypatch.setattr(waiting, "_AT_ONCE", 2)
