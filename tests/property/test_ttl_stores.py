@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.api.store import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.reading.expiry_check import expiry_problem
 from penstock.state.stores import expiring
 from penstock.state.stores.build import build_store
@@ -247,9 +249,20 @@ class UndoMachine(TtlMachine):
 
 
 class RocksMachine(UndoMachine):
+    """The same on the engine of a job, which writes behind."""
+
+    def __init__(self) -> None:
+        self.writer = ThreadPoolExecutor(1)
+        super().__init__()
+
     def make_engine(self) -> Engine:
         folder = Path(self.folder.name) / "db"
-        return RocksDbEngine(folder, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+        engine = RocksDbEngine(folder, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+        return WriteBehindEngine(engine, self.writer, gather_bytes=2000)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.writer.shutdown()
 
 
 TestWritten: Any = TtlMachine.TestCase

@@ -112,7 +112,7 @@ class Adoption:
 
     @property
     def header(self) -> bytes:
-        """What stands for their header."""
+        """The header that they are read with."""
         return header(self.expires_ms, UNINDEXED)
 
 

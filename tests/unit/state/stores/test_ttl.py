@@ -254,3 +254,29 @@ def test_an_index_that_does_not_fit_is_found(change: dict[bytes, bytes | None], 
     life.end()
     life.engine.apply(change)
     assert expiry_problem(life.engine) == problem
+
+
+def test_an_engine_that_fails_is_no_failure_of_the_application() -> None:
+    class Broken(CountingEngine):
+        broken = False
+
+        def get(self, key: bytes) -> bytes | None:
+            if self.broken:
+                raise OSError("the disk is gone")
+            return super().get(key)
+
+        def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+            if self.broken:
+                raise OSError("the disk is gone")
+            return super().scan(start, end)
+
+    life, engine = Life(ttl_ms=1), Broken()
+    life.engine = engine
+    store = life.open()
+    store.put("k", 1)
+    life.end(10)
+    engine.broken = True
+    for call in (lambda: store.put("other", 1), lambda: store.all(), store.reclaim, life.open):
+        with pytest.raises(EngineFailedError, match="the disk is gone"):
+            call()
+    assert store.failure is not None
