@@ -27,6 +27,7 @@ from benchmarks.keyed_fold import Form, Outcome, Side, arguments, chosen_sides, 
 from benchmarks.scans import growth as scan_growth
 from benchmarks.scans import medians
 from benchmarks.side_scans import rocksdb, store
+from benchmarks.side_timers import in_process
 from benchmarks.soak import growth
 from benchmarks.window_workload import BOUND_MS, Panes, WindowWorkload, compare_panes
 from benchmarks.windows import chosen_sides as window_sides
@@ -260,3 +261,9 @@ class TestScans:
     def test_growth_is_that_from_the_smallest_batch(self) -> None:
         assert scan_growth({1000: 50.0, 10_000: 40.0, 100_000: 75.0}) == 1.5
         assert scan_growth({1000: 50.0, 100_000: None}) is None
+
+
+def test_timers_are_set_cancelled_and_fired(tmp_path: Path) -> None:
+    found = in_process({"work": str(tmp_path), "timers": 300, "batch": 100})
+    assert len(found) == 7
+    assert min(found.values()) > 0
