@@ -228,18 +228,21 @@ class Attempt:
         origin, page = fired_origin(instance.task), Fired(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:
             operator, fired = due
-            count = len(fired.keys) if isinstance(fired, Firings) else 1
-            first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, count)
-            instance.position.page, instance.position.row = page, first
-            if isinstance(fired, Firings):
-                self._fire_at_once(operator, fired, first)
-            else:
-                self._fire(operator, fired)
-            if len(page.offsets) >= self._at_once and not self.failed:
-                self._at_once = _next_piece(self._at_once, router.count_bytes())
-                yield from router.take_ready(page)
-                router.end_page(page)
-                page = Fired(instance.ssps)
+            done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
+            while done < count and not self.failed:
+                end = min(count, done + self._at_once)
+                first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, end - done)
+                instance.position.page, instance.position.row = page, first
+                if isinstance(fired, Firings):
+                    self._fire_at_once(operator, fired, slice(done, end), first)
+                else:
+                    self._fire(operator, fired)
+                done = end
+                if len(page.offsets) >= self._at_once and not self.failed:
+                    self._at_once = _next_piece(self._at_once, router.count_bytes())
+                    yield from router.take_ready(page)
+                    router.end_page(page)
+                    page = Fired(instance.ssps)
         router.end_page(page)
 
     def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:
@@ -285,15 +288,16 @@ class Attempt:
             self.instance.dead_letter_outlet().push_raw(firing.key, letter)
         self._fired += 1
 
-    def _fire_at_once(self, operator: str, firings: Firings, first: int) -> None:
+    def _fire_at_once(self, operator: str, firings: Firings, some: slice, first: int) -> None:
+        keys = firings.keys[some]
         try:
             with blaming(operator):
-                firings.run(first)
+                firings.run(some, first)
         except (OperatorFailedError, EngineFailedError) as failure:
             if not self._lost_store() and isinstance(failure, OperatorFailedError):
-                self._failure = self._described(failure, firings.keys[self.instance.position.row - first])
+                self._failure = self._described(failure, keys[self.instance.position.row - first])
         else:
-            self._fired += len(firings.keys)
+            self._fired += len(keys)
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
         """The failure of something that was fired."""

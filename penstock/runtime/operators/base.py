@@ -83,9 +83,9 @@ class Firings:
     keys: Sequence[bytes | None]
     timestamp_ms: int
     name: str
-    run: Callable[[int], None]
-    """Runs them; they are the rows of the page from the number that it gets. If one fails, the position is left at its
-    row."""
+    run: Callable[[slice, int], None]
+    """Runs some of them, which are the rows of the page from the number that it gets. If one fails, the position is
+    left at its row."""
 
 
 class Node:

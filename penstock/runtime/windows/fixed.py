@@ -168,8 +168,15 @@ class PlainNode(FixedNode):
         return Firings(keys, window.end - 1, f"{firing} pane 0", partial(self._emit_all, keys, span, contents, firing))
 
     def _emit_all(
-        self, keys: Sequence[bytes | None], span: TimeWindow, contents: Sequence[Any], firing: FiringType, first: int
+        self,
+        keys: Sequence[bytes | None],
+        span: TimeWindow,
+        contents: Sequence[Any],
+        firing: FiringType,
+        some: slice,
+        first: int,
     ) -> None:
+        keys, contents = keys[some], contents[some]
         position, decode, show = self._position, self._spec.key_serde.from_bytes, self._content.shown
         elements = position.elements = iter(keys)
         try:

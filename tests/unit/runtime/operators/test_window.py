@@ -307,6 +307,21 @@ def test_a_failure_among_many_messages_or_panes_names_the_one_that_failed() -> N
     job.close()
 
 
+def test_thousands_of_panes_fire_in_order_and_one_that_fails_is_named() -> None:
+    keys = [f"{n:04d}" for n in range(3000)]
+    app = ps.StreamApplication("a")
+    counts = app.input("m.in").window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="w")
+    counts.map(lambda pane: 1 // (3 - pane.message["n"]) or "x" * 20_000, id="share").send_to(app.output(OUT))
+    job = StageBatches(app, "w")
+    job.run([Message(key, 1, 1) for key in reversed(keys)])
+    assert [key for key, *_ in job.run([], 20)[OUT]] == keys
+    job.run([Message(key, 1, 21) for key in (*keys, "2500", "2500")])
+    assert job.run([], 40) == {}
+    assert job.failure is not None
+    assert (job.failure.operator, job.failure.key) == ("share", "2500")
+    job.close()
+
+
 class Timed(ps.StreamTask):
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
         """Nothing is scheduled."""
