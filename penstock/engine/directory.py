@@ -1,4 +1,4 @@
-"""The containers of a run: starting them, which task is where, calls to all of them, and noticing that one is lost."""
+"""The containers of a run: starting them, which task is where, and calls to all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,7 +32,7 @@ from penstock.container.protocol import (
 from penstock.driver.ports import Opening
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
-from penstock.engine.inquiry import inquire
+from penstock.engine.losses import LOOK_SECONDS, LossWatch
 from penstock.engine.packages import pickled
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
@@ -45,7 +44,6 @@ logger = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 T = TypeVar("T")
-_MONITOR_SECONDS = 0.25
 _NOTES = 8
 
 
@@ -73,25 +71,20 @@ class ContainerDirectory:
         """What containers have counted that are lost."""
         self._metrics_lock = threading.Lock()
         """A container is either among the clients or among the lost ones, for who adds up metrics."""
-        self._lost = threading.Event()
-        self._on_lost: Callable[[], None] = lambda: None
-        self._stopping = threading.Event()
-        self._monitor = threading.Thread(target=self._watch, name="container-monitor", daemon=True)
+        self._losses = LossWatch(context, config.container, lambda: list(self._clients.values()))
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
-        self._inquiries = ThreadPoolExecutor(max_workers=32, thread_name_prefix="container-inquiry")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
-        self._on_lost = on_lost
-        self._monitor.start()
+        self._losses.start(on_lost)
 
     # Starting and assigning.
 
     def drop_lost(self) -> None:
         """Forget lost containers. An executor on a host that no longer answers is given up, so that Spark does not wait
         for its tasks until `spark.network.timeout` has passed."""
-        self._lost.clear()  # first: what is lost from here on sets it again
+        self._losses.lost.clear()  # first: what is lost from here on sets it again
         for client in [client for client in self._clients.values() if client.lost is not None]:
             if client.address.container not in self._clients:
                 continue  # it was dropped with its executor
@@ -114,7 +107,7 @@ class ContainerDirectory:
         new = [ContainerClient(a, self._spec.secret, self._spec.tls) for a in found if a.container not in self._clients]
         for client in new:
             self._clients[client.address.container] = client
-            client.listen(self._lose)
+            client.listen(self._losses.lose)
         self._check_reached(new)
         self._assign()
 
@@ -127,7 +120,7 @@ class ContainerDirectory:
         deadline = time.monotonic() + self._config.container.lost_ms / 1000
         for client in clients:
             while client.last_beat is None and client.lost is None and time.monotonic() < deadline:
-                self._stopping.wait(0.01)
+                self._losses.pause(0.01)
             if client.last_beat is None:
                 why = client.lost or f"no beat within container.lost.ms={self._config.container.lost_ms}"
                 client.lost = client.unreachable(why)
@@ -223,7 +216,9 @@ class ContainerDirectory:
             ContainerLostError: a container refuses, does not answer, or is lost; or the call was abandoned.
             PenstockTimeoutError: what may pass did not, within `task.commit.timeout.ms`.
         """
-        return self._all(lambda client: self._ask_one(client, call, epoch, request, abandoned or self._lost, on_answer))
+        return self._all(
+            lambda client: self._ask_one(client, call, epoch, request, abandoned or self._losses.lost, on_answer)
+        )
 
     def _ask_one(
         self,
@@ -265,7 +260,7 @@ class ContainerDirectory:
 
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
-        self._stopping.set()
+        self._losses.stop()
         alive = [client for client in self._clients.values() if client.lost is None]
         futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
         for future in futures:
@@ -275,59 +270,19 @@ class ContainerDirectory:
                 logger.info("a container did not close by itself: %s", error)
         for client in self._clients.values():
             client.disconnect()
-        for pool in (self._calls, self._inquiries):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._losses.close()
 
-    # Noticing losses.
+    # Losses.
 
     @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `ensure`."""
-        return self._lost.is_set()
+        return self._losses.lost.is_set()
 
     def loss(self, otherwise: str = "a container was lost") -> str:
         """Which container was lost, and why."""
-        self._lost.wait(_MONITOR_SECONDS)  # a call may break off a moment before the beats do
-        found = ((c.address.container, c.death() or c.lost) for c in self._clients.values())
-        return "; ".join(f"container {name}: {why}" for name, why in found if why) or otherwise
-
-    def _lose(self, client: ContainerClient) -> None:
-        if self._stopping.is_set():
-            return
-        if not client.is_here:
-            with suppress(RuntimeError):  # the run has just ended
-                client.inquiry = self._inquiries.submit(inquire, self._context, client)
-        self._lost.set()
-        self._on_lost()
-
-    def _watch(self) -> None:
-        """Silence for `container.lost.ms` is a loss, however healthy the sockets look; so is an attempt that stands
-        still for `container.attempt.timeout.ms`. A driver that was stopped itself gives everyone a new chance."""
-        last = time.monotonic()
-        while not self._stopping.wait(_MONITOR_SECONDS):
-            now = time.monotonic()
-            if self._lost.is_set():
-                self._on_lost()  # again: the first time there may have been no Spark job yet to cancel
-            if now - last > 10 * _MONITOR_SECONDS:
-                for client in list(self._clients.values()):
-                    client.last_beat_at = now
-            last = now
-            for client in list(self._clients.values()):
-                if client.lost is None and (reason := self._verdict(client, now)) is not None:
-                    client.lost = reason
-                    self._lose(client)
-
-    def _verdict(self, client: ContainerClient, now: float) -> str | None:
-        silence_ms = (now - client.last_beat_at) * 1000
-        if silence_ms > self._config.container.lost_ms:
-            return f"silent for {silence_ms:.0f} ms, container.lost.ms is {self._config.container.lost_ms}"
-        beat = client.last_beat
-        if beat is not None and beat.stalled_ms > self._config.container.attempt_timeout_ms:
-            return (
-                f"the application has been processing one message for {beat.stalled_ms} ms, "
-                f"container.attempt.timeout.ms is {self._config.container.attempt_timeout_ms}"
-            )
-        return None
+        return self._losses.loss(otherwise)
 
     def _tasks_of(self, client: ContainerClient) -> list[int]:
         return sorted(task for task, home in self._homes.items() if home == client.address.container)
@@ -350,7 +305,7 @@ def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) ->
     """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
     while True:
         try:
-            return future.exception(_MONITOR_SECONDS)
+            return future.exception(LOOK_SECONDS)
         except TimeoutError:
             if client.lost is not None:
                 return ContainerLostError(f"container {client.address.container}: {client.lost}")
