@@ -98,12 +98,12 @@ def test_versions_are_kept_for_what_still_waits() -> None:
     job.close()
 
 
-def events_of(rng: random.Random, number: int, bound: int) -> list[tuple[str, int, list[Any]]]:
+def events_of(rng: random.Random, number: int, bound: int, tasks: int) -> list[tuple[str, int, list[Any]]]:
     """(stream, partition, message): none is late, and no two versions of a key have the same time."""
     reached: dict[tuple[str, int], int] = {}
     used, found = set(), []
     for n in range(number):
-        at = rng.choice(["versions", "reads"]), rng.randrange(3)
+        at = rng.choice(["versions", "reads"]), rng.randrange(tasks)
         time = max(0, reached.get(at, 0) + rng.randint(-bound, 10))
         key = rng.choice("abc")
         if at[0] == "versions":
@@ -135,9 +135,9 @@ def application(bound: int, *, windowed: bool) -> ps.StreamApplication:
 
 def run(seed: int, *, windowed: bool = False) -> tuple[list[tuple[str, int, list[Any]]], TestRunner]:
     rng = random.Random(seed)
-    bound = rng.randrange(20)
-    events = events_of(rng, rng.randrange(60), bound)
-    runner, left = TestRunner(application(bound, windowed=windowed), partitions=3), list(events)
+    bound, tasks = rng.randrange(20), rng.randint(1, 3)
+    events = events_of(rng, rng.randrange(60), bound, tasks)
+    runner, left = TestRunner(application(bound, windowed=windowed), partitions=tasks), list(events)
     while left:
         for stream, partition, message in left[: (size := rng.randint(1, 10))]:
             runner.input(f"m.{stream}", [message], partition=partition)

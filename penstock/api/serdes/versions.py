@@ -1,46 +1,42 @@
-"""The entries of a table with history: one for each version of a key's value, the newest first."""
+"""The entries of a table with history: one for each version of a key's value, the latest first."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from penstock.api.serdes.base import Serde
-
-_END = b"\x00\x01"
-_ZERO = b"\x00"
-_ESCAPED_ZERO = b"\x00\xff"
-_LAST_MS = 2**63 - 1
-_TIME_BYTES = 8
-_TAIL = len(_END) + _TIME_BYTES
-
-
-class VersionKey(Serde[tuple[Any, int]]):
-    """A key and the event time of a version: by key, and of one key the latest time first. A zero byte of the key is
-    written as 00 FF, and the key ends with 00 01, as in `Tuple`."""
-
-    ordered = True
-
-    def __init__(self, key: Serde[Any]) -> None:
-        self._key = key
-
-    @property
-    def name(self) -> str:
-        return f"version-key({self._key.name})"
-
-    def to_bytes(self, obj: tuple[Any, int]) -> bytes:
-        key, time_ms = obj
-        return self.prefix_to_bytes((key,)) + (_LAST_MS - time_ms).to_bytes(_TIME_BYTES, "big")
-
-    def from_bytes(self, data: bytes) -> tuple[Any, int]:
-        key = data[:-_TAIL].replace(_ESCAPED_ZERO, _ZERO)
-        return self._key.from_bytes(key), _LAST_MS - int.from_bytes(data[-_TIME_BYTES:], "big")
-
-    def prefix_to_bytes(self, prefix: tuple[Any]) -> bytes:
-        return self._key.to_bytes(prefix[0]).replace(_ZERO, _ESCAPED_ZERO) + _END
-
+from penstock.api.serdes.tuples import Tuple
 
 EARLIEST_MS: Final = -(2**63)
 """Before every event time: the end of a range of versions."""
+_LATEST_MS = 2**63 - 1
+
+
+class LatestFirst(Serde[int]):
+    """Times in epoch milliseconds, as eight bytes that sort from the latest to the earliest."""
+
+    width: ClassVar[int] = 8
+
+    @property
+    def name(self) -> str:
+        return "latest-first"
+
+    def to_bytes(self, obj: int) -> bytes:
+        return (_LATEST_MS - obj).to_bytes(self.width, "big")
+
+    def from_bytes(self, data: bytes) -> int:
+        return _LATEST_MS - int.from_bytes(data, "big")
+
+
+class VersionKey(Tuple):
+    """A key and the event time of a version. The versions of a key follow each other, also where keys do not sort."""
+
+    def __init__(self, key: Serde[Any]) -> None:
+        self.fields = (key, LatestFirst())
+
+    @property
+    def name(self) -> str:
+        return f"version-key({self.fields[0].name})"
 
 
 class _Deleted:

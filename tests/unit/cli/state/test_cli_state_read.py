@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.serdes import Bytes, Double, Integer, Json, Long, String, Tuple
+from penstock.api.serdes.versions import DELETED, VersionKey, VersionValue
 from penstock.api.store import StoreSpec, TimeToLive
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
@@ -354,6 +355,7 @@ def test_a_checkpoint_of_version_1_alone(home: Path) -> None:
             Tuple(Tuple(Bytes(), Integer()), Double()).to_bytes(((b"\x00\xff", -1), float("-inf"))),
             [["00ff", -1], "-inf"],
         ),
+        ("version-key(string)", '["u", 9]', bytes.fromhex("750001 7ffffffffffffff6"), ["u", 9]),
         ("json", "[18446744073709551615]", b"[18446744073709551615]", [2**64 - 1]),
         ("integer", "-5", Integer().to_bytes(-5), -5),
         ("integer", "2147483647", Integer().to_bytes(2**31 - 1), 2**31 - 1),
@@ -395,6 +397,16 @@ def test_texts_that_are_no_key_of_a_serde(home: Path, serde: str, text: str) -> 
         if serde not in {"string", "json"}:
             assert "--hex" in call("scan", JOB, "first", f"--prefix={text}", status=2)[1]
     assert "is not hex" in call("get", JOB, "first", "--hex", "6", status=2)[1]
+
+
+def test_the_versions_of_a_table_with_history(home: Path) -> None:
+    with closing(StateJob(home, layouts={"first": "(table) version-key(string) version(json)"})) as job:
+        keys, values = VersionKey(String()), VersionValue(Json())
+        versions: dict[tuple[str, int], object] = {("u", 5): 1, ("u", 7): DELETED, ("v", 1): [2]}
+        job.commit({0: {keys.to_bytes(key): values.to_bytes(value) for key, value in versions.items()}})
+        found = [(line["key"], line["value"]) for line in lines("scan", JOB, "first")]
+        assert found == [(["u", 7], None), (["u", 5], 1), (["v", 1], [2])]
+        assert [line["key"] for line in lines("scan", JOB, "first", "--prefix", '["u"]')] == [["u", 7], ["u", 5]]
 
 
 def test_ranges_and_prefixes_of_tuples(home: Path) -> None:
