@@ -237,8 +237,9 @@ class Application:
                 Configure a session of your own with `spark.python.worker.killOnIdleTimeout` and its time, which end
                 workers that hang.
             until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
-            close: whether the end that `until` names is the end of the stream, if the application uses event time:
-                windows close and timers fire, whatever the watermark. With False they wait for the next run.
+            close: whether the end that `until` names is the end of the stream, if the application uses event time or
+                has tasks with `on_end`: windows close and timers fire, whatever the watermark, and `on_end` is called.
+                With False they wait for the next run.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of windows, joins and tasks with timers that begin again: what waits in them is
                 dropped, and all other state is kept. For an operator that was changed or removed.

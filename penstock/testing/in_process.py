@@ -331,7 +331,7 @@ class InProcessDriver:
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
             until_latest: end the run once everything that the inputs hold now is read.
-            close: whether a run that reaches its end closes the stream, if the application uses event time.
+            close: whether a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of the operators that begin again, without what waited in them.
             clock: the driver's clock, for batch times, commits that are due, expiry, and all pauses.

@@ -178,3 +178,75 @@ def test_a_run_that_does_not_close_leaves_timers_and_one_that_closes_fires_them(
     world.driver(until_latest=True).loop.run()
     assert sorted(n for n, _ in world.fired("event")) == sorted(n for n, _ in world.fired("processing")) == [0, 1]
     assert world.checkpoints[-1].ended == "end-of-stream"
+
+
+class Counting(ps.WindowableTask):
+    """It uses no event time."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.fired = context.store("fired")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
+
+    def window(self, collector: Any, coordinator: Any) -> None:
+        collector.emit(key="k", value={"n": -1, "late": ["window"]})
+
+    def on_end(self, collector: Any, coordinator: Any) -> None:
+        self.fired["end", 0] = self.fired.get(("end", 0), 0) + 1
+
+
+class WithoutTime(TimerWorld):
+    task: Any = Counting
+
+    def app(self) -> ps.StreamApplication:
+        app = ps.StreamApplication("timed")
+        app.store("fired", key=ps.Tuple(ps.String(), ps.Long()), value=ps.Long())
+        app.input("m.in").process(self.task, stores=["fired"], id="t").send_to(app.output("m.out"))
+        return app
+
+
+@pytest.fixture
+def without_time(tmp_path: Path) -> Iterator[WithoutTime]:
+    found = WithoutTime(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("made_by_a_function", [False, True])
+def test_a_task_without_event_time_gets_its_end(without_time: WithoutTime, made_by_a_function: bool) -> None:
+    if made_by_a_function:
+        without_time.task = lambda: Counting()
+    without_time.put(1, 2, 3)
+    without_time.driver(until_latest=True, close=False).loop.run()
+    assert without_time.checkpoints[-1].ended == "stopped"
+    driver = without_time.driver(until_latest=True)
+    driver.loop.run()
+    assert fired_in_state(driver) == {("end", 0): 1}
+    assert [record.ended for record in without_time.checkpoints][-1] == "end-of-stream"
+
+
+def test_a_task_that_does_not_define_on_end_has_none(without_time: WithoutTime) -> None:
+    class Plain(ps.StreamTask):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
+
+    without_time.task = Plain
+    without_time.put(1)
+    without_time.driver(until_latest=True).loop.run()
+    assert without_time.checkpoints[-1].ended == "stopped"
+
+
+def test_a_period_begins_a_batch_although_no_message_comes(without_time: WithoutTime) -> None:
+    """The feed waits no longer than until it begins; a broken run calls the task no second time."""
+    without_time.config |= {"task.window.ms": 10_000, "job.batch.interval.ms": 3_600_000}
+    driver = without_time.started()
+    without_time.put(1)
+    driver.loop.step()
+    assert without_time.output() == []
+    driver.loop.step()
+    begins = (NOW // 10_000 + 1) * 10_000
+    assert without_time.clock.now_ms() == begins, "it has waited until then"
+    driver.runner.at = once("reports", raising(RunBrokenError("broken")))
+    driver.loop.step()
+    found = [(n, timestamp) for n, timestamp, _ in without_time.output()]
+    assert set(found) == {(-1, begins)}
+    assert driver.loop.boundary.batch == 2
