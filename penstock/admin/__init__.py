@@ -22,6 +22,7 @@ __all__ = [
     "CollectedGarbage",
     "DeletedFacts",
     "DeletedStream",
+    "DrainFacts",
     "EffectiveValue",
     "ExportedStartpoints",
     "FoundJob",
@@ -52,6 +53,7 @@ __all__ = [
     "Watcher",
     "WrittenCheckpoint",
     "adopt",
+    "cancel_drain",
     "checkpoints",
     "collect_garbage",
     "create_stream",
@@ -59,6 +61,7 @@ __all__ = [
     "delete_startpoints",
     "delete_stream",
     "describe_stream",
+    "drain",
     "effective_values",
     "end_stream",
     "export_checkpoint",
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
     from penstock.admin.configuration import EffectiveValue, KeyFacts, effective_values, key_facts
     from penstock.admin.job.adopt import adopt
     from penstock.admin.job.delete import JobContent, delete_job, job_content
+    from penstock.admin.job.drain import DrainFacts, cancel_drain, drain
     from penstock.admin.job.lease import LeaseFacts, lease
     from penstock.admin.job.status import JobStatus, UnreadableJob, status, statuses
     from penstock.admin.job.stop import StopFacts, stop
@@ -154,6 +158,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
         "job.delete": "JobContent delete_job job_content",
         "job.lease": "LeaseFacts lease",
         "job.status": "JobStatus UnreadableJob status statuses",
+        "job.drain": "DrainFacts cancel_drain drain",
         "job.stop": "StopFacts stop",
         "jobs": "FoundJob open_all_jobs open_job",
         "startpoint.ask": "AskedFacts",

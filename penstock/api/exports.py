@@ -15,6 +15,7 @@ from penstock.api.aggregates import (
     Sum,
 )
 from penstock.api.application import StreamApplication, TaskApplication
+from penstock.api.drain import DrainMode, DrainNotification
 from penstock.api.key_state import ListState, MapState, ValueState
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import (
@@ -42,6 +43,7 @@ from penstock.api.startpoint import (
 from penstock.api.store import KeyValueStore
 from penstock.api.tables import Table
 from penstock.api.task import (
+    DrainListenerTask,
     IncomingMessageEnvelope,
     MessageCollector,
     StreamTask,
@@ -89,6 +91,9 @@ __all__ = [
     "Counter",
     "Distinct",
     "Double",
+    "DrainListenerTask",
+    "DrainMode",
+    "DrainNotification",
     "ExpiredTimer",
     "FencedError",
     "First",

@@ -438,3 +438,39 @@ class WindowableTask(StreamTask):
             collector: takes the messages that the task produces.
             coordinator: takes requests to the job.
         """
+
+
+class DrainListenerTask(StreamTask):
+    """A task that is called when its run drains, as Samza's DrainListenerTask.
+
+    Example:
+        >>> class Total(ps.DrainListenerTask):
+        ...     def init(self, context):
+        ...         self.totals = context.store("totals")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.totals["all"] = self.totals.get("all", 0) + envelope.value
+        ...
+        ...     def on_drain(self, collector, coordinator):
+        ...         collector.emit(value=self.totals.get("all", 0))
+        >>> app = ps.StreamApplication("totals")
+        >>> app.store("totals")
+        >>> _ = app.input("local.trips").process(Total, stores=["totals"]).send_to(app.output("local.totals"))
+        >>> runner = TestRunner(app, partitions=1).input("local.trips", [5, 7]).run().drain()
+        >>> [message.value for message in runner.output("local.totals")]
+        [12]
+    """
+
+    @abstractmethod
+    def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        """The run drains: handle what is left. Called once in the batch that drains, after the last message and the
+        last timer of this operator, and before the operators behind it drain.
+
+        It may read and write stores, and emit and send. What is emitted here has the operator's watermark as its
+        timestamp, or the batch time if it has none. Timers can no longer be scheduled. If it raises, the run ends with
+        the error and has not drained: the next start drains again.
+
+        Args:
+            collector: takes the messages that the task produces.
+            coordinator: takes requests to the job.
+        """

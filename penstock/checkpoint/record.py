@@ -5,7 +5,8 @@ A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-2
 
 A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
-`ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators.
+`ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
+run that drained.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 4}
+_FORMATS = {"claim": 1, "checkpoint": 5}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
-Ended: TypeAlias = Literal["stopped", "end-of-stream", "drained"]
+Closing: TypeAlias = Literal["end-of-stream", "drained"]
+Ended: TypeAlias = Literal["stopped"] | Closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class CheckpointRecord:
     `ended_inputs` are the partitions that have ended: nothing waits for them.
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
     checkpoint before.
+    `drains` are the uuids of the requests that a drain has answered.
     """
 
     id: CheckpointId
@@ -80,11 +83,17 @@ class CheckpointRecord:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     ended_inputs: tuple[SystemStreamPartition, ...] = ()
     reset_operators: tuple[str, ...] = ()
+    drains: tuple[str, ...] = ()
+
+    @property
+    def closing(self) -> Closing | None:
+        """How everything that waited for time came to fire; None if it did not."""
+        return self.ended if self.ended == "end-of-stream" or self.ended == "drained" else None
 
     @property
     def is_closed(self) -> bool:
         """Whether everything that waited for event time has fired: no event time counts after it."""
-        return self.ended in {"end-of-stream", "drained"}
+        return self.closing is not None
 
 
 Record: TypeAlias = Claim | CheckpointRecord
@@ -119,6 +128,8 @@ def _format(record: Record) -> int:
     """The oldest format that can say it."""
     if isinstance(record, Claim):
         return 1
+    if record.drains:
+        return 5
     if record.reset_operators:
         return 4
     if record.event_times or record.watermarks or record.ended_inputs:
@@ -156,6 +167,8 @@ def _body(record: Record) -> dict[str, object]:
         }
     if _format(record) >= 4:
         body["reset-operators"] = list(record.reset_operators)
+    if record.drains:
+        body["drains"] = list(record.drains)
     return body
 
 
@@ -261,12 +274,22 @@ class _CheckpointWithReset(_CheckpointWithTimes, rename="kebab"):
         return replace(_CheckpointWithTimes.record(self), reset_operators=self.reset_operators)
 
 
+class _CheckpointOfDrain(_CheckpointWithReset, rename="kebab"):
+    """The body of a checkpoint in format 5."""
+
+    drains: tuple[str, ...]
+
+    def record(self) -> CheckpointRecord:
+        return replace(_CheckpointWithReset.record(self), drains=self.drains)
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
     ("checkpoint", 2): _CheckpointWithRetained,
     ("checkpoint", 3): _CheckpointWithTimes,
     ("checkpoint", 4): _CheckpointWithReset,
+    ("checkpoint", 5): _CheckpointOfDrain,
 }
 
 

@@ -196,6 +196,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
         retry_max=get(table.RETRY_MAX),
         host_affinity_enabled=get(table.HOST_AFFINITY),
+        drain_poll_ms=get(table.DRAIN_MONITOR_INTERVAL) if get(table.DRAIN_MONITOR_ENABLED) else None,
         startpoint_enabled=get(table.STARTPOINT_ENABLED),
         startpoint_ttl_ms=get(table.STARTPOINT_TTL),
         watermark_max_ahead_ms=get(table.WATERMARK_MAX_AHEAD_MS),

@@ -64,6 +64,8 @@ class JobSettings:
     intermediate_stream_partitions: int | None
     retry_max: int
     host_affinity_enabled: bool
+    drain_poll_ms: int | None
+    """None: the run does not look for requests to drain."""
     startpoint_enabled: bool
     startpoint_ttl_ms: int
     watermark_max_ahead_ms: int

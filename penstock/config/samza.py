@@ -62,7 +62,7 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         "the backend `blob` keeps its objects under `state.backends.blob.root`, else `job.root`. Remove the key",
     ),
     (r"job\.standbytasks\..+", "standby tasks are not built yet"),
-    (r"job\.drain-monitor\..+|task\.drain.*", "drain is not built yet"),
+    (r"task\.callback\.drain\..+", "a batch has no time limit, and neither has the one that drains"),
     (r"job\.systemstreampartition\.(grouper|matcher)\..+", "task i reads partition i of every input. Remove the key"),
     (r"job\.non-logged\.store\.base\.dir", "use `job.logged.store.base.dir`: every store is backed up"),
     (r"(job|startpoint)\..*(coordinator|metadata\.store)\..+", "metadata is under `job.root`. Remove the key"),

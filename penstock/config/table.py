@@ -120,6 +120,10 @@ HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
 WATERMARK_MAX_AHEAD_MS = Key("job.watermark.max.ahead.ms", Millis(0), "86400000",
     "A message whose event time is further ahead of the batch time than this does not move the watermark: a broken "
     "clock makes no other message late. Such messages are processed, and counted.")
+DRAIN_MONITOR_ENABLED = Key("job.drain-monitor.enabled", Flag(), "true",
+    "Whether a run looks for requests to drain. Samza's default is false.", "Samza")
+DRAIN_MONITOR_INTERVAL = Key("job.drain-monitor.poll.interval.ms", Millis(1), "5000",
+    "How often it looks. Samza's default is 60,000.", "Samza")
 STARTPOINT_ENABLED = Key("job.startpoint.enabled", Flag(), "true",
     "Whether a start applies startpoints; otherwise they stay as they are.", "Samza")
 STARTPOINT_TTL = Key("job.startpoint.ttl.ms", Millis(1), "43200000",

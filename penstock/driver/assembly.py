@@ -8,6 +8,7 @@ from penstock.driver.collection import Collection
 from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
 from penstock.driver.commits import Commits
+from penstock.driver.drain import Drain
 from penstock.driver.epochs import Epochs
 from penstock.driver.event_time import EventTime
 from penstock.driver.failures import Failures
@@ -49,6 +50,7 @@ def assemble(
     return RunLoop(
         RunParts(
             feed=feed,
+            drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board),
             epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate),
             commits=commits,
             runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
 from penstock.plan.ranges import BatchRanges
 from penstock.plan.watermarks import Watermarks, later_event_times
 from penstock.runtime.batch import Batch, Control, Due
+
+_CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain": "drained"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Boundary:
     next_due: Mapping[str, Due] | None = None
     """By operator, the times of its oldest timers. No record holds them, because the stores do: None before an epoch's
     first batch has reported them."""
-    closed: bool = False
-    """Whether the last batch ended the stream: everything that waited for event time has fired."""
+    closing: Closing | None = None
+    """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -57,7 +59,7 @@ class Boundary:
             to_positions(record.event_times),
             record.watermarks,
             frozenset(record.ended_inputs),
-            closed=record.is_closed,
+            closing=record.closing,
         )
 
     def time_at(self, now_ms: int) -> int:
@@ -88,17 +90,22 @@ class Boundary:
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
     ) -> Boundary:
         """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this."""
-        positions, closed = planned.advance(self.positions, read), batch.control != "none"
+        positions, closing = planned.advance(self.positions, read), _CLOSINGS.get(batch.control)
         return Boundary(
             positions,
             batch.number,
             batch.time_ms,
             later_event_times(self.event_times, ((at, each.event_time_ms) for at, each in read.items())),
             batch.firing,
-            frozenset(at.ssp for at in positions) if closed else ended_inputs,
+            frozenset(at.ssp for at in positions) if closing == "end-of-stream" else ended_inputs,
             next_due,
-            closed,
+            closing,
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is in flight, and nothing waits for time, because the last batch saw to it."""
+        return self.closing is not None
 
     def due(self, moment: Moment) -> bool:
         """Whether a timer or a window is to fire."""

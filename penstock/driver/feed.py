@@ -58,6 +58,10 @@ class Feed(Protocol):
         """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
 
+    def drain(self, boundary: Boundary) -> Next:
+        """What to do at this boundary in a run that drains: nothing more is read, nor are sources looked at."""
+        ...
+
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """A planned batch has ended.
 
@@ -107,6 +111,7 @@ class OffsetFeed:
         self._event_time = event_time
         self._close = close and event_time.has_end
         self._pace = Pace.first(bounds)
+        self._latest: Mapping[SystemStreamPartition, int] = {}
 
     def begin(self) -> None:
         """No partition has been idle yet."""
@@ -123,7 +128,7 @@ class OffsetFeed:
         ends = self._ends()
         portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, self._pace, self._until)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
-        latest = {ssp: end.upcoming for ssp, end in ends.items()}
+        self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or self._event_time.is_due(boundary, moment):
             return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
         if self._until is None and len(moment.ended_inputs) < len(ends):
@@ -131,6 +136,10 @@ class OffsetFeed:
         if boundary.closed or not self._close:
             return End()
         return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
+
+    def drain(self, boundary: Boundary) -> Next:
+        """See `drain_batch`."""
+        return drain_batch(boundary, self._event_time, self._clock, self._latest)
 
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
         """Until the next timer is due or the next period begins, at most the interval."""
@@ -147,3 +156,18 @@ class OffsetFeed:
         if self._until is None:
             return None
         return sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())
+
+
+def drain_batch(
+    boundary: Boundary, event_time: EventTime, clock: Clock, latest: Mapping[SystemStreamPartition, int] | None = None
+) -> Planned | End:
+    """One batch without ranges, in which everything fires that waits for time; after it the end.
+
+    Args:
+        latest: the ends of the inputs when they were last looked at.
+    """
+    if boundary.closed:
+        return End()
+    known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest or {})
+    moment = Moment(boundary.time_at(clock.now_ms()), ended_inputs=boundary.ended_inputs)
+    return Planned(NOTHING, known, event_time.close(boundary, moment), "drain")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from penstock.clock import Clock
 from penstock.driver.batch_runs import BatchRuns
 from penstock.driver.commits import Commits
+from penstock.driver.drain import Drain
 from penstock.driver.epochs import Epochs
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed
@@ -23,6 +24,7 @@ class RunParts:
     """The parts of one run; `assembly.py` puts them together."""
 
     feed: Feed
+    drain: Drain
     epochs: Epochs
     commits: Commits
     runs: BatchRuns

@@ -19,6 +19,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers
+from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
@@ -54,6 +55,7 @@ class PreparedJob:
     claim: Claim
     start: StartPlan
     startpoints: StartpointManager
+    drains: DrainRequests
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
     close: bool
@@ -184,6 +186,7 @@ def prepare(
         claim=claim,
         start=start,
         startpoints=startpoints,
+        drains=DrainRequests(objects, paths),
         admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         close=close,

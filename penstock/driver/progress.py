@@ -105,6 +105,8 @@ class ProgressBoard:
     restored_bytes: int = 0
     last_checkpoint: str | None = None
     phase: str = "starting"
+    drained: bool = False
+    """Whether the run has ended with a drain."""
     remaining: int | None = None
     """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from penstock.api.store import OPERATOR_STORES
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
@@ -26,6 +27,8 @@ class CommitRequest:
     """The uuids of the requests that a start takes."""
     reset_operators: tuple[str, ...] = ()
     """The operators that a start cleared."""
+    drains: tuple[str, ...] = ()
+    """The uuids of the requests that a drain answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Recorder:
     ) -> CheckpointRecord:
         """The record of a commit whose backends have `found` these markers."""
         boundary = request.boundary
+        stores, found = self._remembered(boundary, found)
         next_offsets = to_next_offsets(boundary.positions, self.tasks)
         record = CheckpointRecord(
             id=checkpoint_id,
@@ -58,7 +62,7 @@ class Recorder:
             task_count=self.tasks,
             batch=boundary.batch,
             batch_time_ms=boundary.batch_time_ms,
-            stores=self.layout,
+            stores=stores,
             next_offsets=next_offsets,
             tasks={
                 task: build_versions(
@@ -70,11 +74,26 @@ class Recorder:
                 for task, offsets in next_offsets.items()
             },
             kind_detail=request.detail,
-            ended="end-of-stream" if boundary.closed else request.ended,
+            ended=boundary.closing or request.ended,
             consumed_startpoints=request.consumed_startpoints,
             event_times={} if boundary.closed else by_task(boundary.event_times),
             watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
             reset_operators=request.reset_operators,
+            drains=request.drains,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
+
+    def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
+        """The stores that the record covers, with their markers. Once everything that waits for time has fired, nothing
+        needs what operators keep: the next run begins without it, however it is defined."""
+        if not boundary.closed:
+            return self.layout, found
+        stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
+        return stores, {
+            task: {
+                backend: {store: marker for store, marker in markers.items() if store in stores}
+                for backend, markers in own.items()
+            }
+            for task, own in found.items()
+        }

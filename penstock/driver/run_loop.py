@@ -46,6 +46,7 @@ class RunLoop:
 
     def close(self) -> None:
         """Abandon the commit in flight; no call follows."""
+        self._parts.drain.close()
         self._parts.commits.close()
 
     def start(self) -> None:
@@ -62,17 +63,29 @@ class RunLoop:
         if parts.stop.immediate.is_set():
             logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
             return True
-        parts.board.update(phase="stopping")
         try:
-            parts.commits.make(CommitRequest(self.boundary, ended="stopped"))
-            parts.epochs.wind_down()
+            self.finish()
         except ContainerLostError as error:
             self._rewind(error)
             return False
         return True
 
+    def finish(self) -> None:
+        """The last commit, and what may follow only after it. Raises ContainerLostError if it has to be made again."""
+        parts = self._parts
+        parts.board.update(phase="stopping")
+        drains = parts.drain.answered(self.boundary)
+        parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
+        parts.drain.finish()
+        parts.board.update(drained=self.boundary.closing == "drained")
+        parts.epochs.wind_down()
+
     def _rewind(self, cause: RetryableError | None) -> None:
         self._enter(self._parts.epochs.rewind(cause))
+
+    def ask_to_drain(self) -> None:
+        """A notification for this run has been written. May be called from any thread."""
+        self._parts.drain.ask()
 
     def commit(self) -> None:
         """Commit what has ended, and wait until the checkpoint is complete."""
@@ -113,7 +126,10 @@ class RunLoop:
         parts = self._parts
         if not parts.gate.await_batch(parts.stop.graceful, parts.commits.look):
             return True
-        match parts.feed.next(self.boundary):
+        if parts.drain.look() and parts.drain.taken_back():
+            self._rewind(None)
+            return False
+        match parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary):
             case End():
                 return True
             case Idle(until):
@@ -141,12 +157,14 @@ class RunLoop:
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()
-        parts.commits.if_due(self.boundary, watch)
+        if not after.closed:  # otherwise the last commit follows
+            parts.commits.if_due(self.boundary, watch)
         parts.reporter.ended(planned, good, before, self.boundary, watch)
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:
         """An epoch was opened."""
+        self._parts.drain.begin()
         self._parts.feed.begin()
         self._reach(boundary)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+
+logger = logging.getLogger(__name__)
 
 
 class StopRequest:
@@ -11,9 +14,21 @@ class StopRequest:
     def __init__(self) -> None:
         self.graceful = threading.Event()
         self.immediate = threading.Event()
+        self.drains = False
+        """Whether the run drains: a graceful request then changes nothing, because the run ends with the drain."""
+        self._asked = False
 
     def request(self) -> None:
         """The first request is graceful, the second immediate."""
-        if self.graceful.is_set():
+        if self._asked:
             self.immediate.set()
-        self.graceful.set()
+            self.graceful.set()
+        self.ask()
+
+    def ask(self) -> None:
+        """A graceful request, however often."""
+        self._asked = True
+        if self.drains:
+            logger.info("the run drains and then ends; a second signal ends it at once, and the next start drains it")
+        else:
+            self.graceful.set()

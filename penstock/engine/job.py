@@ -48,6 +48,7 @@ class Job:
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
+        self._drain: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self.ending = Ending()
         """The job's end, and whether the program asks for it. For the launcher."""
@@ -68,14 +69,15 @@ class Job:
             if self._error is not None:
                 logger.error("job %s failed: %s", self.name, self._error)
 
-    def start(self, body: Callable[[], None], cancel: Callable[[], None]) -> None:
+    def start(self, body: Callable[[], None], cancel: Callable[[], None], drain: Callable[[], None]) -> None:
         """Run the job on a separate thread. Called once, by the launcher.
 
         Args:
             body: the run loop; what it raises is the job's error.
             cancel: interrupts the Spark job of the running batch.
+            drain: asks the run to drain.
         """
-        self._cancel = cancel
+        self._cancel, self._drain = cancel, drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
 
     def _run(self, body: Callable[[], None]) -> None:
@@ -84,7 +86,7 @@ class Job:
         except BaseException as error:
             self._error = error
         finally:
-            self._board.update(phase="failed" if self._error else "ended")
+            self._board.update(phase="failed" if self._error else "drained" if self._board.drained else "ended")
             self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -127,6 +129,22 @@ class Job:
         if wait:
             self.await_termination()
 
+    def drain(self, *, wait: bool = True) -> None:
+        """Read nothing more, process what is in flight and what waits for time, commit, and end, as `penstock drain`.
+
+        The next start may be of a changed program. If this process is killed before the end, the next start drains.
+
+        Args:
+            wait: return only when the job has ended.
+
+        Raises:
+            NotFoundError: the job has ended.
+            PenstockError: the request could not be written; or, with `wait`, the job failed, and this is its error.
+        """
+        self._drain()
+        if wait:
+            self.await_termination()
+
     def _keep_cancelling(self) -> None:
         """Cancel until the job has ended: a batch may be about to submit its Spark job at the first cancel."""
         self._cancel()
@@ -145,7 +163,8 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """The phase of the job: `starting`, `restoring`, `running`, `stopping`, `ended` or `failed`."""
+        """The phase of the job: `starting`, `restoring`, `running`, `draining`, `stopping`, `ended`, `drained`
+        or `failed`."""
         self.ending.look()
         return self._board.phase
 

@@ -20,6 +20,7 @@ from penstock.config.model import JobConfig
 from penstock.container.logs import log_directory
 from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
+from penstock.drain.utils import write_drain_notification
 from penstock.driver.assembly import assemble
 from penstock.driver.metrics_exports import MetricsExports
 from penstock.driver.prepare import PreparedJob, prepare
@@ -157,7 +158,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     handle.prometheus_port = exports.prometheus_port
 
     def body() -> None:
-        with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.graceful.set)):
+        with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.ask)):
             undo.callback(exports.close)  # before the lease is left, after the last metrics have come
             try:
                 directory.start(runner.cancel)
@@ -170,7 +171,11 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
                 runner.cancel()
                 directory.close(loop.epoch)
 
-    handle.start(body, runner.cancel)
+    def drain() -> None:
+        write_drain_notification(job.objects, job.paths)
+        loop.ask_to_drain()
+
+    handle.start(body, runner.cancel, drain)
     log_progress(handle)
     return handle
 

@@ -81,9 +81,9 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     found = f"{verb} no longer in the application" if now is None else f"{verb} `{now.split(' ')[-1]}` now"
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
-        f'{it} would be lost. Set {it} back, with id="{operator}". To change {it}, first let the application run as it '
-        "was to the end of its streams with `penstock run --until latest`, so that nothing waits there. Or drop what "
-        f"waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+        f'{it} would be lost. Set {it} back, with id="{operator}". To change {it}, start the application as it was, '
+        "and drain it with `penstock drain`: everything that waits fires, and the next start may be of the changed "
+        f"one. Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     )
 
 

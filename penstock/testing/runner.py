@@ -25,9 +25,10 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
+from penstock.drain.utils import write_drain_notification
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.event_time import EventTime
-from penstock.driver.feed import End, Next, Planned
+from penstock.driver.feed import End, Next, Planned, drain_batch
 from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
@@ -269,6 +270,28 @@ class TestRunner:
         self._feed.ending = True
         return self.run()
 
+    def drain(self) -> TestRunner:
+        """Drain the job and end its run: no more input is read, everything that waits for time fires, `on_drain` is
+        called, and a last checkpoint is made. Returns the runner. Call `restore` next, which starts another run.
+
+        Raises:
+            UserCodeError: as `run`. The job is not drained.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> visits = app.input("local.visits").window(ps.Windows.count(10, aggregates={"n": ps.Count()}))
+            >>> _ = visits.map(lambda pane: [pane.firing, pane.message["n"]]).send_to(app.output("local.counts"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N1", 2)]).run().drain()
+            >>> [message.value for message in runner.output("local.counts")]
+            [['drain', 2]]
+        """
+        driver = self._running()
+        write_drain_notification(driver.job.objects, driver.job.paths)
+        driver.loop.ask_to_drain()
+        self.run()
+        driver.loop.finish()
+        return self.crash()
+
     def commit(self) -> TestRunner:
         """Make a checkpoint of everything that was processed, and wait until it is complete. Returns the runner.
 
@@ -447,6 +470,10 @@ class _Feed:
         marks = moment.watermarks
         firing = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._operators}
         return replace(moment, watermarks=replace(marks, firing=firing))
+
+    def drain(self, boundary: Boundary) -> Next:
+        """See `Feed`."""
+        return drain_batch(boundary, self._event_time, self._clock)
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""

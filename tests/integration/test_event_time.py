@@ -21,7 +21,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support import windowed_app
-from tests.support.jobs import DEADLINE_S
+from tests.support.jobs import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 2
@@ -130,3 +130,23 @@ def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) 
     home.run(spark, close=True)
     panes = Counter((who, pane["from"]) for who, pane, _ in home.read("hours"))
     assert set(panes) == set(oracle(home.visits)[0]), "nothing was late"
+
+
+def test_a_drain_and_the_run_after_it_count_every_visit_once(spark: SparkSession, home: Home) -> None:
+    """In panes of a part of an hour each, where the drain came in the middle of it."""
+    home.publish(visits_of(0, 400))
+    job = windowed_app.windowed().run(home.config, spark=spark)
+    wait_until(lambda: job.progress is not None, "a batch has ended")
+    job.drain()
+    assert job.phase == "drained"
+    drained = home.checkpoints[-1]
+    assert (drained.ended, drained.stores, len(drained.drains)) == ("drained", {}, 1)
+    read = sum(sum(own.values()) for own in drained.next_offsets.values())
+    assert 0 < read <= 400
+    assert sum(pane["visits"] for _, pane, _ in home.read("hours")) == read
+    home.publish(visits_of(1, 100))
+    home.run(spark, close=True)
+    hours: Counter[tuple[str, int]] = Counter()
+    for who, pane, _ in home.read("hours"):
+        hours[who, pane["from"]] += pane["visits"]
+    assert hours == oracle(home.visits)[0]

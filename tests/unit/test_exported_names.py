@@ -17,9 +17,9 @@ import penstock.errors
 import penstock.testing
 
 SUBMODULES = {
-    "admin", "api", "checkpoint", "cli", "clock", "config", "container", "documents", "driver", "engine", "errors",
-    "metadata", "metrics", "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system", "testing",
-    "wording",
+    "admin", "api", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver", "engine",
+    "errors", "metadata", "metrics", "os_errors", "plan", "retry", "runtime", "startpoint", "state", "system",
+    "testing", "wording",
 }  # fmt: skip
 
 

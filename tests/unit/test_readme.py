@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 import penstock as ps
 from penstock.testing import TestRunner
 from tests.support.places import ROOT
@@ -12,6 +14,12 @@ from tests.support.places import ROOT
 
 def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_example_of_drain(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = examples("docs/drain.md")
+    exec(compile(block, "drain.md", "exec"), {})
+    assert capsys.readouterr().out == "[[1, 2], [3]]\n"
 
 
 def test_the_example_and_its_test_run_as_written() -> None:

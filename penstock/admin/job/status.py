@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
+from penstock.admin.job.drain import pending_drains
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
@@ -109,6 +110,8 @@ class JobStatus:
     taken_startpoints: TakenFacts | None = None
     watermarks: tuple[WatermarkStatus, ...] = ()
     """Empty if the application does not use event time, and before the first event."""
+    drains: tuple[str, ...] = ()
+    """The uuids of the requests that wait for the run to drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,8 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     """
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
-    return assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
+    found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
+    return replace(found, drains=pending_drains(job))
 
 
 def assemble(

@@ -135,6 +135,8 @@ def _show(facts: JobStatus) -> None:
             ("  tasks", last.task_count),
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
+    if facts.drains:
+        rows.append(("asked to drain", f"{', '.join(facts.drains)}: it ends once everything in flight is processed"))
     print_facts(rows)
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]

@@ -9,6 +9,7 @@ from functools import partial
 from penstock.api.graph import OperatorSpec, ProcessSpec
 from penstock.api.serdes.failures import Place, process_place, timers_place
 from penstock.api.task import (
+    DrainListenerTask,
     IncomingMessageEnvelope,
     MessageCollector,
     StreamTask,
@@ -18,7 +19,7 @@ from penstock.api.task import (
 )
 from penstock.api.timers import ExpiredTimer, timers_store
 from penstock.errors import ConfigError
-from penstock.runtime.batch import NO_WATERMARK, NOTHING_DUE, Batch, Due
+from penstock.runtime.batch import NO_WATERMARK, NOTHING_DUE, Batch, Control, Due
 from penstock.runtime.columns import Accept, Push, Target
 from penstock.runtime.context import failure_in
 from penstock.runtime.operators.application_code import Collector, Context, envelope_calls
@@ -76,6 +77,10 @@ class Process(Operator[ProcessSpec]):
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
+_LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
+"""What a task may define for the last batch of its stream, or of its run."""
+
+
 class _ProcessNode(Node):
     def __init__(
         self,
@@ -115,12 +120,13 @@ class _ProcessNode(Node):
                 in_event_time = timer.domain == "event"
                 timestamp_ms = max(timer.time_ms, self._earliest) if in_event_time else now_ms
                 yield self._firing(self._timers, timer, timestamp_ms)
-        if batch.control == "end-of-stream":
+        if batch.control != "none":
             if self._timers is not None:
                 self._timers.end()
-            reached = batch.late_watermark(self._operator)
-            if _defines(self._task, "on_end"):
-                yield self._call("on_end", batch.time_ms if reached == NO_WATERMARK else reached, self._task.on_end)
+            reached, name = batch.late_watermark(self._operator), _LAST_CALLS[batch.control]
+            if _defines(self._task, name):
+                method = getattr(self._task, name)
+                yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)
 
     def next_due(self) -> Due:
         return NOTHING_DUE if self._timers is None else self._timers.next_due()
@@ -148,7 +154,7 @@ def _defines(task: StreamTask, method: str) -> bool:
     return found is not None and found is not getattr(StreamTask, method, None)
 
 
-class _WatchedTask(WindowableTask):
+class _WatchedTask(WindowableTask, DrainListenerTask):
     def __init__(self, spec: ProcessSpec, watch: Watch) -> None:
         self._spec = spec
         self._watch = watch
@@ -174,6 +180,10 @@ class _WatchedTask(WindowableTask):
     def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
         with self._watch.call(self._spec.id, None, self._stores):
             self.task.on_end(collector, coordinator)
+
+    def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+        with self._watch.call(self._spec.id, None, self._stores):
+            self.task.on_drain(collector, coordinator)  # type: ignore[attr-defined]
 
     def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
         with self._watch.call(self._spec.id, None, self._stores):

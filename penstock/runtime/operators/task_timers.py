@@ -111,7 +111,7 @@ class TaskTimers:
         if domain not in ("event", "processing"):
             raise ConfigError(f'domain="{domain}": a timer goes by "event" or by "processing" time')
         if self._ended:
-            raise ConfigError(f"operator `{self._operator}`: the stream has ended, and no timer fires after `on_end`")
+            raise ConfigError(f"operator `{self._operator}`: no timer fires after `on_end` or `on_drain`")
         key_bytes = None
         if key is not None:
             try:
@@ -173,7 +173,7 @@ class TaskTimers:
         self._closing = None
 
     def end(self) -> None:
-        """The stream has ended."""
+        """The last call of the task comes: no timer fires after it."""
         self._ended = True
 
     def _taken(self, domain: TimeDomain, due: DueTimer) -> TaskTimer:

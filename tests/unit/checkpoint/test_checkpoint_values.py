@@ -122,6 +122,13 @@ def test_golden_log_record_of_a_start_that_cleared_operators() -> None:
     assert encode_record(record) == data
 
 
+def test_golden_log_record_of_a_drain() -> None:
+    data = (GOLDEN / "log-record-format5.json").read_bytes()
+    record = replace(RECORD, ended="drained", drains=("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40",))
+    assert decode_record(data, "k") == record
+    assert encode_record(record) == data
+
+
 @pytest.mark.parametrize("name", ["event_times", "watermarks", "ended_inputs"])
 def test_any_event_time_is_kept(name: str) -> None:
     record = replace(RECORD, **{name: getattr(WITH_TIMES, name)})
@@ -238,7 +245,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 5}), (CLAIM, {"kind": "later", "format": 1})):
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 6}), (CLAIM, {"kind": "later", "format": 1})):
         document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})

@@ -323,7 +323,7 @@ def test_what_is_scheduled_at_the_end_fires_but_not_for_ever(script: Any) -> Non
 
 def test_on_end_schedules_no_timers(script: Any) -> None:
     script["end"] = lambda context, timer: context.schedule("a", 1)
-    with pytest.raises(ps.UserCodeError, match="the stream has ended, and no timer fires after `on_end`") as raised:
+    with pytest.raises(ps.UserCodeError, match="no timer fires after `on_end` or `on_drain`") as raised:
         runner_of(Ending).end_inputs()
     assert "at `on_end` of task 0" in str(raised.value)
 

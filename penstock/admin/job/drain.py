@@ -1,0 +1,167 @@
+"""Asks the run of a job to drain, and takes that back."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.admin.job.lease import watch_lease
+from penstock.admin.jobs import FoundJob
+from penstock.api.drain import DrainNotification
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.drain.requests import DrainRequests
+from penstock.drain.utils import present_run, write_drain_notification
+from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
+
+_POLL_SECONDS = 0.2
+Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainFacts:
+    """The result of `drain` and `cancel_drain`. `requests` are the uuids of the run's notifications, and
+    `last_checkpoint` is the job's."""
+
+    job: str
+    status: Outcome
+    run_id: str
+    requests: tuple[str, ...]
+    is_running: bool
+    """Whether a driver has the job. Without one, the drain begins with the next start."""
+    last_checkpoint: str | None
+
+
+def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
+    """Ask the present run of the job to drain: it reads nothing more from its inputs, processes what is in flight and
+    what waits for time, commits, and ends. If it was killed, its next start does that. Later runs are not affected.
+
+    Args:
+        job: the job.
+        wait: wait until the run has drained.
+        timeout_s: how long to wait, in seconds.
+
+    Raises:
+        NotFoundError: the job has no run that could drain. Nothing was written.
+        PenstockError: with `wait`, nobody runs the job, or the run ended in another way.
+        PenstockTimeoutError: the run has not drained in time; the request stays.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.drain(job)
+        Traceback (most recent call last):
+        ...
+        penstock.errors.NotFoundError: job flights-1 has no run that could drain: its last run has ended, or it ...
+    """
+    own, before = _of_present_run(job), True
+    if not own:
+        own, before = (write_drain_notification(job.objects, job.paths),), False
+    running = _is_running(job)
+    if wait:
+        _await_drain(job, own, timeout_s, running=running)
+    status: Outcome = "drained" if wait else "asked before" if before else "asked"
+    return _facts(job, status, own, running=running)
+
+
+def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
+    """Take back the requests to drain the present run, and wait for its answer. The run goes back to its last
+    checkpoint and continues; nothing is lost. That is possible until its last commit begins.
+
+    Args:
+        job: the job.
+        timeout_s: how long to wait, in seconds.
+
+    Raises:
+        NotFoundError: nobody has asked the present run to drain.
+        PenstockError: it is too late: the run has drained.
+        PenstockTimeoutError: the run has not answered in time; the request to cancel stays.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.cancel_drain(job)
+        Traceback (most recent call last):
+        ...
+        penstock.errors.NotFoundError: nobody has asked job flights-1 to drain, or it has drained already
+    """
+    own, requests = _of_present_run(job), DrainRequests(job.objects, job.paths)
+    if not own:
+        raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
+    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
+    for each in own:
+        requests.cancel(each, who)
+    if not (running := _is_running(job)):
+        requests.delete(own)
+    deadline = time.monotonic() + timeout_s
+    while not _gone(requests, own):
+        _pause(deadline, f"job {job.paths.root} has not answered the request to cancel its drain")
+    if _answer(job, own) is not None:
+        raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it, and it reads on")
+    return _facts(job, "cancelled", own, running=running)
+
+
+def pending_drains(job: FoundJob) -> tuple[str, ...]:
+    """The uuids of the requests that wait for the present run to drain.
+
+    Args:
+        job: the job.
+    """
+    return tuple(str(each.uuid) for each in _of_present_run(job))
+
+
+def _of_present_run(job: FoundJob) -> tuple[DrainNotification, ...]:
+    run_id = present_run(job.objects, job.paths)
+    return () if run_id is None else DrainRequests(job.objects, job.paths).find().of_run(run_id)
+
+
+def _is_running(job: FoundJob) -> bool:
+    return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
+
+
+def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], timeout_s: float, *, running: bool) -> None:
+    requests, root, deadline = DrainRequests(job.objects, job.paths), job.paths.root, time.monotonic() + timeout_s
+    while _answer(job, own) is None:
+        if not running:
+            raise PenstockError(
+                f"nobody runs job {root}, so it does not drain now. The request stays: start the job, and it drains "
+                "without reading anything"
+            )
+        if _gone(requests, own) and _answer(job, own) is None:
+            raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run was stopped before")
+        _pause(
+            deadline, f"job {root} has not drained. The request stays; `penstock drain {root} --cancel` takes it back"
+        )
+        running = running and _is_running(job)
+
+
+def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
+    """The record of the drain that the notifications asked for, once it is there."""
+    asked = {str(each.uuid) for each in own}
+    records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
+    return next((each for each in reversed(records) if asked.intersection(each.drains)), None)
+
+
+def _gone(requests: DrainRequests, own: tuple[DrainNotification, ...]) -> bool:
+    left = requests.find().notifications
+    return not any(each in left for each in own)
+
+
+def _pause(deadline: float, late: str) -> None:
+    if time.monotonic() > deadline:
+        raise PenstockTimeoutError(f"time is up: {late}")
+    time.sleep(_POLL_SECONDS)
+
+
+def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *, running: bool) -> DrainFacts:
+    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    return DrainFacts(
+        job=job.paths.root,
+        status=status,
+        run_id=own[0].run_id,
+        requests=tuple(str(each.uuid) for each in own),
+        is_running=running,
+        last_checkpoint=None if latest is None else str(latest.id),
+    )

@@ -1,0 +1,65 @@
+"""What asks a run to drain, as Samza's DrainNotification."""
+
+from __future__ import annotations
+
+import uuid as uuids
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.errors import ConfigError
+
+
+class DrainMode(Enum):
+    """How a run drains.
+
+    Example:
+        >>> [mode.value for mode in ps.DrainMode]
+        ['DEFAULT']
+    """
+
+    DEFAULT = "DEFAULT"
+    """Everything in flight and everything that waits for time is processed, then the run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNotification:
+    """A request to drain one run of a job.
+
+    Args:
+        uuid: the name of the request.
+        run_id: the run that is to drain. No other run ever follows the request.
+        drain_mode: how.
+
+    Raises:
+        ConfigError: a field is missing or has another type.
+
+    Example:
+        >>> import uuid
+        >>> ps.DrainNotification.create(uuid.UUID(int=7), "3f2a").drain_mode.name
+        'DEFAULT'
+    """
+
+    uuid: uuids.UUID
+    run_id: str
+    drain_mode: DrainMode
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.uuid, uuids.UUID):
+            raise ConfigError(f"a drain notification needs a UUID, not {self.uuid!r}")
+        if not isinstance(self.run_id, str) or not self.run_id:
+            raise ConfigError(f"a drain notification needs the id of a run, not {self.run_id!r}")
+        if not isinstance(self.drain_mode, DrainMode):
+            raise ConfigError(f"a drain notification needs a DrainMode, not {self.drain_mode!r}")
+
+    @classmethod
+    def create(cls, uuid: uuids.UUID, run_id: str) -> DrainNotification:
+        """A notification in the mode DEFAULT.
+
+        Args:
+            uuid: the name of the request.
+            run_id: the run that is to drain.
+
+        Raises:
+            ConfigError: an argument is missing or has another type.
+        """
+        return cls(uuid, run_id, DrainMode.DEFAULT)

@@ -1,0 +1,107 @@
+"""Looks for a request to drain, as Samza's DrainMonitor."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from penstock.drain.requests import DrainRequests
+from penstock.errors import ConfigError, PenstockError
+
+logger = logging.getLogger(__name__)
+_JOIN_SECONDS = 5.0
+
+
+class DrainMonitorState(Enum):
+    """Where a monitor is in its life."""
+
+    INIT = "INIT"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+class DrainMonitor:
+    """Asks the metadata store from time to time whether one run of a job is to drain, on a separate thread.
+
+    It calls back once, from that thread, and then stops. A store that fails delays the answer and ends nothing.
+    """
+
+    def __init__(self, requests: DrainRequests, run_id: str, interval_ms: int) -> None:
+        """
+        Args:
+            requests: the notifications of the job.
+            run_id: the run. Notifications of other runs are left alone.
+            interval_ms: `job.drain-monitor.poll.interval.ms`, in milliseconds.
+
+        Raises:
+            ConfigError: the interval is not positive.
+        """
+        if interval_ms <= 0:
+            raise ConfigError(f"job.drain-monitor.poll.interval.ms is {interval_ms}; it must be at least 1")
+        self._requests = requests
+        self._run_id = run_id
+        self._interval_s = interval_ms / 1000
+        self._callback: Callable[[], None] | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._state = DrainMonitorState.INIT
+        self._thread = threading.Thread(target=self._run, name="penstock-drain-monitor", daemon=True)
+
+    @property
+    def state(self) -> DrainMonitorState:
+        """Where it is in its life."""
+        return self._state
+
+    def register_drain_callback(self, callback: Callable[[], None]) -> bool:
+        """What to call when the run is to drain. False if it has been started, or has a callback already.
+
+        Args:
+            callback: called once, from the monitor's thread.
+        """
+        with self._lock:
+            if self._state is not DrainMonitorState.INIT or self._callback is not None:
+                return False
+            self._callback = callback
+            return True
+
+    def start(self) -> None:
+        """Begin to look. Nothing happens if it has begun already, or was stopped.
+
+        Raises:
+            PenstockError: there is no callback.
+        """
+        with self._lock:
+            if self._state is not DrainMonitorState.INIT:
+                return
+            if self._callback is None:
+                raise PenstockError("a drain monitor needs a callback before it is started")
+            self._state = DrainMonitorState.RUNNING
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. Idempotent. A look that has begun may still end with the callback."""
+        with self._lock:
+            began, self._state = self._state is DrainMonitorState.RUNNING, DrainMonitorState.STOPPED
+            self._stopping.set()
+        if began and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_SECONDS)
+
+    def look(self) -> bool:
+        """Whether the run is to drain, now. Raises RetryableError if the store fails."""
+        return bool(self._requests.find().of_run(self._run_id))
+
+    def _run(self) -> None:
+        callback = self._callback
+        while callback is not None and not self._stopping.wait(self._interval_s):
+            try:
+                asked = self.look()
+            except PenstockError as error:
+                logger.warning("requests to drain could not be read, and are looked for again: %s", error)
+                continue
+            if asked:
+                with self._lock:
+                    self._state = DrainMonitorState.STOPPED
+                callback()
+                return

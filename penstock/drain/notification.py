@@ -1,0 +1,51 @@
+"""The written form of drain notifications, which is Samza's."""
+
+from __future__ import annotations
+
+import uuid as uuids
+
+import orjson
+from msgspec import Struct
+
+from penstock.api.drain import DrainMode, DrainNotification
+from penstock.documents import decode, decoding
+from penstock.errors import CorruptError
+
+NAMESPACE = "samza-drain-v1"
+"""Where notifications lie in the metadata store; their type in Samza's coordinator stream."""
+
+
+class _Written(Struct, rename="camel"):
+    uuid: str
+    run_id: str
+    drain_mode: str
+
+
+def encode_notification(notification: DrainNotification) -> bytes:
+    """The bytes that Samza writes."""
+    return orjson.dumps(
+        {
+            "uuid": str(notification.uuid),
+            "runId": notification.run_id,
+            "drainMode": notification.drain_mode.value,
+        }
+    )
+
+
+def decode_notification(data: str | bytes, name: str) -> DrainNotification:
+    """Read what Samza or Penstock wrote. The mode may be in any case; unknown fields are ignored.
+
+    Args:
+        data: the bytes.
+        name: the object, for the error.
+
+    Raises:
+        CorruptError: it is no notification, or has a mode that is not known.
+    """
+    what = f"`{name}` is not a drain notification"
+    written = decode(_Written, data, what)
+    with decoding(what):
+        mode = DrainMode.__members__.get(written.drain_mode.upper())
+        if mode is None:
+            raise CorruptError(f"{what}: its mode is `{written.drain_mode}`, known is DEFAULT")
+        return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode)

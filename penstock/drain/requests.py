@@ -1,0 +1,99 @@
+"""The drain notifications of a job in its metadata store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.api.drain import DrainNotification
+from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
+from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.retry import Retry, retry
+
+logger = logging.getLogger(__name__)
+_CANCEL = "drain-cancel"
+"""The namespace of requests to cancel a drain, by the uuid of its notification."""
+_WRITE = Retry(pause_s=0.2, tries=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The notifications of a job, by uuid, and what could not be read, by the name of the object."""
+
+    notifications: tuple[DrainNotification, ...] = ()
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+    def of_run(self, run_id: str) -> tuple[DrainNotification, ...]:
+        """Those of one run."""
+        return tuple(each for each in self.notifications if each.run_id == run_id)
+
+
+class DrainRequests:
+    """Writes, reads and deletes the drain notifications of one job. Thread-safe; any number of processes may use it.
+
+    Every notification is a separate object, named by its uuid, that is never overwritten. It is for one run: no other
+    one follows it. Any method raises RetryableError if the store fails.
+    """
+
+    def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
+        """
+        Args:
+            objects: the object store of the job root.
+            paths: the keys of the job's objects.
+        """
+        self._objects = objects
+        self._paths = paths
+        self._reported: set[str] = set()
+
+    def write(self, notification: DrainNotification) -> None:
+        """Store a notification, durably. Failures that may pass are retried. Idempotent."""
+        path, encoded = self._path(notification), encode_notification(notification)
+        try:
+            retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
+        except RetryableError as error:
+            raise PenstockError(
+                f"the drain of run {notification.run_id} could not be asked for in {_WRITE.tries} tries: {error}. "
+                f"`penstock status {self._paths.root}` shows whether it was written nevertheless"
+            ) from error
+
+    def find(self) -> Found:
+        """All of the job's. What cannot be read asks nobody to drain; it is logged once."""
+        found, unreadable = [], []
+        for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
+            try:
+                found.append(decode_notification(self._objects.get(path), path))
+            except NotFoundError:  # it was deleted meanwhile
+                continue
+            except CorruptError as error:
+                unreadable.append((path, str(error)))
+                if path not in self._reported:
+                    self._reported.add(path)
+                    logger.warning("%s. Nothing is drained for it: delete the object", error)
+        return Found(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
+
+    def delete(self, notifications: Iterable[DrainNotification]) -> None:
+        """Delete exactly these, and requests to cancel them. Idempotent."""
+        for notification in notifications:
+            self._objects.delete_durably(self._path(notification))
+            self._objects.delete_durably(self._cancel_path(notification))
+
+    def cancel(self, notification: DrainNotification, who: str) -> None:
+        """Ask that the run should not drain for this notification. The run answers by deleting it, or by ending as
+        drained. Idempotent."""
+        self._objects.put_if_absent(self._cancel_path(notification), who.encode())
+
+    def cancelled_by(self, notification: DrainNotification) -> str | None:
+        """Who cancelled a notification; None if nobody did."""
+        try:
+            return self._objects.get(self._cancel_path(notification)).decode(errors="replace")
+        except NotFoundError:
+            return None
+
+    def _path(self, notification: DrainNotification) -> str:
+        return self._paths.metadata(NAMESPACE, str(notification.uuid))
+
+    def _cancel_path(self, notification: DrainNotification) -> str:
+        return self._paths.metadata(_CANCEL, str(notification.uuid))

@@ -1,0 +1,88 @@
+"""Asking for a drain, and cleaning up after one, as Samza's DrainUtils."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+
+from penstock.api.drain import DrainMode, DrainNotification
+from penstock.checkpoint.log import CheckpointLog
+from penstock.drain.requests import DrainRequests
+from penstock.errors import NotFoundError
+from penstock.metadata.lease import LeaseState
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+
+
+def write_drain_notification(
+    objects: ObjectStore, paths: JobPaths, mode: DrainMode = DrainMode.DEFAULT
+) -> DrainNotification:
+    """Ask the run of a job to drain, whether it runs at the moment or was killed and is to be started again. Durable
+    when this returns.
+
+    Args:
+        objects: the object store of the job root.
+        paths: the keys of the job's objects.
+        mode: how it is to drain.
+
+    Returns:
+        The notification, with the id of the run that owns the job.
+
+    Raises:
+        NotFoundError: the job has no run, or its last run has ended. Nothing was written.
+        PenstockError: the store failed.
+    """
+    run_id = present_run(objects, paths)
+    if run_id is None:
+        raise NotFoundError(
+            f"job {paths.root} has no run that could drain: its last run has ended, or it was never started"
+        )
+    notification = DrainNotification(uuid.uuid4(), run_id, mode)
+    DrainRequests(objects, paths).write(notification)
+    return notification
+
+
+def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
+    """The id of the run that owns the job: one that runs, one that is about to write its start checkpoint, or one that
+    the next start continues. None if there is none.
+
+    Args:
+        objects: the object store of the job root.
+        paths: the keys of the job's objects.
+    """
+    view = CheckpointLog(objects, paths).read("report")
+    if view.unfinished_run is not None or view.owner is None:
+        return view.unfinished_run
+    with suppress(NotFoundError):
+        lease = LeaseState.decode(objects.get(paths.lease), paths.lease)
+        begins = view.latest is None or view.latest.run_id != view.owner.run_id
+        if begins and not lease.released and lease.holder.run_id == view.owner.run_id:
+            return view.owner.run_id
+    return None
+
+
+def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
+    """Delete the notifications of one run. Returns how many there were.
+
+    Args:
+        objects: the object store of the job root.
+        paths: the keys of the job's objects.
+        run_id: the run.
+    """
+    requests = DrainRequests(objects, paths)
+    own = requests.find().of_run(run_id)
+    requests.delete(own)
+    return len(own)
+
+
+def cleanup_all(objects: ObjectStore, paths: JobPaths) -> int:
+    """Delete the notifications of every run. Returns how many there were.
+
+    Args:
+        objects: the object store of the job root.
+        paths: the keys of the job's objects.
+    """
+    requests = DrainRequests(objects, paths)
+    found = requests.find().notifications
+    requests.delete(found)
+    return len(found)

@@ -1,0 +1,124 @@
+"""The drain of a run, as the run loop sees it: whether it is asked for, whether that was taken back, and its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from penstock.api.drain import DrainNotification
+from penstock.drain.monitor import DrainMonitor
+from penstock.drain.requests import DrainRequests
+from penstock.driver.boundary import Boundary
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.stop import StopRequest
+from penstock.errors import PenstockError
+from penstock.wording import listed
+
+logger = logging.getLogger(__name__)
+
+
+class Drain:
+    """Used by the run loop's thread, but for `ask`.
+
+    Whether the run is to drain is looked up at the first boundary of every epoch; from then on the monitor looks.
+    """
+
+    def __init__(
+        self, requests: DrainRequests, run_id: str, poll_ms: int | None, stop: StopRequest, board: ProgressBoard
+    ) -> None:
+        """`poll_ms` is how often the monitor looks, in milliseconds; None: the run drains only if it is asked by its
+        own handle."""
+        self._requests = requests
+        self._run_id = run_id
+        self._poll_ms = poll_ms
+        self._stop = stop
+        self._board = board
+        self._asked = threading.Event()
+        self._monitor: DrainMonitor | None = None
+        self._looked = False
+        self.notifications: tuple[DrainNotification, ...] = ()
+        """Those that the drain answers."""
+
+    def ask(self) -> None:
+        """A notification has been written. May be called from any thread."""
+        self._asked.set()
+
+    @property
+    def active(self) -> bool:
+        """Whether the run drains."""
+        return bool(self.notifications)
+
+    def begin(self) -> None:
+        """An epoch was opened: whether the run is to drain is found out before its first batch."""
+        self._looked = False
+
+    def look(self) -> bool:
+        """Whether the run drains. Raises RetryableError if the store does not say."""
+        if not self._looked or (self._asked.is_set() and not self.active):
+            self._find()
+            self._looked = True
+        return self.active
+
+    def taken_back(self) -> bool:
+        """Whether every request of the drain was cancelled. They are deleted, and the run drains no more. Raises
+        RetryableError if the store does not say."""
+        self.notifications = self._find_own() or self.notifications
+        cancelled = {each: who for each in self.notifications if (who := self._requests.cancelled_by(each)) is not None}
+        if len(cancelled) < len(self.notifications):
+            return False
+        self._requests.delete(cancelled)
+        who = listed(sorted(set(cancelled.values())))
+        logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
+        self.notifications = ()
+        self._stop.drains = False
+        self._watch()
+        return True
+
+    def answered(self, boundary: Boundary) -> tuple[str, ...]:
+        """The uuids of the requests that a run answers which ends at this boundary."""
+        return tuple(str(each.uuid) for each in self.notifications) if boundary.closing == "drained" else ()
+
+    def close(self) -> None:
+        """Look for nothing any more."""
+        if self._monitor is not None:
+            self._monitor.stop()
+
+    def finish(self) -> None:
+        """The run's last record is in the log, so its notifications are answered. An error is logged: no other run
+        follows them, and the next start deletes them."""
+        try:
+            self._requests.delete(self._requests.find().of_run(self._run_id))
+        except PenstockError as error:
+            logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
+
+    def _find_own(self) -> tuple[DrainNotification, ...]:
+        """Those of this run. The others are deleted: this run has claimed the log after theirs, which are over."""
+        found = self._requests.find()
+        for each in found.notifications:
+            if each.run_id != self._run_id:
+                logger.warning("the request %s to drain run %s came too late, and is deleted", each.uuid, each.run_id)
+                self._requests.delete([each])
+        return found.of_run(self._run_id)
+
+    def _find(self) -> None:
+        if self._poll_ms is None and not self._asked.is_set():
+            return
+        own = self._find_own()
+        if not own:
+            self._watch()
+            return
+        if not self.active:
+            asked = listed([str(each.uuid) for each in own])
+            logger.info("the run drains, as request %s asks: nothing more is read from its inputs", asked)
+        self.notifications = own
+        self._stop.drains = True
+        self._board.update(phase="draining")
+
+    def _watch(self) -> None:
+        """Have a monitor look, unless one does."""
+        self._asked.clear()
+        if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
+            return
+        self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
+        self._monitor.register_drain_callback(self.ask)
+        self._monitor.start()

@@ -1,0 +1,180 @@
+"""`penstock drain`, beside a driver of this process that answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config.load import load_config
+from penstock.drain.notification import NAMESPACE
+from penstock.drain.requests import DrainRequests
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.paths import JobPaths
+from penstock.system.memory import MemorySystem
+from penstock.testing.in_process import InProcessDriver
+from tests.support.cli import call, call_json, own_home
+
+PATHS = JobPaths("visits", "1")
+DEADLINE_S = 60.0
+
+
+class Running:
+    """A run of a job whose window never closes by itself."""
+
+    def __init__(self, folder: Path, objects: FileObjectStore) -> None:
+        self.system = MemorySystem("local")
+        for stream in ("visits", "counts"):
+            self.system.admin().create_stream(stream, 1)
+        self.write()
+        app = ps.StreamApplication("visits")
+        counts = app.input("local.visits").window(ps.Windows.count(1000, aggregates={"n": ps.Count()}), id="all")
+        counts.map(lambda pane: pane.message).send_to(app.output("local.counts"))
+        config = load_config(
+            overrides={
+                "job.name": "visits",
+                "job.root": str(objects.root),
+                "job.logged.store.base.dir": str(folder / "state"),
+                "job.batch.interval.ms": 5,
+                "job.drain-monitor.poll.interval.ms": 5,
+                "task.commit.ms": 0,
+                "stores.all.window.factory": "memory",
+            },
+            environ={},
+        )
+        self.driver = InProcessDriver(app.graph(), config, objects, {"local": self.system})
+        holder = LeaseHolder.of_this_process(self.driver.job.claim.run_id)
+        self.keeper = LeaseKeeper(acquire(objects, PATHS, holder, 300, time.monotonic() + DEADLINE_S))
+        self.keeper.start()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.driver.fleet.at = lambda step: None if step != "snapshot" else _wait(self.gate)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def write(self) -> None:
+        self.system.writer(None).append(ps.SystemStreamPartition("local", "visits", 0), [(0, b"N1", b"1")])
+
+    def start(self) -> None:
+        """Run the job until its first batch has ended."""
+        self.thread.start()
+        deadline = time.monotonic() + DEADLINE_S
+        while self.driver.board.last is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        self.driver.loop.run()
+        self.keeper.stop(DEADLINE_S)
+        self.keeper.lease.release()
+
+    def counts(self) -> int:
+        return self.system.admin().offsets("counts")[0].upcoming
+
+    def close(self) -> None:
+        self.gate.set()
+        self.driver.stop.request()
+        if self.thread.is_alive():
+            self.thread.join(DEADLINE_S)
+        self.keeper.stop(DEADLINE_S)
+        self.driver.close()
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileObjectStore:
+    return FileObjectStore(own_home(tmp_path, monkeypatch) / "jobs")
+
+
+@pytest.fixture
+def running(tmp_path: Path, objects: FileObjectStore) -> Iterator[Running]:
+    running = Running(tmp_path, objects)
+    running.start()
+    yield running
+    running.close()
+
+
+def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: FileObjectStore) -> None:
+    assert running.counts() == 0
+    found = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
+    assert (found["job"], found["status"], found["isRunning"]) == ("visits-1", "drained", True)
+    running.thread.join(DEADLINE_S)
+    assert running.counts() == 1
+    latest = CheckpointLog(objects, PATHS).read().latest
+    assert latest is not None
+    assert (latest.ended, list(latest.drains)) == ("drained", found["requests"])
+    assert latest.stores == {}, "nothing of the window is left"
+    assert objects.list(PATHS.metadata_folder(NAMESPACE)) == []
+    assert "has no run that could drain" in call("drain", "visits", status=1)[1]
+
+
+def test_a_second_request_says_so(running: Running, objects: FileObjectStore) -> None:
+    running.gate.clear()
+    assert "was asked to drain" in call("drain", "visits")[0]
+    assert "has already been asked" in call("drain", "visits")[0]
+    (asked,) = DrainRequests(objects, PATHS).find().notifications
+    assert call_json("status", "visits")["drains"] == [str(asked.uuid)]
+    assert f"asked to drain   {asked.uuid}: it ends" in call("status", "visits")[0]
+
+
+def test_a_job_that_nobody_runs_drains_at_its_next_start(tmp_path: Path, objects: FileObjectStore) -> None:
+    killed = Running(tmp_path, objects)
+    killed.driver.loop.start()
+    killed.driver.loop.step()
+    killed.driver.loop.commit()
+    killed.keeper.stop(DEADLINE_S)
+    killed.keeper.lease.release()
+    killed.driver.close()
+    assert "it drains at its next start" in call("drain", "visits")[0]
+    assert "start the job, and it drains" in call("drain", "visits", "--wait", status=1)[1]
+    assert "no longer drains" in call("drain", "visits", "--cancel")[0]
+    assert DrainRequests(objects, PATHS).find().notifications == ()
+
+
+def test_a_drain_is_cancelled(running: Running, objects: FileObjectStore) -> None:
+    cancelled = threading.Event()
+
+    def at(step: str) -> None:
+        if step == "stage 1" and running.driver.board.phase == "draining" and not cancelled.is_set():
+            _wait(cancelled)
+
+    running.driver.runner.at = at
+    call("drain", "visits")
+    found: list[str] = []
+    cancelling = threading.Thread(target=lambda: found.append(call("drain", "visits", "--cancel")[0]))
+    cancelling.start()
+    deadline = time.monotonic() + DEADLINE_S
+    while not objects.list(PATHS.metadata_folder("drain-cancel")):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    cancelled.set()
+    cancelling.join(DEADLINE_S)
+    assert "no longer drains; it continues from checkpoint" in found[0]
+    assert running.driver.board.phase in {"restoring", "running"}
+
+
+def test_nothing_to_cancel(running: Running) -> None:
+    assert "nobody has asked job visits-1 to drain" in call("drain", "visits", "--cancel", status=1)[1]
+
+
+def test_it_is_too_late_to_cancel(running: Running) -> None:
+    running.gate.clear()
+    call("drain", "visits")
+    deadline = time.monotonic() + DEADLINE_S
+    while running.driver.board.phase != "stopping":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    errors: list[str] = []
+    cancelling = threading.Thread(target=lambda: errors.append(call("drain", "visits", "--cancel", status=1)[1]))
+    cancelling.start()
+    running.gate.set()
+    cancelling.join(DEADLINE_S)
+    assert "has drained" in errors[0] or "drained already" in errors[0]
