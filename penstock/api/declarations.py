@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
@@ -60,6 +61,8 @@ def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | 
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
     """Whether the tasks that it makes may define `on_end`. A function does not say."""
+    while isinstance(task, partial):
+        task = task.func
     return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,11 +226,12 @@ def test_a_task_without_event_time_gets_its_end(without_time: WithoutTime, made_
     assert [record.ended for record in without_time.checkpoints][-1] == "end-of-stream"
 
 
-def test_a_task_that_does_not_define_on_end_has_none(without_time: WithoutTime) -> None:
+@pytest.mark.parametrize("wrap", [lambda kind: kind, partial])
+def test_a_task_that_does_not_define_on_end_has_none(without_time: WithoutTime, wrap: Any) -> None:
     class Plain(ps.StreamTask):
         def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
 
-    without_time.task = Plain
+    without_time.task = wrap(Plain)
     without_time.put(1)
     without_time.driver(until_latest=True).loop.run()
     assert without_time.checkpoints[-1].ended == "stopped"
