@@ -135,7 +135,7 @@ def _spark_batches(parameters: dict[str, Any], *, timers: bool) -> list[float]:
                     self.handle.registerTimer(row.time + 60_000)
             return iter(())
 
-        def handleExpiredTimer(self, key: Any, timerValues: Any, info: Any) -> Iterator[Any]:  # noqa: N802, N803
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
             return iter(())
 
         def close(self) -> None:
