@@ -50,7 +50,7 @@ def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
 def limited(cells: int) -> Iterator[None]:
     """So many cells are in memory, and fire in an attempt."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_windows, "KEPT_CELLS", cells)
+        patch.setattr(open_windows, "KEPT_BYTES", 220 * cells)
         patch.setattr(WindowNode, "held_cells", cells)
         yield
 

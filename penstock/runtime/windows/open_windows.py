@@ -1,13 +1,13 @@
 """Windows of one size that are not complete, of operators that keep nothing of a window but its content.
 
 They are stored as cells that have nothing but their content; `cells.py` lists the entries. What is stored is also kept
-in memory, as the same bytes, for so many cells. Most messages go to few windows, whose cells are then neither looked up
-in the store for each key, nor searched for in the order of time when the window is complete.
+in memory, as the same bytes, up to `KEPT_BYTES`. Most messages go to few windows, whose cells are then neither looked
+up in the store for each key, nor searched for in the order of time when the window is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from penstock.api.store import KeyValueStore
@@ -15,8 +15,10 @@ from penstock.runtime.batch import END_OF_TIME
 from penstock.runtime.windows.cells import PLAIN, Slot, key_slot, slot_key
 from penstock.runtime.windows.contents import Content
 
-KEPT_CELLS = 200_000
-"""Stored cells whose bytes an operator keeps in memory."""
+KEPT_BYTES = 32 << 20
+"""Memory for the stored cells that an operator of a task keeps."""
+_CELL_BYTES = 200
+"""What a cell takes in memory besides its key and its content."""
 _BLOCK_BYTES = 1 << 20
 """Contents that are taken out at once take about so many bytes, as they are stored."""
 
@@ -61,7 +63,7 @@ class OpenWindows:
         self._size_ms = size_ms
         self._by_start: dict[int, OpenWindow] | None = None
         self._kept = 0
-        """Cells in the `stored` of all windows."""
+        """Bytes that the `stored` of all windows take in memory."""
 
     def _windows(self) -> dict[int, OpenWindow]:
         """All that have a cell, by their start. What an earlier process left is found by the windows, not by the
@@ -101,7 +103,7 @@ class OpenWindows:
                 encoded = self._encoded(window)
                 self._store.put_all(dict(zip(window.cells(encoded), encoded.values(), strict=True)))
                 self._keep(window, encoded)
-        if self._kept > KEPT_CELLS:
+        if self._kept > KEPT_BYTES:
             self._forget_some()
 
     def _encoded(self, window: OpenWindow) -> dict[Key, bytes]:
@@ -112,19 +114,19 @@ class OpenWindows:
 
     def _keep(self, window: OpenWindow, encoded: dict[Key, bytes]) -> None:
         if window.stored is not None:
-            before = len(window.stored)
+            before = {key: window.stored[key] for key in window.stored.keys() & encoded.keys()}
             window.stored.update(encoded)
-            self._kept += len(window.stored) - before
+            self._kept += _size(encoded) - _size(before)
 
     def _forget_some(self) -> None:
         """Keep no more than may be kept: the oldest windows get the fewest messages."""
         for window in self.due(END_OF_TIME):
-            if self._kept > KEPT_CELLS:
+            if self._kept > KEPT_BYTES:
                 self._forget(window)
 
     def _forget(self, window: OpenWindow) -> None:
         if window.stored is not None:
-            self._kept -= len(window.stored)
+            self._kept -= _size(window.stored)
             window.stored = None
 
     # In the order of time.
@@ -183,3 +185,8 @@ class OpenWindows:
         self._store.put_all(dict(zip(window.cells(kept), kept.values(), strict=True)))
         self._forget(window)
         window.left, window.new = None, set()
+
+
+def _size(cells: Mapping[Key, bytes]) -> int:
+    """The memory that cells take, about."""
+    return sum(map(len, cells.values())) + sum(map(len, filter(None, cells))) + _CELL_BYTES * len(cells)
