@@ -3,6 +3,7 @@
 | entry | value |
 |---|---|
 | `u` end side key | messages of the side and key have no partner yet, and find none at `end` or later |
+| `a` time side number key | within an attempt: a message that stays without a partner, and its value |
 
 All messages of a key that have the same time have the same partners, and therefore one entry.
 """
@@ -10,6 +11,7 @@ All messages of a key that have the same time have the same partners, and theref
 from __future__ import annotations
 
 from itertools import islice
+from typing import TypeAlias
 
 from penstock.api.store import KeyValueStore
 from penstock.runtime.batch import END_OF_TIME
@@ -17,6 +19,11 @@ from penstock.runtime.joins.side import Side
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _FIRST, _BEHIND = b"u", b"v"
+_ALONE, _BEHIND_ALONE = b"a", b"b"
+_NO_VALUE, _VALUE = b"\x00", b"\x01"
+
+Alone: TypeAlias = tuple[int, bytes, bytes, bytes | None]
+"""A message that stays without a partner: the timestamp of its result, its side, its key and its value."""
 
 _AT_ONCE = 1000
 """So many are taken out at once: deleting them while the store is scanned would cost more."""
@@ -29,6 +36,8 @@ class Waiting:
         self._store = store
         self._held: dict[bytes, bool] = {}
         """Whether an entry is there, of those that the running attempt changed and that are not stored yet."""
+        self._number = 0
+        """Of the last message that was left alone."""
 
     def clear(self) -> None:
         """Forget what is not stored."""
@@ -66,6 +75,22 @@ class Waiting:
         for entry in due:
             self._store.delete(entry)
         return [(time_of(entry[1:9]), entry[9:10], entry[10:]) for entry in due]
+
+    def leave_alone(self, time_ms: int, letter: bytes, key: bytes, value: bytes | None) -> None:
+        """Store a message that stays without a partner, until the end of the attempt's input."""
+        self._number += 1
+        entry = _ALONE + time_bytes(time_ms) + letter + self._number.to_bytes(8, "big") + key
+        self._store.put(entry, _NO_VALUE if value is None else _VALUE + value)
+
+    def take_left_alone(self) -> list[Alone]:
+        """Remove all of these, and return them as they came."""
+        found = list(self._store.range(_ALONE, _BEHIND_ALONE))
+        for entry, _ in found:
+            self._store.delete(entry)
+        return [
+            (time_of(entry[1:9]), entry[9:10], entry[18:], None if data == _NO_VALUE else data[1:])
+            for entry, data in found
+        ]
 
     def first_end(self) -> int | None:
         """The end of the first one; None if there is none."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.api.graph import JoinSpec, OperatorSpec
 from penstock.api.joins import JoinSide
@@ -19,7 +19,7 @@ from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.kept import Kept
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
-from penstock.runtime.joins.waiting import Waiting
+from penstock.runtime.joins.waiting import Alone, Waiting
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings, Watch
 
 _HELD_ENTRIES = 100_000
@@ -31,10 +31,6 @@ _HELD_RESULTS = 10_000
 _AT_MOST = 100_000
 """Messages without a partner that an attempt emits, unless operators downstream rely on more; and entries that it
 drops."""
-
-
-_Alone: TypeAlias = tuple[int, bytes, bytes, bytes | None]
-"""A message that stays without a partner: the timestamp of its result, its side, its key and its value."""
 
 
 class StreamJoin(Operator[JoinSpec]):
@@ -69,10 +65,10 @@ class _JoinNode(Node):
         self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
         self.waiting = Waiting(store)
         self.results = _Results(surroundings.position, downstream)
-        self.replaced: list[_Alone] = []
+        self.replaced: list[Alone] = []
         """Messages without a partner that the messages under way have replaced."""
-        self._left_alone: list[_Alone] = []
-        """All of the attempt. They fire at the end of its input."""
+        self._left_alone: list[Alone] = []
+        """All of the attempt. They fire at the end of its input. What may be undone is in the store instead."""
         self.late_watermark = NO_WATERMARK
         self._undoable = surroundings.undoable
         late_to = spec.join.late_to
@@ -103,7 +99,11 @@ class _JoinNode(Node):
     def settle(self) -> None:
         """Some messages have been processed."""
         self.results.deliver()
-        self._left_alone += self.replaced
+        if self._undoable:  # an operator behind may fail with this message, which is then undone in the store only
+            for time_ms, letter, key, value in self.replaced:
+                self.waiting.leave_alone(time_ms, letter, key, value)
+        else:
+            self._left_alone += self.replaced
         self.replaced.clear()
         if self._undoable or self.kept.held > _HELD_ENTRIES:
             self._save()
@@ -124,7 +124,8 @@ class _JoinNode(Node):
         ends = batch.control != "none"
         done = END_OF_TIME if ends else batch.firing_watermark(self.spec.id)
         output, fired = batch.output_watermark(self.spec.id), 0
-        for time_ms, letter, key, value in sorted(self._left_alone, key=itemgetter(0, 1, 2)):
+        left_alone = self.waiting.take_left_alone() if self._undoable else self._left_alone
+        for time_ms, letter, key, value in sorted(left_alone, key=itemgetter(0, 1, 2)):
             yield self._by_letter[letter].firing(key, value, time_ms)
         while due := self.waiting.take_due(done):
             for end, letter, key in due:

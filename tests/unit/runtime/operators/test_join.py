@@ -382,6 +382,40 @@ def test_nothing_of_a_failed_message_stays(keep: Any, at: str) -> None:
     runner.close()
 
 
+@pytest.mark.parametrize("keep", ["all", "newest"])
+def test_what_a_message_replaced_is_emitted_once_although_an_operator_behind_fails(keep: Any) -> None:
+    """The message is undone: the one that it replaced waits for a partner as before."""
+
+    class Fails(ps.StreamTask):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            if envelope.value == "bad":
+                raise ValueError("bad")
+
+    app = ps.StreamApplication("a")
+    ours, theirs = (app.input(f"m.{side}").partition_by(lambda _: "k", id=side) for side in ("left", "right"))
+    ours.join(theirs, pair, within_ms=5, kind="outer", keep=keep, id="j").send_to(app.output(OUT))
+    ours.process(Fails, id="behind")
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.left", [("k", "first")], timestamp=1).input("m.left", [("k", "bad")], timestamp=2).run()
+    assert len(runner.output("m.dead")) == 1
+    assert [(each.value, each.timestamp) for each in runner.end_inputs().output(OUT)] == [(["first", None], 6)]
+    runner.close()
+
+
+def test_what_a_message_replaced_is_emitted_once_with_dead_letters() -> None:
+    app = ps.StreamApplication("a")
+    ours, theirs = app.input("m.left"), app.input("m.right")
+    ours.join(theirs, pair, within_ms=5, kind="outer", keep="newest", id="j").send_to(app.output(OUT))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    for time, value in ((1, "first"), (2, None), (3, None), (3, "last")):
+        runner.input("m.left", [("k", value)], timestamp=time)
+    found = [(each.value, each.timestamp) for each in runner.run().output(OUT)]
+    assert found == [(["first", None], 6), ([None, None], 7), ([None, None], 8)]
+    assert [(each.value, each.timestamp) for each in runner.end_inputs().output(OUT)] == [*found, (["last", None], 8)]
+    assert runner.store("j.join") == {}
+    runner.close()
+
+
 def test_a_failure_names_the_message_that_led_to_it() -> None:
     app = ps.StreamApplication("a")
     joined = app.input("m.left").join(app.input("m.right"), pair, within_ms=10)
