@@ -141,11 +141,14 @@ class WindowNode(Node):
                     yield self._fire(cell, "late")
                 elif cell.slot.end > watermark:  # otherwise it fires on time in the same batch
                     yield self._fire(cell, "early")
-        yield from self._fire_complete(watermark, output, "drain" if batch.control == "drain" else "on-time")
+        drains = batch.control == "drain"
+        yield from self._fire_complete(watermark, output, "drain" if drains else "on-time")
         if self._window.allowed_lateness_ms:
             for cell in self._cells.kept_until(max(NO_WATERMARK, watermark - self._window.allowed_lateness_ms)):
                 self._cells.take_out(cell)
                 self._forget(cell)
+                if cell.since:  # late messages that still wait for their trigger
+                    yield self._pane(cell.slot, cell.content, "drain" if drains else "late", cell.number)
 
     def _watermarks(self, batch: Batch) -> tuple[int, int]:
         """Up to which end windows fire in this batch, and up to which they must."""

@@ -107,9 +107,27 @@ def test_late_messages_wait_for_the_trigger_for_them() -> None:
     job = stage(window)
     assert panes(job.run(some(1), 20)) == [[[1], "on-time", 0]]
     assert [panes(job.run(some(n))) for n in (2, 3, 4)] == [[], [[[1, 2, 3], "late", 1]], []]
-    assert panes(job.run([], 110)) == []
-    assert job.entries("w.window") == {}, "kept for so long only"
+    assert panes(job.run([], 109)) == []
+    assert panes(job.run([], 110)) == [[[1, 2, 3, 4], "late", 2]], "kept for so long only"
+    assert job.entries("w.window") == {}
     assert job.run(some(5)) == {}, "dropped"
+    job.close()
+
+
+@pytest.mark.parametrize(("control", "firing"), [("end-of-stream", "late"), ("drain", "drain")])
+@pytest.mark.parametrize(("accumulating", "last"), [(True, [1, 2, 3]), (False, [2, 3])])
+@pytest.mark.parametrize("fold", [None, (list, lambda values, value: [*values, value])])
+def test_late_messages_whose_trigger_has_not_fired_are_in_a_last_pane(
+    control: str, firing: str, accumulating: bool, last: list[int], fold: Any
+) -> None:
+    window = ps.Windows.tumbling(
+        10, fold=fold, allowed_lateness_ms=100, late=ps.Triggers.count(9), accumulating=accumulating
+    )
+    job = stage(window)
+    assert panes(job.run(some(1), 20)) == [[[1], "on-time", 0]]
+    assert [panes(job.run(some(n))) for n in (2, 3)] == [[], []]
+    assert panes(job.run(control=control)) == [[last, firing, 1]]
+    assert job.entries("w.window") == {}
     job.close()
 
 
