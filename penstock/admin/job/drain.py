@@ -131,9 +131,7 @@ def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], timeout_s: f
             )
         if _gone(requests, own) and _answer(job, own) is None:
             raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run was stopped before")
-        _pause(
-            deadline, f"job {root} has not drained. The request stays; `penstock drain {root} --cancel` takes it back"
-        )
+        _pause(deadline, f"job {root} has not drained. The request stays; `penstock drain --cancel` takes it back")
         running = running and _is_running(job)
 
 

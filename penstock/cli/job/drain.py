@@ -24,10 +24,10 @@ def drain(
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a job to process everything in flight, and to end. The next start may then be of a changed program.
+    """Ask a job to process everything in flight, and to end.
 
-    The run reads nothing more from its inputs. Windows, timers and joins fire, whatever their time. A run that was
-    killed drains at its next start.
+    The next start may then be of a changed program. The run reads nothing more from its inputs. Windows, timers and
+    joins fire, whatever their time. A run that was killed drains at its next start.
     """
     with open_job(job, config, assignments) as found:
         facts = cancel_drain(found, timeout_s=timeout_s) if cancel else drain_job(found, wait=wait, timeout_s=timeout_s)

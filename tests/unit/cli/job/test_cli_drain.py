@@ -105,7 +105,7 @@ def running(tmp_path: Path, objects: FileObjectStore) -> Iterator[Running]:
 def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: FileObjectStore) -> None:
     assert running.counts() == 0
     found = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
-    assert (found["job"], found["status"], found["isRunning"]) == ("visits-1", "drained", True)
+    assert (found["job"], found["status"]) == ("visits-1", "drained")
     running.thread.join(DEADLINE_S)
     assert running.counts() == 1
     latest = CheckpointLog(objects, PATHS).read().latest
