@@ -69,7 +69,7 @@ def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
         f"the entries of store `{store}` in checkpoint {record.id} have a time to live, and the application declares "
         f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). It may be any other: what is written from now '
         "on has the new one, what was written before keeps the time that it had. Or start from a checkpoint from "
-        f"before the store had one ({argument('from_checkpoint', '...')}), or give the job a new `job.id` to start "
+        f"before the store had one ({argument('from_checkpoint')}), or give the job a new `job.id` to start "
         "without state"
     )
 
