@@ -165,7 +165,8 @@ class PlainNode(FixedNode):
         self, window: OpenWindow, keys: Sequence[bytes | None], contents: Sequence[Any], firing: FiringType
     ) -> Firings:
         span = TimeWindow(window.start, window.end)
-        return Firings(keys, window.end - 1, f"{firing} pane 0", partial(self._emit_all, keys, span, contents, firing))
+        emit = partial(self._emit_all, keys, span, contents, firing)
+        return Firings(keys, self._pane_time(window.end - 1), f"{firing} pane 0", emit)
 
     def _emit_all(
         self,

@@ -51,14 +51,17 @@ class WindowNode(Node):
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
+        """Whether the end of a window is an event time."""
         self._begin_at(NO_WATERMARK, 0)
 
-    def _begin_at(self, late: int, now_ms: int) -> None:
-        self._late_watermark, self._now_ms = late, now_ms
+    def _begin_at(self, late: int, now_ms: int, earliest: int = NO_WATERMARK) -> None:
+        self._late_watermark, self._now_ms, self._earliest = late, now_ms, earliest
 
     def begin(self, batch: Batch) -> None:
-        event = self._window.time == "event"
-        self._begin_at(batch.late_watermark(self._spec.id) if event else NO_WATERMARK, batch.time_ms)
+        late = batch.late_watermark(self._spec.id) if self._window.time == "event" else NO_WATERMARK
+        earliest = NO_WATERMARK if self._by_event_time else batch.earliest_output(self._spec.id)
+        self._begin_at(late, batch.time_ms, earliest)
         self._open.clear()
 
     # Messages.
@@ -216,11 +219,15 @@ class WindowNode(Node):
 
     def _pane(self, slot: Slot, content: Any, firing: FiringType, number: int) -> Firing:
         bounded = slot.end < END_OF_TIME
-        time_ms = slot.end - 1 if bounded else self._now_ms
+        time_ms = self._pane_time(slot.end - 1 if bounded else self._now_ms)
         span = TimeWindow(slot.start, slot.end) if bounded else None
         key = slot_key(slot.key)
         emit = partial(self._emit, key, span, content, firing, number)
         return Firing(key, time_ms, f"{firing} pane {number}", emit)
+
+    def _pane_time(self, time_ms: int) -> int:
+        """The timestamp of a pane. A batch time may be behind the watermark: the pane is late nowhere all the same."""
+        return max(time_ms, self._earliest)
 
     def _emit(self, key: bytes | None, span: TimeWindow | None, content: Any, firing: FiringType, number: int) -> None:
         shown_key = None if key is None else self._spec.key_serde.from_bytes(key)

@@ -75,7 +75,7 @@ class SlidingNode(WindowNode):
             store.delete(place)
             store.put(b"x" + time_bytes(slot.end - 1) + slot.key, b"")
             emit = partial(self._emit_span, slot, firing)
-            yield Firing(slot_key(slot.key), slot.end - 1, f"{firing} pane 0", emit)
+            yield Firing(slot_key(slot.key), self._pane_time(slot.end - 1), f"{firing} pane 0", emit)
         self._drop(max(NO_WATERMARK, watermark - self._size_ms))
 
     def _emit_span(self, slot: Slot, firing: FiringType) -> None:

@@ -102,6 +102,26 @@ def test_windows_of_processing_time_go_by_the_batch() -> None:
     job.close()
 
 
+@pytest.mark.parametrize(
+    "window",
+    [
+        ps.Windows.tumbling(100, time="processing"),
+        ps.Windows.tumbling(100, time="processing", aggregates={"n": ps.Count()}),
+        ps.Windows.sliding(100, time="processing"),
+        ps.Windows.session(100, time="processing", early=ps.Triggers.repeat(ps.Triggers.count(1))),
+        ps.Windows.count(9),
+    ],
+)
+def test_panes_of_batch_time_are_late_nowhere_although_event_time_is_ahead_of_it(window: ps.Window) -> None:
+    job = stage(window)
+    sent = [job.run(some(1), 5000, time_ms=time) for time in (1000, 1100, 1300)]
+    sent.append(job.run([], 9000, time_ms=1300, control="end-of-stream"))
+    times = [[time for _, _, time in each.get(OUT, [])] for each in sent]
+    assert any(times)
+    assert all(time >= 5000 for some_times in times[1:] for time in some_times), times
+    job.close()
+
+
 def test_late_messages_wait_for_the_trigger_for_them() -> None:
     window = ps.Windows.tumbling(10, allowed_lateness_ms=100, late=ps.Triggers.repeat(ps.Triggers.count(2)))
     job = stage(window)
