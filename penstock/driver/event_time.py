@@ -91,10 +91,14 @@ class EventTime:
         )
         return Moment(time_ms, marks, ended, frozenset(idle))
 
-    def is_due(self, boundary: Boundary, moment: Moment) -> bool:
+    def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
         """Whether a batch is to run although there may be nothing to read: something is due, a period begins, or no
-        batch of the epoch has reported yet what is due."""
-        if is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
+        batch of the epoch has reported yet what is due.
+
+        Args:
+            periods: whether the begin of a period counts. If batches take longer than a period, one begins in each.
+        """
+        if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
             return True
         return self.used and (boundary.next_due is None or boundary.due(moment))
 

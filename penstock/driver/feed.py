@@ -129,11 +129,14 @@ class OffsetFeed:
         portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, self._pace, self._until)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
-        if portions or self._event_time.is_due(boundary, moment):
+        ends_here = not portions and (self._until is not None or len(moment.ended_inputs) == len(ends))
+        if ends_here and boundary.closed:
+            return End()
+        if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
             return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
-        if self._until is None and len(moment.ended_inputs) < len(ends):
+        if not ends_here:
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
-        if boundary.closed or not self._close:
+        if not self._close:
             return End()
         return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
 

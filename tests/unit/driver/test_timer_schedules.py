@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -37,13 +38,15 @@ class Wait(ps.StreamTask):
 
 
 class TimerWorld(TimedWorld):
+    task: Any = Wait
+
     def app(self) -> ps.StreamApplication:
         app = ps.StreamApplication("timed")
         app.store("fired", key=ps.Tuple(ps.String(), ps.Long()), value=ps.Long())
         (policy,) = self.inputs.values()
         events = app.input("m.in", timestamp=lambda v: v["t"], watermark=policy, id="in")
         by_key = events.partition_by(lambda v: v["k"], id="by-key")
-        waits = by_key.process(Wait, stores=["fired"], timers=ps.Long(), id="t")
+        waits = by_key.process(self.task, stores=["fired"], timers=ps.Long(), id="t")
         waits.send_to(app.output("m.out"), id="out")
         return app
 
@@ -235,6 +238,53 @@ def test_a_task_that_does_not_define_on_end_has_none(without_time: WithoutTime, 
     without_time.put(1)
     without_time.driver(until_latest=True).loop.run()
     assert without_time.checkpoints[-1].ended == "stopped"
+
+
+@pytest.mark.parametrize("advances_at", ["source", "snapshot"])
+def test_a_run_ends_although_its_batches_take_longer_than_a_period(without_time: WithoutTime, advances_at: str) -> None:
+    """A period begins in each of them, before the end of the stream and after it."""
+    without_time.config |= {"task.window.ms": 10}
+    without_time.put(1)
+    driver = without_time.driver(until_latest=True)
+    driver.loop.start()
+    driver.fleet.at = driver.runner.at = lambda step: without_time.clock.advance(1) if step == advances_at else None
+    for _ in range(10):
+        if driver.loop.step():
+            break
+        without_time.clock.advance(1)
+    driver.loop.finish()
+    assert without_time.checkpoints[-1].ended == "end-of-stream"
+    assert fired_in_state(driver) == {("end", 0): 1}
+
+
+class Ending(Wait):
+    def on_end(self, collector: Any, coordinator: Any) -> None:
+        self.fired["end", 0] = self.fired.get(("end", 0), 0) + 1
+
+
+def test_a_container_that_is_lost_behind_the_last_record_does_not_end_the_stream_twice(
+    world: TimerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimerWorld, "task", Ending)
+    world.put(0, 0)
+    driver = world.driver(until_latest=True)
+    driver.loop.start()
+
+    opened = threading.Event()
+
+    def at(step: str) -> None:
+        if step == "open":
+            opened.set()
+        if step == "clean-up" and driver.board.phase == "stopping" and not opened.is_set():
+            driver.fleet.lose(1)
+            assert opened.wait(60)
+
+    driver.fleet.at = at
+    while not driver.loop._run_to_the_end():
+        pass
+    assert world.checkpoints[-1].ended == "end-of-stream"
+    assert opened.is_set()
+    assert fired_in_state(driver)["end", 0] == 1
 
 
 def test_a_period_begins_a_batch_although_no_message_comes(without_time: WithoutTime) -> None:
