@@ -64,7 +64,10 @@ class DrainRequests:
         found, unreadable = [], []
         for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
             try:
-                found.append(decode_notification(self._objects.get(path), path))
+                notification = decode_notification(self._objects.get(path), path)
+                if self._path(notification) != path:
+                    raise CorruptError(f"`{path}` is not named by the uuid in it, {notification.uuid}")
+                found.append(notification)
             except NotFoundError:  # it was deleted meanwhile
                 continue
             except CorruptError as error:

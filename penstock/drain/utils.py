@@ -15,7 +15,7 @@ from penstock.metadata.paths import JobPaths
 
 
 def write_drain_notification(
-    objects: ObjectStore, paths: JobPaths, mode: DrainMode = DrainMode.DEFAULT
+    objects: ObjectStore, paths: JobPaths, mode: DrainMode = DrainMode.DEFAULT, *, only_run: str | None = None
 ) -> DrainNotification:
     """Ask the run of a job to drain, whether it runs at the moment or was killed and is to be started again. Durable
     when this returns.
@@ -24,12 +24,14 @@ def write_drain_notification(
         objects: the object store of the job root.
         paths: the keys of the job's objects.
         mode: how it is to drain.
+        only_run: the id of the run that is meant, if the caller knows it; None: whichever owns the job.
 
     Returns:
         The notification, with the id of the run that owns the job.
 
     Raises:
-        NotFoundError: the job has no run, or its last run has ended. Nothing was written.
+        NotFoundError: the job has no run, its last run has ended, or another run than `only_run` owns the job.
+            Nothing was written.
         PenstockError: the store failed.
     """
     run_id = present_run(objects, paths)
@@ -37,6 +39,8 @@ def write_drain_notification(
         raise NotFoundError(
             f"job {paths.root} has no run that could drain: its last run has ended, or it was never started"
         )
+    if only_run not in (None, run_id):
+        raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")
     notification = DrainNotification(uuid.uuid4(), run_id, mode)
     DrainRequests(objects, paths).write(notification)
     return notification

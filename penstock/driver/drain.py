@@ -36,11 +36,14 @@ class Drain:
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
         self._looked = False
+        self._is_recorded = False
+        """Whether the log says that the run has drained."""
         self.notifications: tuple[DrainNotification, ...] = ()
         """Those that the drain answers."""
 
     def ask(self) -> None:
         """A notification has been written. May be called from any thread."""
+        self._stop.drains = True
         self._asked.set()
 
     @property
@@ -48,9 +51,13 @@ class Drain:
         """Whether the run drains."""
         return bool(self.notifications)
 
-    def begin(self) -> None:
-        """An epoch was opened: whether the run is to drain is found out before its first batch."""
+    def begin(self, boundary: Boundary) -> None:
+        """An epoch was opened at this boundary: whether the run is to drain is found out before its first batch.
+
+        If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
+        """
         self._looked = False
+        self._is_recorded = boundary.closing == "drained"
 
     def look(self) -> bool:
         """Whether the run drains. Raises RetryableError if the store does not say."""
@@ -60,17 +67,20 @@ class Drain:
         return self.active
 
     def taken_back(self) -> bool:
-        """Whether every request of the drain was cancelled. They are deleted, and the run drains no more. Raises
-        RetryableError if the store does not say."""
-        self.notifications = self._find_own() or self.notifications
-        cancelled = {each: who for each in self.notifications if (who := self._requests.cancelled_by(each)) is not None}
-        if len(cancelled) < len(self.notifications):
+        """Whether every request of the drain was cancelled, or deleted. They are gone then, and the run drains no more.
+        Raises RetryableError if the store does not say; some of them may have been deleted."""
+        if self._is_recorded:
+            return False
+        own = self._requests.find().of_run(self._run_id)
+        cancelled = {each: who for each in own if (who := self._requests.cancelled_by(each)) is not None}
+        if len(cancelled) < len(own):
+            self.notifications = own
             return False
         self._requests.delete(cancelled)
-        who = listed(sorted(set(cancelled.values())))
+        who = listed(sorted(set(cancelled.values()))) or "somebody who deleted the requests"
         logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
         self.notifications = ()
-        self._stop.drains = False
+        self._stop.drain_is_over()
         self._watch()
         return True
 
@@ -103,20 +113,28 @@ class Drain:
     def _find(self) -> None:
         if self._poll_ms is None and not self._asked.is_set():
             return
-        own = self._find_own()
+        asked = self._asked.is_set()
+        self._asked.clear()  # before the store is read: who asks from here on is not overlooked
+        try:
+            own = self._find_own()
+        except PenstockError:
+            if asked:
+                self._asked.set()
+            raise
         if not own:
+            if not (self.active or self._asked.is_set()):
+                self._stop.drain_is_over()
             self._watch()
             return
         if not self.active:
-            asked = listed([str(each.uuid) for each in own])
-            logger.info("the run drains, as request %s asks: nothing more is read from its inputs", asked)
+            uuids = listed([str(each.uuid) for each in own])
+            logger.info("the run drains, as request %s asks: nothing more is read from its inputs", uuids)
         self.notifications = own
         self._stop.drains = True
         self._board.update(phase="draining")
 
     def _watch(self) -> None:
         """Have a monitor look, unless one does."""
-        self._asked.clear()
         if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
             return
         self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)

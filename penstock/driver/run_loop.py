@@ -102,8 +102,8 @@ class RunLoop:
             parts.commits.look()
             if parts.fleet.any_lost:
                 raise ContainerLostError(parts.fleet.loss())
-            if newcomers := parts.fleet.newcomers():
-                self._welcome(newcomers)
+            if not self.boundary.closed and (newcomers := parts.fleet.newcomers()):
+                self._welcome(newcomers)  # otherwise only the last commit is left
             return self._step()
         except (FencedError, UserCodeError):
             raise
@@ -126,7 +126,13 @@ class RunLoop:
         parts = self._parts
         if not parts.gate.await_batch(parts.stop.graceful, parts.commits.look):
             return True
-        if parts.drain.look() and parts.drain.taken_back():
+        try:
+            taken_back = parts.drain.look() and parts.drain.taken_back()
+        except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
+            logger.warning("it is not known whether the run is to drain, and no batch begins before: %s", error)
+            parts.clock.wait(parts.stop.graceful, _RETRY_SECONDS)
+            return False
+        if taken_back:
             self._rewind(None)
             return False
         match parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary):
@@ -164,7 +170,7 @@ class RunLoop:
 
     def _enter(self, boundary: Boundary) -> None:
         """An epoch was opened."""
-        self._parts.drain.begin()
+        self._parts.drain.begin(boundary)
         self._parts.feed.begin()
         self._reach(boundary)
 

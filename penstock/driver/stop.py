@@ -32,3 +32,9 @@ class StopRequest:
             logger.info("the run drains and then ends; a second signal ends it at once, and the next start drains it")
         else:
             self.graceful.set()
+
+    def drain_is_over(self) -> None:
+        """The run no longer drains, and continues: a request that came meanwhile counts now."""
+        self.drains = False
+        if self._asked:
+            self.graceful.set()

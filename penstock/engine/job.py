@@ -11,6 +11,7 @@ from typing import Any, Self
 from penstock.driver.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
+from penstock.errors import NotFoundError
 from penstock.metrics.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,8 @@ class Job:
             NotFoundError: the job has ended.
             PenstockError: the request could not be written; or, with `wait`, the job failed, and this is its error.
         """
+        if self.ending.done.is_set():
+            raise NotFoundError(f"job {self.name} has ended: there is nothing to drain")
         self._drain()
         if wait:
             self.await_termination()

@@ -172,7 +172,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
                 directory.close(loop.epoch)
 
     def drain() -> None:
-        write_drain_notification(job.objects, job.paths)
+        write_drain_notification(job.objects, job.paths, only_run=job.claim.run_id)
         loop.ask_to_drain()
 
     handle.start(body, runner.cancel, drain)

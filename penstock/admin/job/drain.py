@@ -57,10 +57,14 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
         ...
         penstock.errors.NotFoundError: job flights-1 has no run that could drain: its last run has ended, or it ...
     """
+    running = _is_running(job)
+    if not running and CheckpointLog(job.objects, job.paths).read("report").unfinished_run is None:
+        raise NotFoundError(
+            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had a checkpoint"
+        )
     own, before = _of_present_run(job), True
     if not own:
         own, before = (write_drain_notification(job.objects, job.paths),), False
-    running = _is_running(job)
     if wait:
         _await_drain(job, own, timeout_s, running=running)
     status: Outcome = "drained" if wait else "asked before" if before else "asked"
@@ -98,6 +102,7 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     deadline = time.monotonic() + timeout_s
     while not _gone(requests, own):
         _pause(deadline, f"job {job.paths.root} has not answered the request to cancel its drain")
+    requests.delete(own)  # a run that ended meanwhile may not have seen the request to cancel
     if _answer(job, own) is not None:
         raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it, and it reads on")
     return _facts(job, "cancelled", own, running=running)
@@ -130,7 +135,7 @@ def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], timeout_s: f
                 "without reading anything"
             )
         if _gone(requests, own) and _answer(job, own) is None:
-            raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run was stopped before")
+            raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run ended before it")
         _pause(deadline, f"job {root} has not drained. The request stays; `penstock drain --cancel` takes it back")
         running = running and _is_running(job)
 

@@ -165,7 +165,7 @@ def test_nothing_to_cancel(running: Running) -> None:
     assert "nobody has asked job visits-1 to drain" in call("drain", "visits", "--cancel", status=1)[1]
 
 
-def test_it_is_too_late_to_cancel(running: Running) -> None:
+def test_it_is_too_late_to_cancel(running: Running, objects: FileObjectStore) -> None:
     running.gate.clear()
     call("drain", "visits")
     deadline = time.monotonic() + DEADLINE_S
@@ -178,3 +178,17 @@ def test_it_is_too_late_to_cancel(running: Running) -> None:
     running.gate.set()
     cancelling.join(DEADLINE_S)
     assert "has drained" in errors[0] or "drained already" in errors[0]
+    running.thread.join(DEADLINE_S)
+    assert objects.list(PATHS.metadata_folder("drain-cancel")) == []
+
+
+def test_a_run_that_was_killed_before_its_start_checkpoint_has_nothing_to_drain(
+    tmp_path: Path, objects: FileObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would be another run."""
+    killed = Running(tmp_path, objects)
+    killed.keeper.stop(DEADLINE_S)  # the lease runs out
+    killed.driver.close()
+    monkeypatch.setattr(LeaseHolder, "known_alive", lambda _: None)  # it is this process, which lives
+    assert "has no run that could drain" in call("drain", "visits", status=1)[1]
+    assert DrainRequests(objects, PATHS).find().notifications == ()
