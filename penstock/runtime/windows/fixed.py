@@ -69,7 +69,7 @@ class PlainNode(FixedNode):
         self._windows = OpenWindows(surroundings.stores[spec.stores[0]], self._content, shape.size_ms)
 
     def _held(self) -> int:
-        return len(self._open) + self._windows.held()
+        return len(self._open) + self._windows.held
 
     def _store_open(self) -> None:
         super()._store_open()

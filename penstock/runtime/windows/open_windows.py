@@ -64,6 +64,8 @@ class OpenWindows:
         self._by_start: dict[int, OpenWindow] | None = None
         self._kept = 0
         """Bytes that the `stored` of all windows take in memory."""
+        self.held = 0
+        """How many cells were loaded to be held since the last `store`."""
 
     def _windows(self) -> dict[int, OpenWindow]:
         """All that have a cell, by their start. What an earlier process left is found by the windows, not by the
@@ -85,16 +87,13 @@ class OpenWindows:
         return window
 
     def load(self, window: OpenWindow, key: Key) -> Any:
-        """The content of a key that is not held."""
+        """The content of a key that is not held, and is from now on."""
+        self.held += 1
         if window.stored is None:
             data: bytes | None = self._store.get(window.place + key_slot(key))
         else:
             data = window.stored.get(key)
         return self._content.initial() if data is None else self._content.from_bytes(data[1:])
-
-    def held(self) -> int:
-        """How many cells are held."""
-        return sum(len(window.held) for window in self._windows().values())
 
     def store(self) -> None:
         """Store what is held, and hold it no longer."""
@@ -103,6 +102,7 @@ class OpenWindows:
                 encoded = self._encoded(window)
                 self._store.put_all(dict(zip(window.cells(encoded), encoded.values(), strict=True)))
                 self._keep(window, encoded)
+        self.held = 0
         if self._kept > KEPT_BYTES:
             self._forget_some()
 

@@ -9,6 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.windows import open_windows
 from penstock.runtime.windows.node import WindowNode
 from penstock.testing import TestRunner
 from tests.support.metrics_page import OF_OPERATORS, exported
@@ -298,6 +299,32 @@ def test_a_trigger_for_late_messages_that_does_not_repeat_fires_once() -> None:
     assert panes(job.run(some(1))) == [[[1], "early", 0]]
     assert panes(job.run(some(2), 20)) == [[[1, 2], "on-time", 1]]
     assert [panes(job.run(some(n))) for n in (3, 4)] == [[[[1, 2, 3], "late", 2]], []]
+    job.close()
+
+
+def test_a_message_looks_at_its_own_window_however_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message of an operator that emits one at a time, such as a task."""
+    looked = 0
+
+    class Counted(dict[int, open_windows.OpenWindow]):
+        def values(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().values()
+
+    find = open_windows.OpenWindows._windows
+
+    def counted(self: open_windows.OpenWindows) -> dict[int, open_windows.OpenWindow]:
+        if not isinstance(self._by_start, Counted):
+            self._by_start = Counted(find(self))
+        return self._by_start
+
+    monkeypatch.setattr(open_windows.OpenWindows, "_windows", counted)
+    job = stage(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}))
+    for count in (5, 200):
+        looked = 0
+        job.run([Message("k", 1, time * 10) for time in range(count)])
+        assert looked < 10
     job.close()
 
 
