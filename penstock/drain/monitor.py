@@ -97,7 +97,7 @@ class DrainMonitor:
         while callback is not None and not self._stopping.wait(self._interval_s):
             try:
                 asked = self.look()
-            except PenstockError as error:
+            except Exception as error:  # whatever the store raises: looking goes on
                 logger.warning("requests to drain could not be read, and are looked for again: %s", error)
                 continue
             if asked:

@@ -128,7 +128,10 @@ class Drain:
             return
         if not self.active:
             uuids = listed([str(each.uuid) for each in own])
-            logger.info("the run drains, as request %s asks: nothing more is read from its inputs", uuids)
+            inherited = self._monitor is None  # the first look of the run
+            level = logging.WARNING if inherited else logging.INFO
+            begun = "was asked to drain before this start" if inherited else "drains"
+            logger.log(level, "the run %s (request %s): nothing more is read from its inputs", begun, uuids)
         self.notifications = own
         self._stop.drains = True
         self._board.update(phase="draining")

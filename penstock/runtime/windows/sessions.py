@@ -42,7 +42,9 @@ class SessionNode(WindowNode):
 
     def _merged(self, slot: Slot, met: list[Cell]) -> Cell:
         """One session of several, in their order."""
-        cell = self._cells.new(slot, complete=slot.end <= self._late_watermark)
+        # One that is due and has not fired yet, because too many were due, makes the whole session fire on time.
+        complete = slot.end <= self._late_watermark and all(each.complete for each in met)
+        cell = self._cells.new(slot, complete=complete)
         for number, each in enumerate(met):
             self._cells.take_out(each)
             cell.content = self._content.merge(cell.content, each.content) if number else each.content
