@@ -176,6 +176,67 @@ class TaskContext(ABC):
     def job_name(self) -> str:
         """The job's name, `job.name`."""
 
+    @property
+    @abstractmethod
+    def batch_time_ms(self) -> int:
+        """The batch time, in epoch milliseconds: the time by which timers and windows of processing time and the time
+        to live go.
+
+        It is the same for all tasks and messages of a batch and in every attempt of the batch, and never falls from one
+        batch to the next. A wall clock, such as `time.time()`, differs between attempts.
+
+        Raises:
+            ConfigError: `init` asks for it, before the task's first batch.
+
+        Example:
+            >>> class Silent(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         self.context.schedule(envelope.key, self.context.batch_time_ms + 600_000, domain="processing")
+            ...
+            ...     def on_timer(self, timer, collector, coordinator):
+            ...         collector.emit(key=timer.key, value="no message for 10 minutes")
+            >>> app = ps.StreamApplication("silent")
+            >>> alerts = app.input("local.readings").process(Silent, timers=ps.String())
+            >>> _ = alerts.send_to(app.output("local.alerts"))
+            >>> runner = TestRunner(app).input("local.readings", [("s1", 20)]).run().advance_time(599_999)
+            >>> runner.output("local.alerts")
+            []
+            >>> [message.key for message in runner.advance_time(1).output("local.alerts")]
+            ['s1']
+        """
+
+    @property
+    @abstractmethod
+    def watermark_ms(self) -> int | None:
+        """The operator's watermark, in epoch milliseconds. A message with an event time below it is late.
+
+        It is the watermark with which the batch begins, the same for all messages and timers of the batch and in every
+        attempt of it; the messages of a batch raise that of a later one. None: there is no watermark yet, or the
+        application does not use event time.
+
+        Raises:
+            ConfigError: `init` asks for it, before the task's first batch.
+
+        Example:
+            >>> class Lateness(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.context = context
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         watermark_ms = self.context.watermark_ms
+            ...         collector.emit(value=watermark_ms is not None and envelope.timestamp < watermark_ms)
+            >>> app = ps.StreamApplication("lateness")
+            >>> readings = app.input("local.readings", timestamp=lambda reading: reading["at"])
+            >>> _ = readings.process(Lateness).send_to(app.output("local.late"))
+            >>> runner = TestRunner(app, partitions=1).input("local.readings", [{"at": 900}]).run()
+            >>> _ = runner.advance_watermark(1_000).input("local.readings", [{"at": 999}, {"at": 1_000}]).run()
+            >>> [message.value for message in runner.output("local.late")]
+            [False, True, False]
+        """
+
     @abstractmethod
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """The task's instance of a store.
@@ -227,9 +288,10 @@ class TaskContext(ABC):
         """Call `on_timer` when a time has come, even if no message comes. A timer of the same key, name and domain is
         replaced.
 
-        Timers are in a store of the operator: they survive a restart, are part of every backup, and are undone with
-        the batch or the message that scheduled them. A timer fires once in the state of every checkpoint, and never
-        before its time. Like outputs, `on_timer` is called again if its batch runs again.
+        Timers are in a store of the operator: they survive a restart, are part of every backup, and are undone with the
+        batch or the message that scheduled them. A timer fires once in the state of every checkpoint, and never before
+        its time, except at the end of a stream and at a drain (`ExpiredTimer.firing`). Like outputs, `on_timer` is
+        called again if its batch runs again.
 
         Args:
             key: what the timer is for, mostly the message's key. It fits the serde of `process(timers=...)`. None for
@@ -352,7 +414,10 @@ class StreamTask(ABC):
         """
 
     def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
-        """Handle a timer whose time has come. A task that schedules timers defines it.
+        """Handle a timer that fires. A task that schedules timers defines it.
+
+        A timer fires when its time has come. At the end of a stream and at a drain all timers fire, and `timer.firing`
+        says so of those whose time has not come.
 
         Timers fire by their time, then by the bytes of their keys, then by name. What is emitted here has the timer's
         time as its timestamp; that of a timer in processing time is the batch time. It is never late at an operator

@@ -7,6 +7,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 TimeDomain: TypeAlias = Literal["event", "processing"]
 """What a timer goes by: event time, as far as the watermark has come, or the batch time."""
 
+TimerFiring: TypeAlias = Literal["due", "end-of-stream", "drain"]
+"""Why a timer fires: its time has come, or the stream ends, or the run drains, before it has."""
+
 LONGEST_MS = 2**62
 """Times of timers are at most so many milliseconds before or after 1970."""
 
@@ -21,10 +24,11 @@ def timers_store(operator: str) -> str:
 
 
 class ExpiredTimer(NamedTuple):
-    """A timer whose time has come, as `StreamTask.on_timer` gets it.
+    """A timer that fires, as `StreamTask.on_timer` gets it.
 
     `key` and `name` are those that it was scheduled with, `time_ms` its time in epoch milliseconds, and `domain` what
-    the time is of: `event` or `processing`.
+    the time is of: `event` or `processing`. `firing` is `due` if its time has come. At the end of a stream and at a
+    drain all other timers fire as well, before their time; their `firing` is `end-of-stream` or `drain`.
 
     Example:
         >>> class Remind(ps.StreamTask):
@@ -35,16 +39,20 @@ class ExpiredTimer(NamedTuple):
         ...         self.context.schedule(envelope.key, envelope.timestamp + 500, "reminder")
         ...
         ...     def on_timer(self, timer, collector, coordinator):
-        ...         collector.emit(key=timer.key, value=[timer.name, timer.time_ms, timer.domain])
+        ...         collector.emit(key=timer.key, value=[timer.name, timer.time_ms, timer.domain, timer.firing])
         >>> app = ps.StreamApplication("reminders")
         >>> reminders = app.input("local.orders").process(Remind, timers=ps.String())
         >>> _ = reminders.send_to(app.output("local.reminders"))
         >>> runner = TestRunner(app).input("local.orders", [("A1", 7)], timestamp=1_000).run()
         >>> [message.value for message in runner.advance_watermark(1_500).output("local.reminders")]
-        [['reminder', 1500, 'event']]
+        [['reminder', 1500, 'event', 'due']]
+        >>> runner = TestRunner(app).input("local.orders", [("A1", 7)], timestamp=1_000).run().drain()
+        >>> [message.value for message in runner.output("local.reminders")]
+        [['reminder', 1500, 'event', 'drain']]
     """
 
     key: Any
     time_ms: int
     name: str
     domain: TimeDomain
+    firing: TimerFiring = "due"

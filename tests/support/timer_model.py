@@ -41,8 +41,8 @@ class Acting(ps.StreamTask):
             getattr(self.context, method)(*arguments)
 
     def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
-        collector.emit(value=[*timer])
-        act(self.context, *timer)
+        collector.emit(value=[*timer[:4]])
+        act(self.context, *timer[:4])
 
 
 def _place(named: Named) -> tuple[bool, bytes, str]:

@@ -74,6 +74,8 @@ class Context(TaskContext):
         self._next_list_place = next_list_place
         self._current: CurrentKey | None = None
         self._task_is_made = False
+        self._batch_time_ms: int | None = None
+        self._watermark_ms: int | None = None
         self._metrics = metrics
         self._job_name = job_name
         self._config = MappingProxyType(dict(config))
@@ -92,6 +94,28 @@ class Context(TaskContext):
     @property
     def job_name(self) -> str:
         return self._job_name
+
+    def begin(self, batch_time_ms: int, watermark_ms: int | None) -> None:
+        """A batch begins, or an attempt of it."""
+        self._batch_time_ms, self._watermark_ms = batch_time_ms, watermark_ms
+
+    @property
+    def batch_time_ms(self) -> int:
+        if self._batch_time_ms is None:
+            raise self._no_batch("batch_time_ms")
+        return self._batch_time_ms
+
+    @property
+    def watermark_ms(self) -> int | None:
+        if self._batch_time_ms is None:
+            raise self._no_batch("watermark_ms")
+        return self._watermark_ms
+
+    def _no_batch(self, name: str) -> ConfigError:
+        return ConfigError(
+            f"operator `{self._op_id}` asks for `{name}` before its first batch: keep the context in a field of the "
+            "task, and ask when it handles a message or a timer"
+        )
 
     @property
     def config(self) -> Mapping[str, str]:

@@ -64,7 +64,7 @@ class Process(Operator[ProcessSpec]):
         if current is not None:
             process, on_timer = with_current_key(process, current), with_current_key(on_timer, current)
         calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position)
-        return _ProcessNode(op_id, task, on_timer, collector, surroundings, timers, *calls)
+        return _ProcessNode(op_id, task, context, on_timer, collector, surroundings, timers, *calls)
 
     def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
         spec = self.spec
@@ -86,6 +86,7 @@ class _ProcessNode(Node):
         self,
         operator: str,
         task: StreamTask,
+        context: Context,
         on_timer: Call[ExpiredTimer],
         collector: Collector,
         surroundings: Surroundings,
@@ -95,13 +96,15 @@ class _ProcessNode(Node):
     ) -> None:
         super().__init__(accept, push)
         self._operator = operator
-        self._task, self._on_timer = task, on_timer
+        self._task, self._context, self._on_timer = task, context, on_timer
         self._collector, self._requests = collector, surroundings.requests
         self._timers = timers
         self._period_ms = surroundings.window_ms if _defines(task, "window") else -1
 
     def begin(self, batch: Batch) -> None:
         self._earliest = batch.earliest_output(self._operator)
+        watermark = batch.late_watermark(self._operator)
+        self._context.begin(batch.time_ms, None if watermark == NO_WATERMARK else watermark)
         if self._timers is not None:
             self._timers.begin()
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Place
 from penstock.api.store import KeyValueStore
-from penstock.api.timers import LONGEST_MS, ExpiredTimer, TimeDomain
+from penstock.api.timers import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import Batch
@@ -32,6 +32,7 @@ class TaskTimer(NamedTuple):
     time_ms: int
     name: str
     domain: TimeDomain
+    firing: TimerFiring
 
     def __str__(self) -> str:
         name = f"timer `{self.name}`" if self.name else "a timer"
@@ -154,7 +155,7 @@ class TaskTimers:
     def after_messages(self, batch: Batch) -> Iterator[TaskTimer]:
         """Timers of event time, up to the firing watermark; all timers if the inputs end."""
         if batch.control != "none":
-            yield from self._all()
+            yield from self._all(batch, batch.control)
             return
         firing, output = batch.firing_watermark(self._operator), batch.output_watermark(self._operator)
         for due in self._timers.due("event", firing, live=True, at_most=AT_MOST, must_ms=output):
@@ -162,24 +163,29 @@ class TaskTimers:
             yield self._taken("event", due)
             self._now = None
 
-    def _all(self) -> Iterator[TaskTimer]:
+    def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
+        """
+        Args:
+            early: why those fire whose time has not come.
+        """
+        reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
         self._closing = _Closing()
         domains: tuple[TimeDomain, ...] = ("event", "processing")
         while any(self._timers.oldest(domain) is not None for domain in domains):
             for domain in domains:
                 for due in self._timers.due(domain, LONGEST_MS, live=True):
                     self._closing.fires((domain, due.place))
-                    yield self._taken(domain, due)
+                    yield self._taken(domain, due, "due" if due.time_ms <= reached[domain] else early)
         self._closing = None
 
     def end(self) -> None:
         """The last call of the task comes: no timer fires after it."""
         self._ended = True
 
-    def _taken(self, domain: TimeDomain, due: DueTimer) -> TaskTimer:
+    def _taken(self, domain: TimeDomain, due: DueTimer, firing: TimerFiring = "due") -> TaskTimer:
         self._fired.inc()
         key, name = key_and_name(due.place)
-        return TaskTimer(key, due.time_ms, name, domain)
+        return TaskTimer(key, due.time_ms, name, domain, firing)
 
     def expired(self, timer: TaskTimer) -> ExpiredTimer:
         """What the task gets. Raises SerdeError if the key cannot be read."""
@@ -189,7 +195,7 @@ class TaskTimers:
             key = self._serde.from_bytes(timer.key)
         except Exception as error:
             raise self._where.unreadable("key", self._serde, timer.key, error) from error
-        return ExpiredTimer(key, timer.time_ms, timer.name, timer.domain)
+        return ExpiredTimer(key, timer.time_ms, timer.name, timer.domain, timer.firing)
 
     def next_due(self) -> tuple[int | None, int | None]:
         """The times of the first timers in event time and in processing time."""

@@ -28,7 +28,7 @@ class Scripted(ps.StreamTask):
         collector.emit(key=envelope.key, value="message")
 
     def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
-        collector.emit(value=[*timer])
+        collector.emit(value=[*timer[:4]])
         if timer.name in self.script:
             self.script[timer.name](self.context, timer)
 
@@ -169,6 +169,63 @@ def test_many_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner._running().loop.boundary.batch >= in_processing_time + 50 / 7
 
 
+# The clocks of a task.
+
+
+class Clocks(ps.StreamTask):
+    """Emits its clocks at each call. A message `[key, ms]` schedules in processing time."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context = context
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self._emit("process", collector)
+        key, wait_ms = envelope.value
+        self.context.schedule(key, self.context.batch_time_ms + wait_ms, domain="processing")
+
+    def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
+        self._emit("timer", collector)
+
+    def on_end(self, collector: Any, coordinator: Any) -> None:
+        self._emit("end", collector)
+
+    def _emit(self, where: str, collector: Any) -> None:
+        collector.emit(value=[where, self.context.batch_time_ms, self.context.watermark_ms])
+
+
+def test_a_task_learns_the_batch_time_and_the_watermark() -> None:
+    runner = runner_of(Clocks)
+    start = now_of(runner)
+    runner.input("m.in", [["a", 500]]).run().advance_time(499)
+    assert fired(runner) == [["process", start, None]], "no watermark yet, and the timer is not due"
+    runner.advance_time(1).advance_watermark(70).input("m.in", [["a", 9], ["b", 9]], timestamp=80).run()
+    assert fired(runner)[1:] == [["timer", start + 500, None], *[["process", start + 500, 70]] * 2]
+    runner.advance_time(10).end_inputs()
+    assert fired(runner)[4:] == [*[["timer", start + 510, 70]] * 2, ["end", start + 510, 80]]
+
+
+def test_a_message_replaces_the_timer_of_the_one_before() -> None:
+    """After a crash as well."""
+    runner = runner_of(Clocks)
+    start = now_of(runner)
+    runner.input("m.in", [["a", 500]]).run().advance_watermark(70).commit()
+    runner.advance_time(400).input("m.in", [["a", 500]]).run().crash().restore().run()
+    assert fired(runner)[-1] == ["process", start + 400, 70]
+    runner.advance_time(499)
+    assert "timer" not in [where for where, *_ in fired(runner)]
+    assert fired(runner.advance_time(1))[-1] == ["timer", start + 900, 70]
+
+
+@pytest.mark.parametrize("name", ["batch_time_ms", "watermark_ms"])
+def test_before_the_first_batch_a_task_has_no_clocks(name: str) -> None:
+    class Hasty(Clocks):
+        def init(self, context: ps.TaskContext) -> None:
+            getattr(context, name)
+
+    with pytest.raises(ps.UserCodeError, match=rf"operator `t` asks for `{name}` before its first batch: keep the"):
+        runner_of(Hasty).input("m.in", [["a", 1]]).run()
+
+
 # What fails.
 
 
@@ -299,6 +356,38 @@ def test_at_the_end_all_timers_fire_and_then_on_end() -> None:
     times = [message.timestamp for message in runner.output("m.out") if message.value != "message"]
     assert times == [20, 30, *[now_of(runner)] * 3]
     assert runner.store("t.timers") == {}
+
+
+class Why(Scripted):
+    def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
+        collector.emit(value=[timer.key, timer.firing])
+        if timer.name in self.script:
+            self.script[timer.name](self.context, timer)
+
+
+@pytest.mark.parametrize("control", ["end-of-stream", "drain"])
+def test_a_timer_says_why_it_fires(script: Any, control: str) -> None:
+    """What a due timer schedules meanwhile for a time that has come is due as well."""
+
+    def more(context: ps.TaskContext, timer: ps.ExpiredTimer) -> None:
+        context.schedule("past", 60)
+        context.schedule("past, by the clock", 5, "", "processing")
+        context.schedule("next", 200)
+
+    script["more"] = more
+    runner = runner_of(Why)
+    now = now_of(runner)
+    timers: list[list[Any]] = [["event", 60], ["clock", now + 9, "", "processing"], [None, 150], ["more", 101, "more"]]
+    schedule(runner, *timers, ["far", now + 1_000, "", "processing"]).advance_watermark(100).advance_time(9)
+    assert fired(runner) == [["event", "due"], ["clock", "due"]]
+    if control == "drain":
+        runner.drain()
+    else:
+        runner.end_inputs()
+    assert fired(runner)[2:] == [
+        ["more", control], ["past", "due"], [None, control], ["next", control],
+        ["past, by the clock", "due"], ["far", control],
+    ]  # fmt: skip
 
 
 def test_what_is_scheduled_at_the_end_fires_but_not_for_ever(script: Any) -> None:
