@@ -36,7 +36,12 @@ _KINDS = (
     _Kind("ps.Integer()", (Integer, OrderedInteger), (int,), "int from -2^31 to 2^31 - 1"),
     _Kind("ps.Long()", (Long, OrderedLong), (int,), "int from -2^63 to 2^63 - 1"),
     _Kind("ps.Double()", (Double, OrderedDouble), (float, int), "float, or int that equals one"),
-    _Kind("ps.Json()", (Json, JsonKey), (object,), "dict with str keys, list, str, int of 64 bits, float, bool, None"),
+    _Kind(
+        "ps.Json()",
+        (Json, JsonKey),
+        (object,),
+        "dict with str keys, list, str, int of 64 bits, finite float, bool, None",
+    ),
     _Kind("ps.Tuple()", (Tuple,), (tuple,), "tuple with its number of fields"),
 )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 import msgspec.json
@@ -14,6 +16,7 @@ from penstock.api.serdes.base import Serde
 # Integers beyond 64 bits: orjson refuses to write them and would read them as the nearest double, so that two become
 # one; msgspec reads them as they are, as fast.
 
+_HARMLESS = frozenset({type(None), str, int, bool})
 _decode: Callable[[bytes], Any] = msgspec.json.decode
 
 
@@ -21,9 +24,9 @@ class Json(Serde[Any]):
     """JSON as compact UTF-8: dicts with string keys, lists, strings, numbers, booleans, None.
 
     Integers of any size are read exactly. Those beyond 64 bits (less than -2^63, or 2^64 and more) are not written:
-    `to_bytes` raises. Dates, UUIDs and dataclasses are written as text or objects, and read as text or dicts. NaN and
-    the infinities are read as None in a value, and refused in a key. Keys with the same JSON are one key; 1 and 1.0 are
-    two keys. JSON keys have no ranges.
+    `to_bytes` raises. It raises for NaN and the infinities too: JSON has none. Other objects are not read as what was
+    written: datetimes, dates, times and UUIDs are read as text, enum members as their values, dataclasses as dicts, and
+    tuples as lists. Keys with the same JSON are one key; 1 and 1.0 are two keys. JSON keys have no ranges.
 
     Example:
         >>> ps.Json().to_bytes({"tail": "N14228", "miles": 1400})
@@ -38,7 +41,10 @@ class Json(Serde[Any]):
     def to_bytes(self, obj: Any) -> bytes:
         # A copy, because orjson's own bytes sit in a block of a kilobyte or more that was cut down to size: a hundred
         # thousand small ones that are kept pin hundreds of megabytes, and touching those costs more than the copy.
-        return b"%b" % orjson.dumps(obj)
+        data = orjson.dumps(obj)
+        if b"null" in data:
+            refuse_nan(obj)
+        return b"%b" % data
 
     from_bytes = staticmethod(_decode)  # type: ignore[assignment]
 
@@ -52,16 +58,27 @@ class JsonKey(Serde[Any]):
 
     def to_bytes(self, obj: Any) -> bytes:
         data = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
-        if b"null" in data and _has_no_json(obj):
-            raise ValueError("JSON has no NaN and no infinities, so a key cannot hold them")
+        if b"null" in data:
+            refuse_nan(obj)
         return b"%b" % data
 
     from_bytes = staticmethod(_decode)  # type: ignore[assignment]
 
 
-def _has_no_json(obj: Any) -> bool:
-    if isinstance(obj, float):
-        return not math.isfinite(obj)
-    if isinstance(obj, dict):
-        return any(map(_has_no_json, obj.values()))
-    return isinstance(obj, list | tuple) and any(map(_has_no_json, obj))
+def refuse_nan(obj: Any) -> None:
+    """Raise ValueError if the object has a NaN or an infinity, which would be written as null, and read as None."""
+    waiting = [obj]
+    for each in waiting:
+        if type(each) in _HARMLESS:
+            pass
+        elif isinstance(each, float):
+            if not math.isfinite(each):
+                raise ValueError(f"JSON has no {each}: write None or a text for it, or use a serde that has it")
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list | tuple):
+            waiting.extend(each)
+        elif isinstance(each, Enum):
+            waiting.append(each.value)
+        elif is_dataclass(each) and not isinstance(each, type):
+            waiting.extend(getattr(each, field.name, None) for field in fields(each))

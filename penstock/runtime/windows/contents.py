@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.api.aggregates import Aggregate, adder
 from penstock.api.serdes import Serde
+from penstock.api.serdes.json import refuse_nan
 from penstock.api.windows import Aggregates, Fold, Messages, Window
 
 _to_json = msgspec.json.Encoder().encode
@@ -102,7 +103,10 @@ class AggregateContent(Content):
     def to_bytes(self, content: Any) -> bytes:
         if not self._are_json:
             content = [each.to_json(state) for each, state in zip(self._all, content, strict=True)]
-        return _to_json(content)
+        data = _to_json(content)
+        if b"null" in data:
+            refuse_nan(content)
+        return data
 
     def from_bytes(self, data: bytes) -> Any:
         stored = _from_json(data)

@@ -27,6 +27,21 @@ class Count(ps.StreamTask):
         collector.send("sent", key=envelope.key, value=count)
 
 
+class Keep(ps.StreamTask):
+    """Stores one value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.store = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.store[envelope.key] = self.value
+
+
 def test_the_simplest_keyed_job_needs_no_serde() -> None:
     """Input keys were bytes before, and keys of stores and outputs text."""
     for make in (ps.StreamApplication, lambda name: ps.TaskApplication(name, Count)):
@@ -128,7 +143,8 @@ def reason(call: Any, key: ps.Serde[Any] | None = None, value: ps.Serde[Any] | N
         (
             lambda s, k: s.put("a", {1}), None, None,
             ("store `s`: the value {1} of key 'a' cannot be written by ps.Json(): TypeError: Type is not JSON "
-            "serializable: set. ps.Json() takes dict with str keys, list, str, int of 64 bits, float, bool, None"),
+            "serializable: set. ps.Json() takes dict with str keys, list, str, int of 64 bits, finite "
+            "float, bool, None"),
         ),
         (
             lambda s, k: s.put("a", 1 << 64), None, None,
@@ -316,3 +332,12 @@ def test_what_is_no_serde_is_refused_where_it_is_declared(declare: Any, text: st
     with pytest.raises(ps.ConfigError) as caught:
         declare(ps.StreamApplication("a"))
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"delays": [1.5, float("-inf")]}])
+def test_a_store_refuses_nan_in_json_and_says_so(value: Any) -> None:
+    app = ps.TaskApplication("a", partial(Keep, value))
+    app.store("counts")
+    app.input("m.in")
+    with pytest.raises(ps.UserCodeError, match=r"store `counts`: the value .* of key 'k' .*JSON has no (nan|-inf)"):
+        TestRunner(app).input("m.in", [("k", 1)]).run()

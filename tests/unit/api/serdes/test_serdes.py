@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,13 @@ JSON = st.recursive(
     max_leaves=12,
 )
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@dataclass
+class Reading:
+    """A dataclass, which orjson writes too."""
+
+    celsius: float
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,9 @@ def test_the_bytes(serde: ps.Serde[Any], value: Any, data: bytes) -> None:
         (ps.Json(), b"x"),
         (ps.Json(), 2**64),
         (ps.Json(), [-(2**63) - 1]),
+        (ps.Json(), math.nan),
+        (ps.Json(), {"a": [None, (1, -math.inf)]}),
+        (ps.Json(), [Reading(math.inf)]),
         (ps.Double(), 2**53 + 1),
         (ps.Double(), 10**400),
         (ps.Json().for_keys(), {"a": [math.nan]}),
@@ -140,6 +151,12 @@ def test_json_keys_have_one_form(value: Any) -> None:
     turned = {name: value[name] for name in reversed(value)} if isinstance(value, dict) else value
     assert serde.to_bytes(turned) == serde.to_bytes(value)
     assert serde.to_bytes(serde.from_bytes(serde.to_bytes(value))) == serde.to_bytes(value)
+
+
+@pytest.mark.parametrize("value", [None, [None, 1.5], {"null": "null"}, [Reading(1.5), None], "null", (None, {})])
+def test_json_writes_null_for_none_alone(value: Any) -> None:
+    for serde in (ps.Json(), ps.Json().for_keys()):
+        assert serde.to_bytes(value) == json.dumps(value, default=vars, separators=(",", ":")).encode()
 
 
 def test_dates_come_back_as_text() -> None:
