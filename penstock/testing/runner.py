@@ -141,6 +141,7 @@ class TestRunner:
         self._feed = _Feed(self._ends, inputs, operators, event_time, self._clock)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
+        self._drained = False
         self.dead_letters = 0
         """How many messages went to the dead-letter stream."""
 
@@ -256,6 +257,10 @@ class TestRunner:
     def end_inputs(self) -> TestRunner:
         """End the inputs: after what they hold, everything that waits for event time fires. Returns the runner.
 
+        The watermark is then at the end of time: whatever an input gets in the same run is late. To go on after the
+        end, start another run with `commit().crash().restore()`. In that one event time begins again, and the inputs
+        have not ended.
+
         Raises:
             UserCodeError: as `run`.
 
@@ -290,7 +295,9 @@ class TestRunner:
         driver.loop.ask_to_drain()
         self.run()
         driver.loop.finish()
-        return self.crash()
+        self.crash()
+        self._drained = True
+        return self
 
     def commit(self) -> TestRunner:
         """Make a checkpoint of everything that was processed, and wait until it is complete. Returns the runner.
@@ -312,18 +319,22 @@ class TestRunner:
         return self
 
     def restore(self) -> TestRunner:
-        """Start the job again after a `crash`, at the stores and positions of the last checkpoint. Returns the runner.
+        """Start the job again after `crash` or `drain`, at the stores and positions of the last checkpoint. Returns
+        the runner.
 
         The next `run` reads the messages behind the checkpoint again, and writes their outputs a second time, as at
-        any restart of a job (at least once).
+        any restart of a job (at least once). Behind a checkpoint in which the stream has ended or the run has drained,
+        event time begins again.
 
         Raises:
-            ConfigError: the job has not crashed.
+            ConfigError: the job has neither crashed nor drained.
         """
         if self._driver is not None:
-            raise ConfigError("restore() follows crash(): this job is running")
-        self._driver, self._started = self._new_driver(), False
-        self._running()
+            raise ConfigError("restore() follows crash() or drain(): this job is running")
+        self._driver, self._started, self._drained = self._new_driver(), False, False
+        record = self._running().job.start.restore_from
+        if record is not None and record.is_closed:
+            self._feed.begin_again()
         return self
 
     def output(self, stream: str) -> list[OutputMessage]:
@@ -369,7 +380,7 @@ class TestRunner:
 
     def close(self) -> None:
         """Close the application's tasks, and delete the streams and checkpoints."""
-        driver, self._driver = self._driver, None
+        driver, self._driver, self._drained = self._driver, None, False
         if driver is not None:
             driver.close()
         self._release()
@@ -391,6 +402,8 @@ class TestRunner:
 
     def _running(self) -> InProcessDriver:
         """The driver, with an open epoch."""
+        if self._driver is None and self._drained:
+            raise ConfigError("this run has drained and ended: restore() starts the next one")
         if self._driver is None:
             raise ConfigError("the job has crashed or is closed: call restore() after crash()")
         if not self._started:
@@ -444,6 +457,10 @@ class _Feed:
     def begin(self) -> None:
         """See `Feed`."""
         self._event_time.begin()
+
+    def begin_again(self) -> None:
+        """The stream ended in the run before: what the test asked of its event time is over."""
+        self.watermark, self.ending = NO_WATERMARK, False
 
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""

@@ -38,7 +38,7 @@ def test_the_window_and_its_test_run_as_written() -> None:
 
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec(compile("".join(blocks), "testing.md", "exec"), {"__name__": "testing_page"})
 
 

@@ -107,3 +107,33 @@ def test_calls_in_the_wrong_order_say_what_to_do() -> None:
     runner.crash()
     with pytest.raises(ps.ConfigError, match=r"call restore\(\)"):
         runner.run()
+
+
+def test_a_run_after_the_end_of_the_inputs_begins_event_time_again() -> None:
+    app = ps.StreamApplication("visits")
+    visits = app.input("local.visits").window(ps.Windows.tumbling(60_000, aggregates={"n": ps.Count()}), id="w")
+    visits.map(lambda pane: pane.message["n"], id="n").send_to(app.output("local.counts"), id="out")
+    runner = TestRunner(app).advance_watermark(30_000)
+    runner.input("local.visits", [("N1", 1)], timestamp=40_000).end_inputs().commit().crash().restore()
+    for time in (6_000, 7_000):  # in two runs: the inputs have not ended after the first one
+        runner.input("local.visits", [("N1", 1)], timestamp=time).run()
+    assert [message.value for message in runner.advance_watermark(60_000).output("local.counts")] == [1, 2]
+
+
+class Nothing(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        """Drop the message."""
+
+
+def test_what_a_runner_says_after_a_drain() -> None:
+    app = ps.StreamApplication("copy")
+    app.store("s")
+    app.input("local.in").process(Nothing, stores=["s"])
+    runner = TestRunner(app).input("local.in", ["a"]).run().drain()
+    for call in (runner.run, runner.crash, runner.drain, lambda: runner.store("s")):
+        with pytest.raises(ps.ConfigError, match=r"has drained and ended: restore\(\) starts the next one"):
+            call()
+    runner.restore().run().crash()
+    with pytest.raises(ps.ConfigError, match=r"has crashed or is closed: call restore\(\) after crash\(\)"):
+        runner.run()
+    runner.close()
