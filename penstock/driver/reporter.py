@@ -15,9 +15,13 @@ from penstock.driver.ports import Fleet
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import JobProgress, ProgressBoard, SourceTime, Stopwatch, now_text, source_progress
 from penstock.plan.watermarks import TimeFlow, slowest_partitions
-from penstock.wording import counted
+from penstock.wording import counted, utc_text
 
 logger = logging.getLogger(__name__)
+
+LIKE_SECONDS = range(100_000_000, 100_000_000_000)
+"""Times that are in the first years after 1970 as milliseconds, and later than 1973 as seconds."""
+YEAR_2000_MS = 946_684_800_000
 
 
 class ProgressReporter:
@@ -30,16 +34,22 @@ class ProgressReporter:
         self._commits = commits
         self._board = board
         self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
-        self._warned: set[SystemStreamPartition] = set()
+        self._warned: set[SystemStreamPartition | SystemStream] = set()
         self._total_rows = 0
 
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
         """A batch has ended, and a commit has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
+        highest: dict[SystemStream, int] = {}
         for at, read in good.outcome.inputs.items():
             rows[at.ssp.system_stream] += read.messages
             if read.ahead:
                 self._warn_of(at.ssp, read.ahead)
+            if (time_ms := read.event_time_ms) is not None:
+                stream = at.ssp.system_stream
+                highest[stream] = max(time_ms, highest.get(stream, time_ms))
+        for stream, time_ms in highest.items():
+            self._warn_of_seconds(stream, time_ms, after.batch_time_ms)
         messages, total_ms = rows.total(), watch.total_ms()
         times = {} if self._flow is None else _source_times(self._flow, planned.moment, after)
         self._total_rows += messages
@@ -77,9 +87,22 @@ class ProgressReporter:
             self._warned.add(ssp)
             logger.warning(
                 "%s of `%s` had an event time that is further ahead of the clock than job.watermark.max.ahead.ms: such "
-                "messages are processed, and do not move the watermark. The metric messages-too-far-ahead counts them",
+                "messages are processed, and do not move the watermark. The metric messages-too-far-ahead counts them. "
+                "Are the times in microseconds? Event times are in milliseconds",
                 counted(ahead, "message"),
                 ssp,
+            )
+
+    def _warn_of_seconds(self, stream: SystemStream, highest_ms: int, batch_time_ms: int) -> None:
+        """Say once for each input that its event times look like seconds."""
+        if highest_ms in LIKE_SECONDS and batch_time_ms > YEAR_2000_MS and stream not in self._warned:
+            self._warned.add(stream)
+            logger.warning(
+                "the highest event time that a batch read of `%s` is %d, which is %s: are the times in seconds instead "
+                "of milliseconds? Event times are in milliseconds since 1970",
+                stream,
+                highest_ms,
+                utc_text(highest_ms),
             )
 
 

@@ -353,6 +353,28 @@ def test_the_watermark_its_delay_and_who_holds_it_back_are_shown(timed_world: Ti
     assert exported(driver.board.metrics.snapshot()) >= OF_EVENT_TIME
 
 
+def test_times_in_another_unit_are_warned_of_once(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    def warned() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == "penstock.driver.reporter"]
+
+    driver = timed_world.started()
+    timed_world.put(5_000, 86_400_000)  # small times, as in tests, are no mistake
+    steps(driver)
+    assert warned() == []
+    for _ in range(2):
+        timed_world.put(*[NOW // 1_000 + n for n in range(8)])
+        steps(driver)
+    (seconds,) = warned()
+    assert "of `m.in` is 170000000" in seconds
+    assert "which is 1970-01-20" in seconds
+    assert "seconds instead of milliseconds?" in seconds
+    timed_world.put(NOW * 1_000, partition=0)
+    steps(driver)
+    (ahead,) = warned()[1:]
+    assert "1 message of `m.in.0`" in ahead
+    assert "in microseconds?" in ahead
+
+
 # Starts.
 
 
