@@ -37,7 +37,8 @@ def write_drain_notification(
     run_id = present_run(objects, paths)
     if run_id is None:
         raise NotFoundError(
-            f"job {paths.root} has no run that could drain: its last run has ended, or it was never started"
+            f"job {paths.root} has no run that could drain: its last run has ended, or it was never "
+            "started. To drain what waits in its last checkpoint, start the application as it was first, then drain it"
         )
     if only_run not in (None, run_id):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")

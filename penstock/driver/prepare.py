@@ -36,6 +36,7 @@ from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
 from penstock.system.base import PartitionOffsets, WriterIdentity
+from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
 
@@ -153,8 +154,12 @@ def prepare(
     start = start.resetting(reset, graph.operators)
     if start.restore_from is not None:
         check_layout(start.restore_from, layout, tasks, start.reset.stores)
-    for operator in start.reset.operators:
-        logger.info("operator `%s` begins again: what waited in it is dropped", operator)
+    if start.reset.operators:
+        logger.warning(
+            "this start drops what waits in operator %s, as it was asked to, and keeps all other state. Each start "
+            "that is asked to does so again",
+            listed([f"`{operator}`" for operator in start.reset.operators]),
+        )
     uid = settle(objects, paths, config.job.root)
     settings = RuntimeSettings(
         job_name=config.job.name,

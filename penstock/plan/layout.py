@@ -80,9 +80,10 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     found = f"{verb} no longer in the application" if now is None else f"{verb} `{now.split(' ')[-1]}` now"
+    put = "Put" if now is None else "Set"
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
-        f'{it} would be lost. Set {it} back, with id="{operator}". To change {it}, start the application as it was, '
+        f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '
         "and drain it with `penstock drain`: everything that waits fires, and the next start may be of the changed "
         f"one. Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     )

@@ -30,7 +30,9 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
 
 
 def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed) -> None:
-    with pytest.raises(IncompatibleError, match=r'Or drop what waits in it.*reset_operators=\["w"\]'):
+    with pytest.raises(
+        IncompatibleError, match=r'Set it back, with id="w".*Or drop what waits in it.*reset_operators=\["w"\]'
+    ):
         job.start(50)
     driver = job.start(50, reset_operators=["w"])
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
@@ -54,10 +56,13 @@ def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed)
     assert sum(n for *_, n in found) == 4, "nothing of the first run, each message of the others once"
 
 
-def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed) -> None:
-    with pytest.raises(IncompatibleError, match="no longer in the application"):
+def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(IncompatibleError, match=r'no longer in the application.*Put it back, with id="w"'):
         job.start(None)
-    driver = job.start(None, reset_operators=["w"])
+    caplog.clear()
+    driver = job.start(None, reset_operators=["w", "w"])
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text for text in said if "drops what waits in operator `w`" in text] == said[:1], "once"
     assert seen(driver) == 6
     assert set(job.records[-1].stores) == {"seen"}
     assert "w" not in job.records[-1].watermarks

@@ -190,5 +190,7 @@ def test_a_run_that_was_killed_before_its_start_checkpoint_has_nothing_to_drain(
     killed.keeper.stop(DEADLINE_S)  # the lease runs out
     killed.driver.close()
     monkeypatch.setattr(LeaseHolder, "known_alive", lambda _: None)  # it is this process, which lives
-    assert "has no run that could drain" in call("drain", "visits", status=1)[1]
+    said = call("drain", "visits", status=1)[1]
+    assert "has no run that could drain" in said
+    assert "start the application as it was first" in " ".join(said.split())
     assert DrainRequests(objects, PATHS).find().notifications == ()
