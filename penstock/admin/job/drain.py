@@ -60,8 +60,9 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
     running = _is_running(job)
     if not running and CheckpointLog(job.objects, job.paths).read("report").unfinished_run is None:
         raise NotFoundError(
-            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had a "
-            "checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then drain it"
+            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had "
+            "a checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then "
+            "drain it"
         )
     own, before = _of_present_run(job), True
     if not own:
