@@ -42,6 +42,11 @@ def test_the_page_on_tests_runs_as_written() -> None:
     exec(compile("".join(blocks), "testing.md", "exec"), {"__name__": "testing_page"})
 
 
+def test_the_page_on_applications_runs_as_written() -> None:
+    (block,) = examples("docs/applications.md")
+    exec(compile(block, "applications.md", "exec"), {"__name__": "applications_page"})
+
+
 def test_the_page_on_event_time_runs_as_written() -> None:
     (block,) = examples("docs/time.md")
     exec(compile(block, "time.md", "exec"), {"__name__": "time_page"})
