@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from penstock.errors import ConfigError
+
 Of: TypeAlias = Callable[[Any], Any]
 """What is aggregated of a message's value."""
 
@@ -37,6 +39,14 @@ class Aggregate(ABC):
 
     of: Of = _itself
     """What is aggregated of a message's value; by default the value itself."""
+
+    def __post_init__(self) -> None:
+        of: object = self.of
+        if not callable(of):
+            name = type(self).__name__
+            raise ConfigError(
+                f"{name}({of!r}): `of` is a function of a message's value, as {name}(lambda trip: trip['delay'])"
+            )
 
     def add(self, state: Any, value: Any, time_ms: int) -> Any:
         """The state with one more message.

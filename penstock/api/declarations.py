@@ -248,7 +248,8 @@ class Declarations:
         key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
         if timestamp is not None and not callable(timestamp):
             raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
-        if watermark is not None and not callable(getattr(watermark, "watermark", None)):
+        is_class = isinstance(watermark, type)
+        if watermark is not None and (is_class or not callable(getattr(watermark, "watermark", None))):
             raise ConfigError(
                 f"input `{name}`: watermark is a policy such as BoundedOutOfOrderness(5_000), not {watermark!r}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.api.durations import whole_number
 from penstock.errors import ConfigError
 
 
@@ -77,9 +78,7 @@ class Triggers:
             >>> ps.Triggers.count(100)
             CountTrigger(messages=100)
         """
-        if messages < 1:
-            raise ConfigError(f"Triggers.count({messages}): a window fires after 1 message or more")
-        return CountTrigger(messages)
+        return CountTrigger(whole_number("Triggers.count: messages", messages, "messages"))
 
     @staticmethod
     def since_first(ms: int) -> Trigger:
@@ -92,7 +91,7 @@ class Triggers:
             >>> ps.Triggers.since_first(60_000)
             SinceFirstTrigger(ms=60000)
         """
-        return SinceFirstTrigger(_positive("since_first", ms))
+        return SinceFirstTrigger(whole_number("Triggers.since_first: ms", ms, "milliseconds"))
 
     @staticmethod
     def since_last(ms: int) -> Trigger:
@@ -105,7 +104,7 @@ class Triggers:
             >>> ps.Triggers.since_last(60_000)
             SinceLastTrigger(ms=60000)
         """
-        return SinceLastTrigger(_positive("since_last", ms))
+        return SinceLastTrigger(whole_number("Triggers.since_last: ms", ms, "milliseconds"))
 
     @staticmethod
     def any(*triggers: Trigger) -> Trigger:
@@ -144,18 +143,21 @@ class Triggers:
             >>> ps.Triggers.repeat(ps.Triggers.count(2))
             RepeatTrigger(trigger=CountTrigger(messages=2))
         """
-        if isinstance(trigger, RepeatTrigger):
+        if isinstance(given_trigger("Triggers.repeat", trigger), RepeatTrigger):
             raise ConfigError("Triggers.repeat takes a trigger that does not repeat already")
         return RepeatTrigger(trigger)
 
 
-def _positive(name: str, ms: int) -> int:
-    if ms <= 0:
-        raise ConfigError(f"Triggers.{name}({ms}): the time must be above 0 ms")
-    return ms
+def given_trigger(what: str, given: object) -> Trigger:
+    """Return what was given, if it is a trigger. Raises ConfigError, naming `what`, if it is none."""
+    if not isinstance(given, Trigger) or type(given) is Trigger:
+        raise ConfigError(f"{what} takes a trigger, such as ps.Triggers.count(100), not {given!r}")
+    return given
 
 
 def _several(name: str, triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    for each in triggers:
+        given_trigger(f"Triggers.{name}", each)
     if len(triggers) < 2 or any(isinstance(each, RepeatTrigger) for each in triggers):
         raise ConfigError(f"Triggers.{name} takes two triggers or more; repeat goes around it: repeat({name}(...))")
     return triggers

@@ -9,9 +9,11 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 import msgspec
 
 from penstock.api.aggregates import Aggregate
+from penstock.api.durations import whole_number
 from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.given import given_serde
 from penstock.api.ssp import SystemStream
-from penstock.api.triggers import Trigger
+from penstock.api.triggers import Trigger, given_trigger
 from penstock.errors import ConfigError
 
 K = TypeVar("K")
@@ -241,7 +243,7 @@ class Windows:
             >>> ps.Windows.tumbling(60_000, aggregates={"visits": ps.Count()}).shape
             Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
         """
-        return _window(Fixed(_positive("size_ms", size_ms), size_ms, offset_ms % size_ms), **options)
+        return _window(Fixed(_ms("size_ms", size_ms), size_ms, _offset(offset_ms) % size_ms), **options)
 
     @staticmethod
     def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
@@ -260,9 +262,9 @@ class Windows:
             >>> ps.Windows.hopping(60_000, 15_000).shape
             Fixed(size_ms=60000, every_ms=15000, offset_ms=0)
         """
-        if _positive("every_ms", every_ms) > _positive("size_ms", size_ms):
+        if _ms("every_ms", every_ms) > _ms("size_ms", size_ms):
             raise ConfigError(f"windows of {size_ms} ms that begin every {every_ms} ms would leave messages out")
-        return _window(Fixed(size_ms, every_ms, offset_ms % every_ms), **options)
+        return _window(Fixed(size_ms, every_ms, _offset(offset_ms) % every_ms), **options)
 
     @staticmethod
     def session(gap_ms: int, **options: Unpack[WindowOptions]) -> Window:
@@ -279,7 +281,7 @@ class Windows:
             >>> ps.Windows.session(6 * 3_600_000).shape
             Session(gap_ms=21600000)
         """
-        return _window(Session(_positive("gap_ms", gap_ms)), **options)
+        return _window(Session(_ms("gap_ms", gap_ms)), **options)
 
     @staticmethod
     def sliding(size_ms: int, **options: Unpack[WindowOptions]) -> Window:
@@ -314,7 +316,7 @@ class Windows:
                 "a sliding window fires once, on time, with all messages of its span: leave out "
                 f"{', '.join(sorted(given)) or 'accumulating=False'}"
             )
-        return _window(Sliding(_positive("size_ms", size_ms)), **options)
+        return _window(Sliding(_ms("size_ms", size_ms)), **options)
 
     @staticmethod
     def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
@@ -331,7 +333,7 @@ class Windows:
             >>> ps.Windows.count(100).shape
             Counting(messages=100)
         """
-        return _window(Counting(_positive("messages", messages)), **options)
+        return _window(Counting(whole_number("messages", messages, "messages")), **options)
 
 
 def _window(
@@ -349,32 +351,59 @@ def _window(
     late_to: SystemStream | None = None,
 ) -> Window:
     if time not in ("event", "processing"):
-        raise ConfigError(f'time="{time}": a window goes by "event" or by "processing" time')
-    if allowed_lateness_ms < 0:
-        raise ConfigError(f"allowed_lateness_ms={allowed_lateness_ms}: the lateness must not be negative")
+        raise ConfigError(f'time={time!r}: a window goes by "event" or by "processing" time')
+    whole_number("allowed_lateness_ms", allowed_lateness_ms, "milliseconds", least=0)
+    for name, trigger in (("early", early), ("late", late)):
+        if trigger is not None:
+            given_trigger(f"{name}=", trigger)
+    for name, flag in (("keyed", keyed), ("accumulating", accumulating)):
+        if type(flag) is not bool:
+            raise ConfigError(f"{name}={flag!r}: it is True or False")
     if (allowed_lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
         raise ConfigError("only windows of event time have late messages: leave out what is said of these")
+    if late is not None and not allowed_lateness_ms:
+        raise ConfigError(
+            "late= never fires, because a window without allowed_lateness_ms takes no late messages: give "
+            "allowed_lateness_ms=, or leave late= out"
+        )
     contents = _contents(fold, aggregates)
-    serde = Json() if value is None else value
+    serde = _value_serde(value, contents)
     return Window(shape, time, contents, serde, keyed, early, late, accumulating, allowed_lateness_ms, late_to)
+
+
+def _value_serde(value: Serde[Any] | None, contents: Contents) -> Serde[Any]:
+    if value is None:
+        return Json()
+    serde = given_serde(value, "value=: the serde of the fold's value", "fold=..., value={serde}")
+    if not isinstance(contents, Fold):
+        raise ConfigError(
+            "value= is the serde of a fold's value, and this window has no fold: give fold=, or leave it out"
+        )
+    return serde
 
 
 def _contents(fold: tuple[Any, ...] | None, aggregates: Mapping[str, Aggregate] | None) -> Contents:
     if fold is not None and aggregates is not None:
         raise ConfigError("a window has a fold or aggregates, not both")
     if aggregates is not None:
-        wrong = [name for name, each in aggregates.items() if not isinstance(each, Aggregate)]
-        if wrong or not aggregates:
-            raise ConfigError(
-                f"aggregates are Count(), Sum(of), ... by name; not one: {', '.join(wrong) or 'none given'}"
-            )
-        return Aggregates(dict(aggregates))
+        return _aggregates(aggregates)
     if fold is None:
         return Messages()
-    if not 2 <= len(fold) <= 3 or not all(callable(function) for function in fold[1:]):
-        raise ConfigError("fold=(initial, function) or fold=(initial, function, merge)")
+    if not isinstance(fold, tuple | list) or not 2 <= len(fold) <= 3 or not all(map(callable, fold[1:])):
+        raise ConfigError(f"fold=(initial, function) or fold=(initial, function, merge), not {fold!r}")
     initial, add, *merge = fold
     return Fold(_maker(initial), add, merge[0] if merge else None)
+
+
+def _aggregates(given: Mapping[str, Aggregate]) -> Contents:
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(
+            f'aggregates are Count(), Sum(of), ... by name, as aggregates={{"visits": ps.Count()}}, not {given!r}'
+        )
+    for name, each in given.items():
+        if not isinstance(name, str) or not isinstance(each, Aggregate):
+            raise ConfigError(f"aggregates are Count(), Sum(of), ... by name; not one: {name!r}: {each!r}")
+    return Aggregates(dict(given))
 
 
 def _maker(initial: Any) -> Callable[[], Any]:
@@ -388,7 +417,11 @@ def _maker(initial: Any) -> Callable[[], Any]:
     return lambda: initial
 
 
-def _positive(name: str, value: int) -> int:
-    if value <= 0:
-        raise ConfigError(f"{name}={value}: it must be above 0")
-    return value
+def _ms(name: str, value: int) -> int:
+    return whole_number(name, value, "milliseconds")
+
+
+def _offset(offset_ms: int) -> int:
+    if type(offset_ms) is not int:
+        raise ConfigError(f"offset_ms is a whole number of milliseconds, not {offset_ms!r}")
+    return offset_ms

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
 from penstock.runtime.batch import END_OF_TIME as NEVER
-from penstock.runtime.time_bytes import BIAS, time_bytes, time_of
+from penstock.runtime.time_bytes import BIAS, out_of_range, time_bytes, time_of
 from penstock.runtime.windows.contents import Content
 
 _SPAN = struct.Struct(">QQ")
@@ -65,7 +66,10 @@ class Slot(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The slot as a part of an entry's key."""
-        return _pack(self.end + BIAS, self.start + BIAS) + self.key
+        try:
+            return _pack(self.end + BIAS, self.start + BIAS) + self.key
+        except struct.error as error:
+            raise out_of_range(self.start, self.end) from error
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slot:
@@ -121,9 +125,10 @@ class Cell:
 class Cells:
     """The cells of an operator in its store."""
 
-    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content) -> None:
+    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content, key_serde: Serde[Any]) -> None:
         self._store = store
         self._content = content
+        self._key_serde = key_serde
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(_Entry)
 
@@ -165,9 +170,9 @@ class Cells:
             cell.timer_ms = timer_ms
         content = b""
         if not self._content.appends:
-            content = self._content.to_bytes(cell.content)
+            content = self._written(cell)
         elif cell.content:
-            self._store.put(_piece(place, cell.pieces), self._content.to_bytes(cell.content))
+            self._store.put(_piece(place, cell.pieces), self._written(cell))
             cell.pieces += 1
             cell.content = self._content.initial()
         if not (cell.number or cell.since or cell.messages or self._content.appends):
@@ -176,6 +181,14 @@ class Cells:
             data = self._encoder.encode(self._entry(cell, timer_ms, content))
         self._store.put((b"f" if cell.complete else b"o") + place, data)
         cell.stored = True
+
+    def _written(self, cell: Cell) -> bytes:
+        try:
+            return self._content.to_bytes(cell.content)
+        except Exception as error:
+            key = slot_key(cell.slot.key)
+            shown = None if key is None else self._key_serde.from_bytes(key)
+            raise self._content.unwritable(cell.content, shown, error) from error
 
     def _entry(self, cell: Cell, timer_ms: int, content: bytes) -> _Entry:
         return _Entry(

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from penstock.api.aggregates import Aggregate, adder
-from penstock.api.serdes import Serde
+from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.failures import Place
 from penstock.api.serdes.json import refuse_nan
 from penstock.api.windows import Aggregates, Fold, Messages, Window
+from penstock.errors import SerdeError
 
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
@@ -23,6 +25,17 @@ class Content(ABC):
 
     appends = False
     """Whether a stored value is only ever added to: it is then kept in pieces, and what came before is not read."""
+    operator = ""
+    """The operator that has it, for errors."""
+    declaration = ""
+    """How the serde of the value is declared, for errors; empty if it is not declared with the window."""
+    serde: Serde[Any]
+    """The serde that writes the value, or its parts."""
+
+    def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
+        """The error for a value, of this key, that `to_bytes` does not write."""
+        place = Place(f"window operator `{self.operator}`", self.declaration)
+        return place.unwritable("value", self.serde, content, error, key)
 
     @abstractmethod
     def initial(self) -> Any:
@@ -52,10 +65,12 @@ class Content(ABC):
 class FoldContent(Content):
     """The value of a fold."""
 
+    declaration = "fold=..., {part}={serde}"
+
     def __init__(self, fold: Fold, serde: Serde[Any]) -> None:
         self._fold = fold
         self._add = fold.add
-        self._serde = serde
+        self.serde = serde
 
     def initial(self) -> Any:
         return self._fold.initial()
@@ -69,14 +84,16 @@ class FoldContent(Content):
         return self._fold.merge(first, second)
 
     def to_bytes(self, content: Any) -> bytes:
-        return self._serde.to_bytes(content)
+        return self.serde.to_bytes(content)
 
     def from_bytes(self, data: bytes) -> Any:
-        return self._serde.from_bytes(data)
+        return self.serde.from_bytes(data)
 
 
 class AggregateContent(Content):
     """The states of several aggregates."""
+
+    serde = Json()
 
     def __init__(self, aggregates: Aggregates) -> None:
         self._all = list(aggregates.by_name.values())
@@ -124,6 +141,7 @@ class MessageContent(Content):
     appends = True
 
     def __init__(self, serde: Serde[Any], shown: Callable[[list[Any]], Any] = list) -> None:
+        self.serde = serde
         self._encode, self._decode = serde.to_bytes, serde.from_bytes
         self._shown = shown
 
@@ -140,6 +158,14 @@ class MessageContent(Content):
 
     def to_bytes(self, content: Any) -> bytes:
         return msgspec.msgpack.encode([None if value is None else self._encode(value) for value in content])
+
+    def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
+        for value in content:
+            try:
+                self.to_bytes([value])
+            except Exception as own:
+                return super().unwritable(value, key, own)
+        return super().unwritable(content, key, error)
 
     def from_bytes(self, data: bytes) -> Any:
         stored = msgspec.msgpack.decode(data, type=list[bytes | None])

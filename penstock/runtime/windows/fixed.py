@@ -66,7 +66,7 @@ class PlainNode(FixedNode):
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
         super().__init__(spec, surroundings, downstream, shape)
-        self._windows = OpenWindows(surroundings.stores[spec.stores[0]], self._content, shape.size_ms)
+        self._windows = OpenWindows(surroundings.stores[spec.stores[0]], self._content, spec.key_serde, shape.size_ms)
 
     def _held(self) -> int:
         return len(self._open) + self._windows.held

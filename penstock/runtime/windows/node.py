@@ -40,7 +40,8 @@ class WindowNode(Node):
         self._position = surroundings.position
         self._downstream = downstream
         self._content = content_of(spec.window, spec.message_serde)
-        self._cells = Cells(surroundings.stores[spec.stores[0]], self._content)
+        self._content.operator = spec.id
+        self._cells = Cells(surroundings.stores[spec.stores[0]], self._content, spec.key_serde)
         self._undoable = surroundings.undoable
         self._open: dict[Any, Any] = {}
         """Cells that are held: what came to them in this attempt is not stored yet."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
 from penstock.runtime.batch import END_OF_TIME
 from penstock.runtime.windows.cells import PLAIN, Slot, key_slot, slot_key
@@ -57,8 +58,11 @@ class OpenWindows:
     """The windows of an operator in its store that are not complete. They are as the running attempt sees them, and
     belong to the operator, which goes with an attempt that is discarded."""
 
-    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content, size_ms: int) -> None:
+    def __init__(
+        self, store: KeyValueStore[bytes, bytes], content: Content, key_serde: Serde[Any], size_ms: int
+    ) -> None:
         self._store = store
+        self._key_serde = key_serde
         self._content = content
         self._size_ms = size_ms
         self._by_start: dict[int, OpenWindow] | None = None
@@ -110,7 +114,16 @@ class OpenWindows:
         """What is held, as it is stored; it is held no longer."""
         encode, held = self._content.to_bytes, window.held
         window.held = {}
-        return {key: PLAIN + encode(content) for key, content in held.items()}
+        key: Key = None
+        content: Any = None
+        encoded: dict[Key, bytes] = {}
+        try:
+            for key, content in held.items():
+                encoded[key] = PLAIN + encode(content)
+        except Exception as error:
+            shown = None if key is None else self._key_serde.from_bytes(key)
+            raise self._content.unwritable(content, shown, error) from error
+        return encoded
 
     def _keep(self, window: OpenWindow, encoded: dict[Key, bytes]) -> None:
         if window.stored is not None:

@@ -37,6 +37,7 @@ class SlidingNode(WindowNode):
         self._size_ms = size_ms
         self._store = surroundings.stores[spec.stores[0]]
         self._messages = MessageContent(spec.message_serde)
+        self._messages.operator = spec.id
         self._open: dict[tuple[bytes, int], list[Any]] = {}
         """By key and time: the messages that came in this attempt and are not stored yet."""
 
@@ -52,12 +53,20 @@ class SlidingNode(WindowNode):
             place = _place(key, time_ms)
             before = store.get(place)
             every = values if before is None else messages.from_bytes(before) + values
-            store.put(place, messages.to_bytes(every))
+            store.put(place, self._written(key, every))
             if time_ms >= self._late_watermark:
                 store.put(b"o" + self._slot(key, time_ms).to_bytes(), b"")
             else:  # its window is complete, those of later messages are not
                 store.put(b"x" + time_bytes(time_ms) + key, b"")
         self._open.clear()
+
+    def _written(self, key: bytes, values: list[Any]) -> bytes:
+        try:
+            return self._messages.to_bytes(values)
+        except Exception as error:
+            own = slot_key(key)
+            shown = None if own is None else self._spec.key_serde.from_bytes(own)
+            raise self._messages.unwritable(values, shown, error) from error
 
     def _slot(self, key: bytes, time_ms: int) -> Slot:
         return Slot(time_ms + 1, time_ms + 1 - self._size_ms, key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -10,10 +11,14 @@ import pytest
 import penstock as ps
 from penstock.runtime.batch import END_OF_TIME
 from penstock.runtime.windows import open_windows
+from penstock.runtime.windows.contents import MessageContent
 from penstock.runtime.windows.node import WindowNode
 from penstock.testing import TestRunner
 from tests.support.metrics_page import OF_OPERATORS, exported
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+
+windows, triggers = cast("Any", ps.Windows), cast("Any", ps.Triggers)
+tumbling = windows.tumbling
 
 
 def stage(window: ps.Window) -> StageBatches:
@@ -419,24 +424,105 @@ def test_panes_travel_to_the_next_stage() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: ps.Windows.tumbling(0), "size_ms=0"),
+        (lambda: ps.Windows.tumbling(0), "size_ms is a whole number of milliseconds, 1 or more .*, not 0"),
         (lambda: ps.Windows.hopping(5, 6), "leave messages out"),
-        (lambda: ps.Windows.tumbling(5, time="wall"), 'time="wall"'),  # type: ignore[arg-type]
-        (lambda: ps.Windows.tumbling(5, allowed_lateness_ms=-1), "allowed_lateness_ms=-1"),
+        (lambda: ps.Windows.tumbling(5, time="wall"), "time='wall'"),  # type: ignore[arg-type]
+        (lambda: ps.Windows.tumbling(5, allowed_lateness_ms=-1), "allowed_lateness_ms .* 0 or more .*, not -1"),
         (lambda: ps.Windows.count(5, allowed_lateness_ms=1), "only windows of event time"),
         (lambda: ps.Windows.sliding(5, allowed_lateness_ms=1), "leave out allowed_lateness_ms"),
         (lambda: ps.Windows.sliding(5, accumulating=False), "leave out accumulating=False"),
         (lambda: ps.Windows.tumbling(5, fold=([], lambda a, b: a)), "every window would share"),
         (lambda: ps.Windows.tumbling(5, fold=(0,)), "fold="),
-        (lambda: ps.Windows.tumbling(5, aggregates={}), "none given"),
-        (lambda: ps.Windows.tumbling(5, aggregates={"n": 1}), "not one: n"),  # type: ignore[dict-item]
+        (lambda: ps.Windows.tumbling(5, aggregates={}), "not {}"),
+        (lambda: ps.Windows.tumbling(5, aggregates={"n": 1}), "not one: 'n': 1"),  # type: ignore[dict-item]
         (lambda: ps.Windows.tumbling(5, fold=(0, max), aggregates={"n": ps.Count()}), "not both"),
-        (lambda: ps.Triggers.count(0), "1 message or more"),
-        (lambda: ps.Triggers.since_first(0), "above 0 ms"),
+        (lambda: ps.Triggers.count(0), "messages .* 1 or more"),
+        (lambda: ps.Triggers.since_first(0), "since_first: ms .*, not 0"),
         (lambda: ps.Triggers.any(ps.Triggers.count(1)), "two triggers or more"),
         (lambda: ps.Triggers.repeat(ps.Triggers.repeat(ps.Triggers.count(1))), "does not repeat already"),
+        (lambda: tumbling("1min"), "size_ms is a whole number of milliseconds, .*, not '1min'"),
+        (lambda: tumbling(timedelta(minutes=1)), r"not datetime.timedelta\(seconds=60\)"),
+        (lambda: tumbling(1.5), "size_ms .*, not 1.5"),
+        (lambda: tumbling(True), "size_ms .*, not True"),
+        (lambda: tumbling(2**63), "size_ms .*at most 2"),
+        (lambda: tumbling(5, offset_ms="1"), "offset_ms .*, not '1'"),
+        (lambda: windows.hopping(5, None), "every_ms .*, not None"),
+        (lambda: windows.hopping("5", 1), "size_ms .*, not '5'"),
+        (lambda: windows.session(0.5), "gap_ms .*, not 0.5"),
+        (lambda: windows.sliding(-1), "size_ms .*, not -1"),
+        (lambda: windows.count("5"), "messages is a whole number of messages, .*, not '5'"),
+        (lambda: tumbling(5, early="count"), "early= takes a trigger, such as .*, not 'count'"),
+        (lambda: tumbling(5, early=5), "early= takes a trigger, .*, not 5"),
+        (lambda: tumbling(5, early=ps.Triggers.count), "early= takes a trigger, .*, not <function"),
+        (lambda: tumbling(5, early=ps.Trigger()), "early= takes a trigger, .*, not Trigger"),
+        (lambda: tumbling(5, late=5, allowed_lateness_ms=1), "late= takes a trigger, .*, not 5"),
+        (lambda: tumbling(5, late=ps.Triggers.count(1)), "late= never fires, .* allowed_lateness_ms"),
+        (lambda: tumbling(5, allowed_lateness_ms="1"), "allowed_lateness_ms .*, not '1'"),
+        (lambda: tumbling(5, keyed="no"), "keyed='no'"),
+        (lambda: tumbling(5, accumulating=0), "accumulating=0"),
+        (lambda: tumbling(5, aggregates=[ps.Count()]), r"aggregates are .*, not \[Count"),
+        (lambda: tumbling(5, aggregates={"n": ps.Count}), "not one: 'n': <class"),
+        (lambda: tumbling(5, aggregates={1: ps.Count()}), "not one: 1: Count"),
+        (lambda: tumbling(5, fold=sum), "fold=.*, not <built-in function sum>"),
+        (lambda: cast("Any", ps.Sum)("delay"), r"Sum\('delay'\): `of` is a function"),
+        (lambda: tumbling(5, fold=(0, max), value=ps.Long), r"value=: .* the class ps.Long, .*value=ps.Long\(\)"),
+        (lambda: tumbling(5, value=ps.Long()), "value= is the serde of a fold's value"),
+        (lambda: tumbling(5, value=ps.Long(), aggregates={"n": ps.Count()}), "value= is the serde of a fold's value"),
+        (lambda: ps.Triggers.count(True), "messages .*, not True"),
+        (lambda: triggers.since_last(timedelta(1)), r"since_last: ms .*, not datetime.timedelta\(days=1\)"),
+        (lambda: triggers.any(ps.Triggers.count(1), 5), "Triggers.any takes a trigger, .*, not 5"),
+        (lambda: triggers.repeat(5), "Triggers.repeat takes a trigger, .*, not 5"),
+        (
+            lambda: ps.StreamApplication("a").input("m.in", watermark=cast("Any", ps.BoundedOutOfOrderness)),
+            "input `m.in`: watermark is a policy .*, not <class",
+        ),
     ],
 )
 def test_what_makes_no_window_is_refused_where_it_is_declared(make: Any, said: str) -> None:
     with pytest.raises(ps.ConfigError, match=said):
         make()
+
+
+HALF: dict[str, Any] = {"fold": (0, lambda total, n: total + n / 2), "value": ps.Long()}
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        (ps.Windows.tumbling(10, **HALF), "the value 0.5 of key 'k' is a float, .* declare fold=..., value=ps.Double"),
+        (ps.Windows.tumbling(10, early=ps.Triggers.count(9), **HALF), "the value 0.5 of key 'k' is a float, .*ps.Long"),
+        (ps.Windows.tumbling(10, keyed=False, **HALF), "the value 0.5 is a float, .*ps.Long"),
+        (tumbling(10, aggregates={"n": ps.Sum(lambda n: float("nan"))}), r"the value \[nan\] of key 'k' .*no nan"),
+    ],
+)
+def test_a_value_that_cannot_be_stored_is_shown_with_its_operator_and_key(window: ps.Window, said: str) -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").window(window, id="w").send_to(app.output(OUT))
+    with pytest.raises(ps.UserCodeError, match=f"SerdeError: window operator `w`: {said}"):
+        TestRunner(app).input("m.in", [("k", 1)], timestamp=5).run()
+
+
+def test_a_message_that_cannot_be_stored_is_shown_by_itself() -> None:
+    content = MessageContent(ps.Long())
+    content.operator = "w"
+    said = str(content.unwritable([1, 0.5, 2], "k", TypeError()))
+    assert said.startswith(
+        "window operator `w`: the value 0.5 of key 'k' is a float, but values are declared as ps.Long"
+    )
+
+
+@pytest.mark.parametrize(
+    ("window", "time_ms"),
+    [
+        (tumbling(1000), 2**63 - 2),
+        (tumbling(1000), -(2**63) + 1),
+        (tumbling(1000, **HALF), 2**63 - 2),
+        (windows.session(1000), 2**63 - 2),
+        (windows.sliding(1000), -(2**63) + 1),
+    ],
+)
+def test_a_window_beyond_the_range_of_times_says_so(window: ps.Window, time_ms: int) -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").window(window, id="w").send_to(app.output(OUT))
+    with pytest.raises(ps.UserCodeError, match="the message's timestamp is too close"):
+        TestRunner(app).input("m.in", [("k", 1)], timestamp=time_ms).run()
