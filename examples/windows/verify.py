@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -16,9 +15,9 @@ from rich.table import Table
 
 from examples.windows.app import app
 from examples.windows.data import HOUR_MS, Movement, movements
+from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_system
 
@@ -106,10 +105,11 @@ def messages(stream: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def left_over() -> list[str]:
-    """What still waits in the stores of the operators. After the end of the streams it should be nothing."""
-    config = load_config(default_job_name=app.name)
-    left = Counter(store.name for store in app.graph().stores for _ in read_store(config, store.name))
-    return [f"store {store}: {count} entries are left" for store, count in left.items()]
+    """The stores of operators that the last checkpoint has. A checkpoint at the end of the streams has none, because
+    nothing waits there."""
+    with admin.open_job(app.name) as job:
+        last = admin.read_checkpoint(job)
+    return [f"checkpoint {last.id} has the store {store}" for store in last.stores]
 
 
 def show(console: Console, hours: Panes) -> None:
