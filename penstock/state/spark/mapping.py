@@ -185,11 +185,18 @@ def _fit(
     try:
         notes = [_change(sample, hold(sample))]
         if isinstance(column.type, Simple) and column.type.name in {"float", "double"}:
-            notes.append("" if hold(math.nan) is not None else "; NaN comes back as None")
+            notes.append(_change_of_nan(hold))
     except Exception as error:
         why = f"the serde `{serde}` cannot hold {_python_name(column.type)}: {error}"
         return MappedColumn(side, column.name, shown, None, why)
     return MappedColumn(side, column.name, shown, f"{target}, {_python_name(column.type)}{''.join(notes)}")
+
+
+def _change_of_nan(hold: Callable[[Any], Any]) -> str:
+    try:
+        return "" if hold(math.nan) is not None else "; NaN comes back as None"
+    except Exception:  # whatever the serde raises: another value was held
+        return "; NaN is refused"
 
 
 def _back(serde: Serde[Any], obj: Any) -> Any:

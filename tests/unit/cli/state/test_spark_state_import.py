@@ -349,7 +349,7 @@ def test_the_table_says_for_each_column_why_not() -> None:
     types = {line[1]: " ".join(line[3:]) for line in lines if len(line) > 3 and line[0] in {"key", "value"}}
     assert types["k"] == "the key, str"
     assert types["count"] == "`count`, int"
-    assert types["sum"] == "`sum`, float; NaN comes back as None"
+    assert types["sum"] == "`sum`, float; NaN is refused"
     assert types["max_8"].startswith("CANNOT BE MAPPED: the serde `json` cannot hold bytes")
     assert types["max_10"] == "`max_10`, datetime; comes back as str"
     assert types["max_16"] == "`max_16`, dict"
