@@ -152,7 +152,7 @@ def main() -> None:
     verdict = (
         f"verified: {len(hours.panes):,} hours of airports, {len(sessions.panes):,} sessions of aircraft, "
         f"{len(following.panes):,} arrivals with the next departure; {repeated:,} panes came again, with "
-        "equal content; no store has an entry left"
+        "equal content; no operator has a store left"
     )
     console.print(verdict, style="bold green", highlight=False)
 

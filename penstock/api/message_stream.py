@@ -128,7 +128,7 @@ class MessageStream(Generic[T]):
             function: called as `function(left value, right value)`; returns the value of the result. The value of a
                 side that has no partner is None. It must not change its arguments.
             within_ms: (before, after): a left message at time t has its partners from t - before to t + after, both
-                included, in milliseconds. One number stands for both.
+                included, in milliseconds. One number counts for both.
             kind: "inner" for pairs only; "left", "right" or "outer" also emit the messages of the left stream, the
                 right one or both that have no partner, once none can come. The timestamp of such a result is the last
                 time at which a partner could have been.

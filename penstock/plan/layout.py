@@ -67,8 +67,8 @@ def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
     """Its entries say when they expire, in a form that a store without a time to live does not read."""
     return IncompatibleError(
         f"the entries of store `{store}` in checkpoint {record.id} have a time to live, and the application declares "
-        f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). It may be any other: what is written from now '
-        "on has the new one, what was written before keeps the time that it had. Or start from a checkpoint from "
+        f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). The time may be another one: '
+        "entries that are written from now on have it, and the others keep theirs. Or start from a checkpoint from "
         f"before the store had one ({argument('from_checkpoint')}), or give the job a new `job.id` to start "
         "without state"
     )

@@ -135,7 +135,7 @@ def test_a_time_to_live_can_be_added_and_changed_but_not_removed() -> None:
     for now in (with_ttl(20), with_ttl(10, "access")):
         check_layout(replace(written, stores=with_ttl(10)), now, 0)
     advice = (
-        r'have a time to live.*declares none.*app\.store\("s", \.\.\., ttl_ms=\.\.\.\).*any other.*from a checkpoint'
+        r'have a time to live.*declares none.*app\.store\("s", \.\.\., ttl_ms=\.\.\.\).*another one.*from a checkpoint'
     )
     with pytest.raises(ps.IncompatibleError, match=advice):
         check_layout(replace(written, stores=with_ttl(10)), with_ttl(None), 0)
