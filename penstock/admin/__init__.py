@@ -24,6 +24,7 @@ __all__ = [
     "DeletedStream",
     "DrainFacts",
     "EffectiveValue",
+    "ExportedDrains",
     "ExportedStartpoints",
     "FoundJob",
     "FoundStream",
@@ -65,7 +66,9 @@ __all__ = [
     "effective_values",
     "end_stream",
     "export_checkpoint",
+    "export_drains",
     "export_startpoints",
+    "import_drains",
     "import_spark",
     "import_startpoints",
     "job_content",
@@ -104,6 +107,7 @@ if TYPE_CHECKING:
     from penstock.admin.job.adopt import adopt
     from penstock.admin.job.delete import JobContent, delete_job, job_content
     from penstock.admin.job.drain import DrainFacts, cancel_drain, drain
+    from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
     from penstock.admin.job.lease import LeaseFacts, lease
     from penstock.admin.job.status import JobStatus, UnreadableJob, status, statuses
     from penstock.admin.job.stop import StopFacts, stop
@@ -159,6 +163,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
         "job.lease": "LeaseFacts lease",
         "job.status": "JobStatus UnreadableJob status statuses",
         "job.drain": "DrainFacts cancel_drain drain",
+        "job.drain_exchange": "ExportedDrains export_drains import_drains",
         "job.stop": "StopFacts stop",
         "jobs": "FoundJob open_all_jobs open_job",
         "startpoint.ask": "AskedFacts",

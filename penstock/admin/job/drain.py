@@ -6,7 +6,8 @@ import getpass
 import os
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from penstock.admin.job.lease import watch_lease
@@ -34,6 +35,8 @@ class DrainFacts:
     is_running: bool
     """Whether a driver has the job. Without one, the drain begins with the next start."""
     last_checkpoint: str | None
+    notes: tuple[str, ...] = ()
+    """What an import has left out."""
 
 
 def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
@@ -57,13 +60,7 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
         ...
         penstock.errors.NotFoundError: job flights-1 has no run that could drain: its last run has ended, or it ...
     """
-    running = _is_running(job)
-    if not running and CheckpointLog(job.objects, job.paths).read("report").unfinished_run is None:
-        raise NotFoundError(
-            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had "
-            "a checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then "
-            "drain it"
-        )
+    running = _check_run(job)
     own, before = _of_present_run(job), True
     if not own:
         own, before = (write_drain_notification(job.objects, job.paths),), False
@@ -71,6 +68,25 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
         _await_drain(job, own, timeout_s, running=running)
     status: Outcome = "drained" if wait else "asked before" if before else "asked"
     return _facts(job, status, own, running=running)
+
+
+def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], notes: Iterable[str] = ()) -> DrainFacts:
+    """Ask the present run to drain with those of these notifications that are for it. What `import_drains` does.
+
+    Raises:
+        NotFoundError: the job has no run that could drain, or none of them is for it. Nothing was written.
+    """
+    running, run_id = _check_run(job), present_run(job.objects, job.paths)
+    given = tuple(notifications)
+    own = tuple(each for each in given if each.run_id == run_id)
+    notes = [*notes, *(f"skipped: {each.uuid} is for run {each.run_id}" for each in given if each not in own)]
+    if not own:
+        raise NotFoundError("; ".join([f"nothing asks run {run_id} of job {job.paths.root} to drain", *notes]))
+    requests = DrainRequests(job.objects, job.paths)
+    before = set(own) <= set(requests.find().notifications)
+    for each in own:
+        requests.write(each)
+    return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
 
 
 def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
@@ -117,6 +133,18 @@ def pending_drains(job: FoundJob) -> tuple[str, ...]:
         job: the job.
     """
     return tuple(str(each.uuid) for each in _of_present_run(job))
+
+
+def _check_run(job: FoundJob) -> bool:
+    """Whether a driver has the job. Raises NotFoundError if it has no run that could drain."""
+    running = _is_running(job)
+    if not running and CheckpointLog(job.objects, job.paths).read("report").unfinished_run is None:
+        raise NotFoundError(
+            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had "
+            "a checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then "
+            "drain it"
+        )
+    return running
 
 
 def _of_present_run(job: FoundJob) -> tuple[DrainNotification, ...]:

@@ -5,32 +5,27 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-import orjson
-
-from penstock.checkpoint.topic import read_topic_message
+from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.errors import ConfigError, CorruptError
 from penstock.startpoint.request import RequestKey, StartpointRequest, task_number
 from penstock.startpoint.serde import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
-    coordinator_key,
     decode_fan_out,
     decode_startpoint,
     encode_startpoint,
-    parse_coordinator_key,
 )
 from penstock.wording import argument, counted, flag
 
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
-    """For each key an object `key`, `value`: two texts, the very bytes of Samza's message; and what they leave out."""
+    """A message for each key, and what they leave out."""
     newest: dict[str, StartpointRequest] = {}
     for request in sorted(live, key=lambda each: each.rank):
         newest[str(request.key)] = request
     lines, notes = [], []
     for key, request in sorted(newest.items()):
-        value = encode_startpoint(request.startpoint)
-        lines.append(orjson.dumps({"key": coordinator_key(NAMESPACE, key), "value": value}).decode())
+        lines.append(coordinator_line(NAMESPACE, key, encode_startpoint(request.startpoint)))
         if request.with_state is not None or request.clamp:
             notes.append(f"`{key}`: {argument('with_state')} and {flag('clamp')} are left out")
     return lines, notes
@@ -45,37 +40,14 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
     Raises:
         CorruptError: a line cannot be read; it is named by its number.
     """
-    last: dict[tuple[str, str], tuple[int, str | None]] = {}
-    passed_over = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            namespace, key, value = _message(line)
-        except CorruptError as error:
-            raise CorruptError(f"line {number}: {error}") from error
-        if namespace in {NAMESPACE, NAMESPACE_FAN_OUT}:
-            last[namespace, key] = number, value
-        else:
-            passed_over += 1
+    messages, others = last_messages(lines, {NAMESPACE, NAMESPACE_FAN_OUT})
     found: list[StartpointRequest] = []
-    for (namespace, key), (number, value) in last.items():
-        if value is None:
-            continue
+    for line, namespace, key, value in messages:
         try:
             found += _requests(namespace, key, value)
         except (CorruptError, ConfigError) as error:
-            raise CorruptError(f"line {number}: {error}") from error
-    return found, _notes(passed_over)
-
-
-def _notes(passed_over: int) -> list[str]:
-    return [f"skipped: {counted(passed_over, 'message')} without a startpoint"] if passed_over else []
-
-
-def _message(line: str) -> tuple[str, str, str | None]:
-    message = read_topic_message(line)
-    return *parse_coordinator_key(message.key), message.value
+            raise CorruptError(f"line {line}: {error}") from error
+    return found, [f"skipped: {counted(others, 'message')} without a startpoint"] if others else []
 
 
 def _requests(namespace: str, key: str, value: str) -> list[StartpointRequest]:

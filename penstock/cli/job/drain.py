@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from penstock.admin.job.drain import DrainFacts, cancel_drain
 from penstock.admin.job.drain import drain as drain_job
+from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
 from penstock.admin.jobs import open_job
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.files import read_text
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_json
+from penstock.errors import ConfigError
 
 
 def drain(
@@ -21,6 +26,22 @@ def drain(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take the requests back: the run goes back to its last checkpoint.")
     ] = False,
+    export: Annotated[
+        bool,
+        typer.Option(
+            "--export", help="Print the requests that wait, as messages of Samza's coordinator stream, and ask nothing."
+        ),
+    ] = False,
+    import_file: Annotated[
+        str | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help='Ask with the requests in lines of {"key": ..., "value": ...}, as --export prints them; - for '
+            "standard input.",
+            show_default=False,
+        ),
+    ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
@@ -29,12 +50,31 @@ def drain(
     The next start may then be of a changed program. The run reads nothing more from its inputs. Windows, timers and
     joins fire, whatever their time. A run that was killed drains at its next start.
     """
+    if (wait or cancel) + export + (import_file is not None) > 1:
+        raise ConfigError("--export and --import FILE go with no other one of --wait, --cancel, --export and --import")
+    lines = None if import_file is None else read_text(import_file).split("\n")
     with open_job(job, config, assignments) as found:
-        facts = cancel_drain(found, timeout_s=timeout_s) if cancel else drain_job(found, wait=wait, timeout_s=timeout_s)
+        if export:
+            _print_exported(export_drains(found))
+            return
+        if lines is not None:
+            facts = import_drains(found, lines)
+        elif cancel:
+            facts = cancel_drain(found, timeout_s=timeout_s)
+        else:
+            facts = drain_job(found, wait=wait, timeout_s=timeout_s)
     if as_json:
         print_json(facts)
     else:
+        for note in facts.notes:
+            say(f"note: {note}")
         typer.echo(_text(facts))
+
+
+def _print_exported(exported: ExportedDrains) -> None:
+    for note in exported.notes:
+        say(f"note: {note}")
+    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
 
 
 def _text(facts: DrainFacts) -> str:

@@ -15,9 +15,10 @@ from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableE
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
+from tests.support.places import GOLDEN
 
 UUID = uuid.UUID("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40")
-WRITTEN = b'{"uuid":"9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40","runId":"3f2a","drainMode":"DEFAULT"}'
+WRITTEN = (GOLDEN / "drain-notification.json").read_bytes()
 PATHS = JobPaths("flights", "1")
 DEADLINE_S = 60.0
 

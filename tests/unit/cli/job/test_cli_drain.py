@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
-from penstock.drain.notification import NAMESPACE
+from penstock.drain.notification import NAMESPACE, decode_notification
 from penstock.drain.requests import DrainRequests
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
@@ -20,6 +21,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.cli import call, call_json, own_home
+from tests.support.places import GOLDEN
 
 PATHS = JobPaths("visits", "1")
 DEADLINE_S = 60.0
@@ -102,6 +104,19 @@ def running(tmp_path: Path, objects: FileObjectStore) -> Iterator[Running]:
     running.close()
 
 
+@pytest.fixture
+def killed(tmp_path: Path, objects: FileObjectStore) -> Running:
+    """A run that has a checkpoint, and that nobody has any more."""
+    killed = Running(tmp_path, objects)
+    killed.driver.loop.start()
+    killed.driver.loop.step()
+    killed.driver.loop.commit()
+    killed.keeper.stop(DEADLINE_S)
+    killed.keeper.lease.release()
+    killed.driver.close()
+    return killed
+
+
 def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: FileObjectStore) -> None:
     assert running.counts() == 0
     found = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
@@ -125,14 +140,33 @@ def test_a_second_request_says_so(running: Running, objects: FileObjectStore) ->
     assert f"asked to drain   {asked.uuid}: it ends" in call("status", "visits")[0]
 
 
-def test_a_job_that_nobody_runs_drains_at_its_next_start(tmp_path: Path, objects: FileObjectStore) -> None:
-    killed = Running(tmp_path, objects)
-    killed.driver.loop.start()
-    killed.driver.loop.step()
-    killed.driver.loop.commit()
-    killed.keeper.stop(DEADLINE_S)
-    killed.keeper.lease.release()
-    killed.driver.close()
+def test_export_and_import_are_inverse(killed: Running, objects: FileObjectStore) -> None:
+    """The coordinator stream of Samza; a request for another run is exported, and not imported."""
+    requests = DrainRequests(objects, PATHS)
+    golden = json.loads((GOLDEN / "drain-coordinator-message.json").read_text())
+    other = decode_notification(golden["value"], "golden")
+    requests.write(other)
+    call("drain", "visits")
+    objects.put_if_absent(PATHS.metadata(NAMESPACE, "bad"), b"{")
+    (own,) = requests.find().of_run(killed.driver.job.claim.run_id)
+    out, err = call("drain", "visits", "--export")
+    lines = {json.loads(line)["key"]: json.loads(line)["value"] for line in out.splitlines()}
+    assert lines[golden["key"]] == golden["value"]
+    assert json.loads(lines[f'[1,"{NAMESPACE}","{own.uuid}"]'])["runId"] == own.run_id
+    assert len(lines) == 2
+    assert f"left out: `{PATHS.metadata(NAMESPACE, 'bad')}` is not a drain notification" in " ".join(err.split())
+    requests.delete([own, other])
+    for status in ("asked", "asked before"):
+        found = json.loads(call("drain", "visits", "--import", "-", "--json", stdin=out.encode())[0])
+        assert (found["status"], found["requests"]) == (status, [str(own.uuid)])
+        assert found["notes"] == [f"skipped: {other.uuid} is for run {other.run_id}"]
+    assert requests.find().notifications == (own,)
+    nothing = json.dumps(golden).encode()
+    assert "nothing asks run" in call("drain", "visits", "--import", "-", stdin=nothing, status=1)[1]
+    call("drain", "visits", "--import", "-", "--cancel", stdin=nothing, status=2)
+
+
+def test_a_job_that_nobody_runs_drains_at_its_next_start(killed: Running, objects: FileObjectStore) -> None:
     assert "it drains at its next start" in call("drain", "visits")[0]
     assert "start the job, and it drains" in call("drain", "visits", "--wait", status=1)[1]
     assert "no longer drains" in call("drain", "visits", "--cancel")[0]
