@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.api.drain import DrainNotification
+from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
@@ -77,8 +78,30 @@ class DrainRequests:
                     logger.warning("%s. Nothing is drained for it: delete the object", error)
         return Found(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
+    def delete_ended(self, found: Found) -> tuple[DrainNotification, ...]:
+        """Delete those of these notifications whose runs are over, because the log has another owner. Returns them. A
+        driver that lost its job therefore deletes no request for the run that has it now.
+
+        Args:
+            found: what `find` returned.
+        """
+        owner = CheckpointLog(self._objects, self._paths).read("report").owner
+        over = tuple(each for each in found.notifications if owner is not None and each.run_id != owner.run_id)
+        self.delete(over)
+        return over
+
+    def delete_stale_cancels(self) -> None:
+        """Delete requests to cancel whose notification is gone: a process was killed between the two deletions of
+        `delete`. They would cancel a notification that is imported again. Idempotent."""
+        cancels = self._objects.list(self._paths.metadata_folder(_CANCEL))  # before notifications, which come first
+        known = {self._cancel_path(each) for each in self.find().notifications} if cancels else ()
+        for path in cancels:
+            if path not in known:
+                self._objects.delete_durably(path)
+
     def delete(self, notifications: Iterable[DrainNotification]) -> None:
-        """Delete exactly these, and requests to cancel them. Idempotent."""
+        """Delete exactly these, and requests to cancel them. Idempotent. The deletion of a notification answers the
+        request to cancel it, so it comes first."""
         for notification in notifications:
             self._objects.delete_durably(self._path(notification))
             self._objects.delete_durably(self._cancel_path(notification))

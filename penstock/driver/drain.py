@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 
 from penstock.api.drain import DrainNotification
 from penstock.drain.monitor import DrainMonitor
@@ -36,6 +37,8 @@ class Drain:
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
         self._looked = False
+        self._looked_before = False
+        """Whether the run has looked at all."""
         self._is_recorded = False
         """Whether the log says that the run has drained."""
         self.notifications: tuple[DrainNotification, ...] = ()
@@ -66,6 +69,17 @@ class Drain:
             self._looked = True
         return self.active
 
+    def look_before_the_end(self, boundary: Boundary) -> bool:
+        """Whether the run drains before it ends at this boundary. A request may be younger than the monitor's last
+        look, and no later run follows it. Raises RetryableError if the store does not say."""
+        if boundary.closed:
+            return False
+        self._looked = False
+        if not self.look():
+            return False
+        self._stop.drains_first()
+        return True
+
     def taken_back(self) -> bool:
         """Whether every request of the drain was cancelled, or deleted. They are gone then, and the run drains no more.
         Raises RetryableError if the store does not say; some of them may have been deleted."""
@@ -93,22 +107,30 @@ class Drain:
         if self._monitor is not None:
             self._monitor.stop()
 
-    def finish(self) -> None:
+    def finish(self, answered: Collection[str]) -> None:
         """The run's last record is in the log, so its notifications are answered. An error is logged: no other run
-        follows them, and the next start deletes them."""
+        follows them, and the next start deletes them.
+
+        Args:
+            answered: the uuids in the record.
+        """
         try:
-            self._requests.delete(self._requests.find().of_run(self._run_id))
+            own = self._requests.find().of_run(self._run_id)
+            if late := [str(each.uuid) for each in own if str(each.uuid) not in answered]:
+                logger.warning("the run ended before it saw the request to drain it (%s): nothing drains", listed(late))
+            self._requests.delete(own)
         except PenstockError as error:
             logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
 
     def _find_own(self) -> tuple[DrainNotification, ...]:
-        """Those of this run. The others are deleted: this run has claimed the log after theirs, which are over."""
+        """Those of this run. Those of runs that are over are deleted."""
         found = self._requests.find()
-        for each in found.notifications:
-            if each.run_id != self._run_id:
+        own = found.of_run(self._run_id)
+        if len(own) < len(found.notifications):
+            for each in self._requests.delete_ended(found):
                 logger.warning("the request %s to drain run %s came too late, and is deleted", each.uuid, each.run_id)
-                self._requests.delete([each])
-        return found.of_run(self._run_id)
+        self._requests.delete_stale_cancels()
+        return own
 
     def _find(self) -> None:
         if self._poll_ms is None and not self._asked.is_set():
@@ -121,6 +143,7 @@ class Drain:
             if asked:
                 self._asked.set()
             raise
+        inherited, self._looked_before = not (asked or self._looked_before), True
         if not own:
             if not (self.active or self._asked.is_set()):
                 self._stop.drain_is_over()
@@ -128,7 +151,6 @@ class Drain:
             return
         if not self.active:
             uuids = listed([str(each.uuid) for each in own])
-            inherited = self._monitor is None  # the first look of the run
             level = logging.WARNING if inherited else logging.INFO
             begun = "was asked to drain before this start" if inherited else "drains"
             logger.log(level, "the run %s (request %s): nothing more is read from its inputs", begun, uuids)

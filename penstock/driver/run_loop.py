@@ -57,9 +57,9 @@ class RunLoop:
         """Batches until there is a reason to end, then the last commit. False if a container was lost during that
         commit: what was not committed has to be processed again first."""
         parts = self._parts
-        finished = False
-        while not finished and not parts.stop.graceful.is_set():
-            finished = self.step()
+        while not parts.stop.immediate.is_set():
+            if (parts.stop.graceful.is_set() or self.step()) and not self._drains_first():
+                break
         if parts.stop.immediate.is_set():
             logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
             return True
@@ -76,9 +76,22 @@ class RunLoop:
         parts.board.update(phase="stopping")
         drains = parts.drain.answered(self.boundary)
         parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
-        parts.drain.finish()
+        parts.drain.finish(drains)
         parts.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
+
+    def _drains_first(self) -> bool:
+        """Whether the run was asked to drain before it came to its end, and does so now. A store that fails delays the
+        end, because no later run would follow the request."""
+        parts = self._parts
+        while not parts.stop.immediate.is_set():
+            try:
+                return parts.drain.look_before_the_end(self.boundary)
+            except RetryableError as error:
+                logger.warning("it is not known whether the run is to drain, and it does not end before: %s", error)
+                parts.clock.wait(parts.stop.immediate, _RETRY_SECONDS)
+                parts.gate.await_batch(parts.stop.immediate, lambda: None)  # a store cannot be away forever
+        return False
 
     def _rewind(self, cause: RetryableError | None) -> None:
         self._enter(self._parts.epochs.rewind(cause))

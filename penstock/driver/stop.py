@@ -33,6 +33,13 @@ class StopRequest:
         else:
             self.graceful.set()
 
+    def drains_first(self) -> None:
+        """A graceful request came, but the run is to drain before it ends."""
+        self.drains = True
+        self.graceful.clear()
+        if self.immediate.is_set():  # it came meanwhile
+            self.graceful.set()
+
     def drain_is_over(self) -> None:
         """The run no longer drains, and continues: a request that came meanwhile counts now."""
         self.drains = False

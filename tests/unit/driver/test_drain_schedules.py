@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -21,6 +24,10 @@ from penstock.testing.in_process import InProcessDriver
 from tests.support.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
+
+
+class KilledError(BaseException):
+    """What ends a driver in the middle of a step."""
 
 
 def requests(world: TimedWorld) -> DrainRequests:
@@ -206,3 +213,194 @@ def test_a_request_under_another_name_drains_nothing(timed_world: TimedWorld) ->
     assert [name for name, _ in requests(timed_world).find().unreadable] == [PATHS.metadata(NAMESPACE, "mine")]
     steps(driver)
     assert not driver.loop.boundary.closed
+
+
+def cancels(world: TimedWorld) -> list[str]:
+    return world.objects.list(PATHS.metadata_folder("drain-cancel"))
+
+
+@contextmanager
+def killed_at(world: TimedWorld, deletion: int) -> Iterator[None]:
+    """The driver is killed before its deletion of this number, of requests only."""
+    left, delete = [deletion], world.objects.delete_durably
+
+    def deletes(key: str) -> None:
+        if "/metadata/drain-cancel/" in key or f"/metadata/{NAMESPACE}/" in key:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+        delete(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.objects, "delete_durably", deletes)
+        yield
+
+
+class TestKilledBetweenDeletions:
+    """Each request is two objects at most; the next start finds any part of them."""
+
+    @pytest.mark.parametrize("number", [1, 2])
+    @pytest.mark.parametrize("deletion", range(5))
+    def test_a_cancelled_drain(self, timed_world: TimedWorld, number: int, deletion: int) -> None:
+        driver, first = asked(timed_world)
+        for each in [first, *(write_drain_notification(timed_world.objects, PATHS) for _ in range(number - 1))]:
+            requests(timed_world).cancel(each, "somebody")
+        killed = pytest.raises(KilledError) if deletion < 2 * number else nullcontext()
+        with killed_at(timed_world, deletion), killed:
+            driver.loop.step()
+        driver.close()
+        second = timed_world.started()
+        assert second.job.claim.run_id == driver.job.claim.run_id
+        steps(second)
+        steps(second)
+        assert (requests(timed_world).find().notifications, cancels(timed_world)) == ((), [])
+        assert not any(batch.control == "drain" for batch in HoldNode.batches)
+        requests(timed_world).write(first)  # as an import does
+        second.loop.ask_to_drain()
+        ends(second)
+        assert timed_world.checkpoints[-1].drains == (str(first.uuid),)
+
+    @pytest.mark.parametrize("deletion", range(2))
+    def test_a_drain_that_was_cancelled_too_late(self, timed_world: TimedWorld, deletion: int) -> None:
+        driver, notification = asked(timed_world)
+        while driver.board.phase != "draining":
+            driver.loop.step()
+        driver.fleet.at = lambda step: (
+            requests(timed_world).cancel(notification, "somebody") if step == "clean-up" else None
+        )
+        with killed_at(timed_world, deletion), pytest.raises(KilledError):
+            ends(driver)
+        driver.close()
+        assert timed_world.checkpoints[-1].drains == (str(notification.uuid),)
+        second = timed_world.started()
+        assert second.job.claim.run_id != driver.job.claim.run_id
+        assert steps(second) > 0, "it reads on"
+        assert (requests(timed_world).find().notifications, cancels(timed_world)) == ((), [])
+
+    def test_a_request_to_cancel_that_comes_meanwhile_stays(
+        self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its notification is younger than the listing of the others."""
+        own, found = requests(timed_world), DrainRequests.find
+        requests(timed_world).cancel(DrainNotification.create(uuid.uuid4(), "a"), "a stale one")
+
+        def meanwhile(given: DrainRequests) -> object:
+            result = found(given)
+            notification = DrainNotification.create(uuid.uuid4(), "a")
+            given.write(notification)
+            given.cancel(notification, "somebody")
+            return result
+
+        monkeypatch.setattr(DrainRequests, "find", meanwhile)
+        own.delete_stale_cancels()
+        assert len(cancels(timed_world)) == 1
+
+
+class TestEnds:
+    """A run that ends although a request waits that it has not seen."""
+
+    def unseen(self, world: TimedWorld) -> tuple[InProcessDriver, str]:
+        driver = world.started()
+        world.put(10, 20, 30, 40)
+        steps(driver)
+        return driver, str(write_drain_notification(world.objects, PATHS).uuid)
+
+    def test_a_stop_right_after_a_request_drains(self, timed_world: TimedWorld) -> None:
+        driver, name = self.unseen(timed_world)
+        driver.stop.request()
+        ends(driver, limit=1)
+        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.came() == {n: [] for n in range(4)}
+
+    def test_a_stop_before_the_first_batch_of_a_restart(self, timed_world: TimedWorld) -> None:
+        driver, name = self.unseen(timed_world)
+        driver.loop.commit()
+        driver.close()
+        second = timed_world.started()
+        second.stop.request()
+        ends(second, limit=1)
+        assert timed_world.checkpoints[-1].drains == (name,)
+
+    def test_a_second_stop_ends_it_and_the_next_start_drains(self, timed_world: TimedWorld) -> None:
+        driver, name = self.unseen(timed_world)
+        driver.loop.commit()
+        driver.stop.request()
+        driver.stop.request()
+        ends(driver, limit=1)
+        driver.close()
+        assert timed_world.checkpoints[-1].ended is None
+        ends(timed_world.started(), limit=1)
+        assert timed_world.checkpoints[-1].drains == (name,)
+
+    def test_a_stop_and_a_cancel(self, timed_world: TimedWorld) -> None:
+        driver, _ = self.unseen(timed_world)
+        (notification,) = requests(timed_world).find().notifications
+        requests(timed_world).cancel(notification, "somebody")
+        driver.stop.request()
+        ends(driver, limit=1)
+        assert (timed_world.checkpoints[-1].ended, timed_world.checkpoints[-1].drains) == ("stopped", ())
+        assert requests(timed_world).find().notifications == ()
+
+    def test_a_store_that_fails_delays_the_stop(self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver, name = self.unseen(timed_world)
+        failing(monkeypatch, "find", 3)
+        driver.stop.request()
+        ends(driver, limit=1)
+        assert timed_world.checkpoints[-1].drains == (name,)
+
+    def test_the_end_of_what_a_run_was_to_read(self, timed_world: TimedWorld) -> None:
+        timed_world.put(10, 20)
+        driver = timed_world.started(until_latest=True, close=False)
+        steps(driver)
+        name = str(write_drain_notification(timed_world.objects, PATHS).uuid)
+        ends(driver, limit=1)
+        assert timed_world.checkpoints[-1].drains == (name,)
+
+    def test_a_request_during_the_last_commit_is_reported(
+        self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        driver = timed_world.started()
+        timed_world.put(10, 20)
+        steps(driver)
+        late: list[DrainNotification] = []
+
+        def at(step: str) -> None:
+            if step == "snapshot" and not late:
+                late.append(write_drain_notification(timed_world.objects, PATHS))
+
+        driver.fleet.at = at
+        driver.stop.request()
+        ends(driver, limit=1)
+        assert timed_world.checkpoints[-1].ended == "stopped"
+        assert requests(timed_world).find().notifications == ()
+        said = [each.message for each in caplog.records if str(late[0].uuid) in each.message]
+        assert said == [f"the run ended before it saw the request to drain it ({late[0].uuid}): nothing drains"]
+
+
+class TestRuns:
+    """Which run a request is for, and which may delete it."""
+
+    def test_a_driver_that_lost_its_job_deletes_no_request_of_the_new_run(self, timed_world: TimedWorld) -> None:
+        former, _ = asked(timed_world)
+        drain = Drain(former.job.drains, former.job.claim.run_id, None, StopRequest(), ProgressBoard())
+        ends(former)
+        timed_world.started()
+        own = write_drain_notification(timed_world.objects, PATHS)
+        drain.ask()
+        assert not drain.look()
+        assert requests(timed_world).find().notifications == (own,)
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_a_drain_that_a_start_inherits_is_loud(
+        self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture, before: bool
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        driver, notification = asked(timed_world)
+        if before:
+            driver.close()
+            driver = timed_world.started()
+        ends(driver)
+        (said,) = [each for each in caplog.records if f"request {notification.uuid}" in each.message]
+        assert (said.levelname, "before this start" in said.message) == (
+            ("WARNING", True) if before else ("INFO", False)
+        )
