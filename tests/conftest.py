@@ -23,6 +23,8 @@ LONGEST = (
     "test_kills.py",
     "test_commit_kills.py",
     "test_signals.py",
+    "test_drain_kills.py",
+    "test_drain_on_spark.py",
     "test_growth.py",
     "test_fencing.py",
     "test_memory_of_batches.py",
