@@ -52,9 +52,9 @@ def arm(faults: Any) -> None:
         faults.at("drain.planned")
         return planned
 
-    def finishing(drain: Drain) -> None:
+    def finishing(drain: Drain, answered: tuple[str, ...]) -> None:
         faults.at("drain.record")
-        finish(drain)
+        finish(drain, answered)
 
     def asking(directory: Any, call: Any, epoch: int, request: Any, **more: Any) -> Any:
         drains = call.name == "end" and request.batch.control == "drain"
