@@ -1,0 +1,171 @@
+"""What ended batches wrote to a durable intermediate stream, and what of it is still to be read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from penstock.api.watermarks import NO_WATERMARK
+from penstock.errors import RetryableError
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
+
+MOST_ENTRIES = 100
+"""How many entries `Intermediate.unread` has at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an ended batch wrote to a stream; or several that followed each other."""
+
+    batch: int
+    """The last of them."""
+    watermark: int
+    """The output watermark of the operator that writes, after that batch."""
+    ranges: Mapping[int, Ranges] = field(default_factory=dict)
+    """By partition, only where something was written."""
+
+    def joined(self, later: Written) -> Written:
+        """This, and what a later batch wrote. Its watermark counts once both have been read: that is never early."""
+        ranges = dict(self.ranges)
+        for partition, behind in later.ranges.items():
+            ranges[partition] = join((*ranges.get(partition, ()), *behind))
+        return Written(later.batch, max(self.watermark, later.watermark), ranges)
+
+    def behind(self, read: Mapping[int, int]) -> Written:
+        """What is left of it once each partition has been read up to these offsets."""
+        left = {
+            partition: tuple((max(start, read[partition]), end) for start, end in ranges if end > read[partition])
+            if partition in read
+            else ranges
+            for partition, ranges in self.ranges.items()
+        }
+        return replace(self, ranges={partition: ranges for partition, ranges in left.items() if ranges})
+
+
+@dataclass(frozen=True, slots=True)
+class Intermediate:
+    """One stream between two batches. Only what ended batches wrote is ever read, in later batches."""
+
+    generation: int = 1
+    """It grows whenever what was not read is dropped."""
+    watermark: int = NO_WATERMARK
+    """The reader's: that of the last `Written` that all tasks have read to the end."""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the offset behind what was read last."""
+    unread: tuple[Written, ...] = ()
+    """Oldest first, with what is left of each, which is something. Watermarks ascend; only the last may equal the one
+    before it."""
+
+    def next_ranges(self) -> dict[int, tuple[int, int]]:
+        """The first range of each partition that has something unread, joined with those that are adjacent to it,
+        whichever batches wrote them."""
+        found: dict[int, tuple[int, int]] = {}
+        for written in self.unread:
+            for partition, ranges in written.ranges.items():
+                for start, end in ranges:
+                    if partition not in found:
+                        found[partition] = start, end
+                    elif found[partition][1] == start:
+                        found[partition] = found[partition][0], end
+        return found
+
+    def after(self, read: Mapping[int, int], written: Written | None) -> Intermediate:
+        """The stream after one more batch.
+
+        Args:
+            read: by partition, the offset behind what the batch read: within the range of `next_ranges`.
+            written: what the batch wrote; without ranges if only the writer's watermark is new.
+
+        Raises:
+            RetryableError: the batch cannot have read or written this.
+        """
+        first = self.next_ranges()
+        for partition, offset in read.items():
+            start, end = first.get(partition, (0, -1))
+            if not start <= offset <= end:
+                raise RetryableError(
+                    f"partition {partition} of an intermediate stream: {_shown(first.get(partition))} was to be read, "
+                    f"but offset {offset} was reported as the next one"
+                )
+        entries = [each.behind(read) for each in self.unread]
+        if written is not None:
+            self._check_is_new(written)
+            entries.append(written)
+        watermark, unread = _settled(self.watermark, entries)
+        return Intermediate(self.generation, watermark, {**self.positions, **read}, unread)
+
+    def left(self) -> int:
+        """How many offsets are still to be read."""
+        return sum(end - start for written in self.unread for own in written.ranges.values() for start, end in own)
+
+    def left_of(self, partition: int) -> int:
+        """How many offsets of a partition are still to be read."""
+        return sum(end - start for written in self.unread for start, end in written.ranges.get(partition, ()))
+
+    def needed(self, partition: int) -> int | None:
+        """The oldest offset that is still to be read from here on; None: nothing is known of the partition."""
+        for written in self.unread:
+            if partition in written.ranges:
+                return written.ranges[partition][0][0]
+        return self.positions.get(partition)
+
+    def ends(self) -> dict[int, int]:
+        """By partition, the offset behind everything that was written or read."""
+        found = dict(self.positions)
+        for written in self.unread:
+            for partition, ranges in written.ranges.items():
+                found[partition] = ranges[-1][1]
+        return found
+
+    def next_generation(self) -> Intermediate:
+        """Nothing is left to be read, and no watermark counts."""
+        return Intermediate(self.generation + 1, NO_WATERMARK, self.ends())
+
+    def _check_is_new(self, written: Written) -> None:
+        known = self.ends()
+        for partition, ranges in written.ranges.items():
+            if ranges[0][0] < known.get(partition, 0):
+                raise RetryableError(
+                    f"partition {partition} of an intermediate stream: a batch wrote {_shown(ranges[0])}, but the "
+                    f"batches before it had come to offset {known[partition]}: the stream is not the one that the "
+                    "job wrote before. Stop the job; its next start says what can be done"
+                )
+
+
+def join(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same offsets in the form of `Ranges`. None may be in two of them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], end
+        elif end > start:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+def _settled(watermark: int, entries: Iterable[Written]) -> tuple[int, tuple[Written, ...]]:
+    """The reader's watermark, and the entries of which something is left, at most `MOST_ENTRIES`.
+
+    Two kinds of entries join exactly, and only beyond the bound is a watermark delayed:
+
+    - one of which nothing is left waits only for those before it, so its watermark is theirs;
+    - one that raises no watermark is joined by the next.
+    """
+    unread: list[Written] = []
+    for each in entries:
+        last = unread[-1].watermark if unread else watermark
+        before = unread[-2].watermark if len(unread) > 1 else watermark
+        if not each.ranges and not unread:
+            watermark = max(watermark, each.watermark)
+        elif unread and (not each.ranges or last == before or len(unread) == MOST_ENTRIES):
+            unread[-1] = unread[-1].joined(each)
+        else:
+            unread.append(replace(each, watermark=max(each.watermark, last)))
+    return watermark, tuple(unread)
+
+
+def _shown(offsets: tuple[int, int] | None) -> str:
+    return "nothing" if offsets is None else f"[{offsets[0]}, {offsets[1]})"
