@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 import uuid
 from contextlib import suppress
 
@@ -42,9 +44,33 @@ def write_drain_notification(
         )
     if only_run not in (None, run_id):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")
-    notification = DrainNotification(uuid.uuid4(), run_id, mode)
+    notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)
     DrainRequests(objects, paths).write(notification)
     return notification
+
+
+def timed_uuid(now_ms: int) -> uuid.UUID:
+    """A random UUID of version 7 (RFC 9562), which begins with the time.
+
+    Args:
+        now_ms: the wall clock, in epoch milliseconds.
+    """
+    version, variant = 7 << 76, 0b10 << 62
+    return uuid.UUID(int=now_ms << 80 | version | secrets.randbits(12) << 64 | variant | secrets.randbits(62))
+
+
+def asked_ms(name: uuid.UUID) -> int | None:
+    """When a request was written, in epoch milliseconds by the clock of who wrote it, as far as its UUID says so.
+
+    Args:
+        name: the UUID of the request.
+
+    Example:
+        >>> from penstock.drain.utils import asked_ms, timed_uuid
+        >>> asked_ms(timed_uuid(1_700_000_000_000))
+        1700000000000
+    """
+    return name.int >> 80 if name.version == 7 else None
 
 
 def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:

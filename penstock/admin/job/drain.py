@@ -126,15 +126,6 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     return _facts(job, "cancelled", own, running=running)
 
 
-def pending_drains(job: FoundJob) -> tuple[str, ...]:
-    """The uuids of the requests that wait for the present run to drain.
-
-    Args:
-        job: the job.
-    """
-    return tuple(str(each.uuid) for each in _of_present_run(job))
-
-
 def _check_run(job: FoundJob) -> bool:
     """Whether a driver has the job. Raises NotFoundError if it has no run that could drain."""
     running = _is_running(job)

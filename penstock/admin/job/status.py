@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
-from penstock.admin.job.drain import pending_drains
+from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
@@ -112,6 +112,8 @@ class JobStatus:
     """Empty if the application does not use event time, and before the first event."""
     drains: tuple[str, ...] = ()
     """The uuids of the requests that wait for the run to drain."""
+    drain: DrainStatus = NO_DRAIN
+    """The drain of the run, asked for or done, and requests that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,9 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
     found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
-    return replace(found, drains=pending_drains(job))
+    drain = drain_status(job, view)
+    waiting = () if drain.step == "drained" else drain.requests
+    return replace(found, drains=tuple(each.uuid for each in waiting), drain=drain)
 
 
 def assemble(

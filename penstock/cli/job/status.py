@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.admin.job.drain_status import DrainRequestFacts
 from penstock.admin.job.metrics import metrics_of
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
@@ -135,15 +136,39 @@ def _show(facts: JobStatus) -> None:
             ("  tasks", last.task_count),
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
-    if facts.drains:
-        rows.append(("asked to drain", f"{', '.join(facts.drains)}: it ends once everything in flight is processed"))
+    rows += _drain_rows(facts)
     print_facts(rows)
+    for each in facts.drain.unreadable:
+        say(f"warning: {each.problem}. No run drains for it: delete the object")
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_inputs(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
+
+
+def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:
+    drain = facts.drain
+    match drain.step:
+        case None:
+            return []
+        case "asked" if facts.status == "not running":
+            means = "nobody runs the job, and its next start drains"
+        case "asked":
+            means = "the run has not noticed it yet"
+        case "draining":
+            means = "the run reads nothing more, and ends once everything in flight is processed"
+        case "last commit":
+            means = "everything in flight is processed, and it cannot be cancelled any more"
+        case "drained":
+            means = "nothing is in flight, and the next start may be of a changed program"
+    return [("drain", f"{drain.step}: {means}"), *(("  request", _request(each)) for each in drain.requests)]
+
+
+def _request(request: DrainRequestFacts) -> str:
+    asked = "" if request.asked_ms is None else f", asked at {utc_text(request.asked_ms)}"
+    return f"{request.uuid}{asked}, mode {request.mode}"
 
 
 def _show_watermarks(facts: JobStatus) -> None:

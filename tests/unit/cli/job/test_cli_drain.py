@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
+from penstock.api.drain import DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.drain.notification import NAMESPACE, decode_notification
@@ -20,6 +22,7 @@ from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
+from penstock.wording import utc_text
 from tests.support.cli import call, call_json, own_home
 from tests.support.places import GOLDEN
 
@@ -137,7 +140,6 @@ def test_a_second_request_says_so(running: Running, objects: FileObjectStore) ->
     assert "has already been asked" in call("drain", "visits")[0]
     (asked,) = DrainRequests(objects, PATHS).find().notifications
     assert call_json("status", "visits")["drains"] == [str(asked.uuid)]
-    assert f"asked to drain   {asked.uuid}: it ends" in call("status", "visits")[0]
 
 
 def test_export_and_import_are_inverse(killed: Running, objects: FileObjectStore) -> None:
@@ -228,3 +230,42 @@ def test_a_run_that_was_killed_before_its_start_checkpoint_has_nothing_to_drain(
     assert "has no run that could drain" in said
     assert "start the application as it was first" in " ".join(said.split())
     assert DrainRequests(objects, PATHS).find().notifications == ()
+
+
+class TestStatus:
+    """What `penstock status` shows of a drain."""
+
+    def test_several_requests_are_one_drain(self, killed: Running, objects: FileObjectStore) -> None:
+        before = time.time_ns() // 1_000_000
+        call("drain", "visits")
+        requests = DrainRequests(objects, PATHS)
+        requests.write(DrainNotification.create(uuid.uuid4(), killed.driver.job.claim.run_id))
+        found = call_json("status", "visits")
+        drain = found["drain"]
+        assert drain["step"] == "asked"
+        assert [each["uuid"] for each in drain["requests"]] == found["drains"]
+        assert {each["mode"] for each in drain["requests"]} == {"DEFAULT"}
+        of_penstock, of_samza = sorted(drain["requests"], key=lambda each: each["askedMs"] is None)
+        assert before <= of_penstock["askedMs"] <= time.time_ns() // 1_000_000
+        assert of_samza["askedMs"] is None
+        shown = call("status", "visits")[0]
+        assert "asked: nobody runs the job, and its next start drains" in shown
+        assert f"{of_penstock['uuid']}, asked at {utc_text(of_penstock['askedMs'])}, mode DEFAULT" in shown
+        assert f"{of_samza['uuid']}, mode DEFAULT" in shown
+
+    def test_a_drained_job(self, running: Running) -> None:
+        asked = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
+        running.thread.join(DEADLINE_S)
+        found = call_json("status", "visits")
+        assert (found["drains"], found["drain"]["step"]) == ([], "drained")
+        assert [each["uuid"] for each in found["drain"]["requests"]] == asked["requests"]
+        assert "drained: nothing is in flight" in call("status", "visits")[0]
+
+    def test_what_cannot_be_read(self, killed: Running, objects: FileObjectStore) -> None:
+        path = PATHS.metadata(NAMESPACE, "not-a-uuid")
+        objects.put_if_absent(path, b"{")
+        (found,) = call_json("status", "visits")["drain"]["unreadable"]
+        assert found["name"] == path
+        assert found["problem"].startswith(f"`{path}` is not a drain notification: it is not JSON")
+        assert f"warning: `{path}` is not a drain notification" in " ".join(call("status", "visits")[1].split())
+        assert call_json("status", "visits")["drain"]["step"] is None
