@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark.jsa
 LIMIT := timeout --foreground --kill-after 60 3600
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
-.PHONY: demo demo-crash demo-windows demo-windows-crash test test-all check bench format clean
+.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain test test-all check bench format clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -28,6 +28,9 @@ demo-windows: $(STAMP)
 
 demo-windows-crash: $(STAMP)
 	$(BIN)/python -m examples.windows.demo --crash
+
+demo-drain: $(STAMP)
+	$(BIN)/python -m examples.drain.demo
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
