@@ -22,6 +22,16 @@ PARTITIONS = 2
 KEYS = 200
 GROUPS = 20
 _STEP_TIMEOUT_S = 600.0
+_MOST_COLLECTIONS = 10
+_FILES_OF_A_BATCH = 20
+_NOT_COUNTED = (
+    "block-manager-ask-thread-pool-",
+    "block-manager-storage-async-thread-pool-",
+    "Worker Monitor for ",
+)
+"""Threads of Spark's whose number says how fast the last batches were. The two pools take another thread for each task
+until they have 100, and keep an idle one for 60 s. Each Python task has a monitor, which ends up to two seconds after
+it; a task that does not end also keeps a thread that is counted."""
 
 
 class Count(ps.StreamTask):
@@ -138,12 +148,15 @@ def _await_rows(job: Job, rows: int) -> None:
 
 def sample(work: Path) -> dict[str, dict[str, float]]:
     """Kind of process or folder -> figure -> value, after the garbage of driver and JVM has been collected."""
-    figures: dict[str, dict[str, float]] = {"files": {"spark_before_gc": _count(work / "spark")}}
+    figures: dict[str, dict[str, float]] = {}
     gc.collect()
     jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
-    for _ in range(2):  # what the first collection finds dead, Spark's cleaner lets go of for the second one
+    # What a collection finds dead, Spark's cleaner lets go of for the next one, and deletes its files.
+    for collections in range(1, _MOST_COLLECTIONS + 1):
         jvm.java.lang.System.gc()
         time.sleep(0.2)
+        if collections >= 2 and _count(work / "spark") <= _FILES_OF_A_BATCH:
+            break
     session = os.getsid(0)
     for process in session_processes(session):
         try:
@@ -152,19 +165,20 @@ def sample(work: Path) -> dict[str, dict[str, float]]:
                 continue
             with process.oneshot():
                 found = {
-                    "memory_bytes": process.memory_full_info().uss,
+                    "memory_bytes": _memory_bytes(process.pid),
                     "threads": process.num_threads(),
                     "open_files": process.num_fds(),
                 }
-        except psutil.Error:
+        except (psutil.Error, OSError):
             continue
         own = figures.setdefault(kind, dict.fromkeys(found, 0))
         for name, value in found.items():
             own[name] += value
     memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    figures["jvm"]["threads"] = _jvm_threads(jvm)
     # What the JVM has taken from the system depends on when it last collected.
     figures["jvm"]["memory_bytes"] = memory.getHeapMemoryUsage().getUsed() + memory.getNonHeapMemoryUsage().getUsed()
-    figures["files"] |= {
+    figures["files"] = {
         "temporary": _count(work / "tmp"),
         "spark": _count(work / "spark"),
         "job_root": _count(work / "jobs"),
@@ -172,6 +186,23 @@ def sample(work: Path) -> dict[str, dict[str, float]]:
         "log_bytes": sum(path.stat().st_size for path in _files(work) if path.suffix in (".log", ".txt")),
     }
     return figures
+
+
+def _memory_bytes(pid: int) -> int:
+    """What the process has written, its share of what it has in common with a process that it was forked from.
+
+    Pages of files are left out: those of a library become the process's own when another program on the machine that
+    uses the library ends.
+    """
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(f"process {pid} has no memory any more")
+
+
+def _jvm_threads(jvm: Any) -> int:
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return sum(not thread.getName().startswith(_NOT_COUNTED) for thread in threads)
 
 
 def _files(folder: Path) -> list[Path]:

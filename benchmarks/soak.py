@@ -39,12 +39,11 @@ ALLOWED: Mapping[str, float] = {
     "open_files": 20,
     "temporary": 10,
     "spark": 200,
-    "spark_before_gc": 200,
     "job_root": 60,
     "local_state": 30,
 }
-"""How much of each figure may be added. A batch leaves a dozen of files of Spark's, which go when the JVM next looks;
-files of the job root come and go with snapshots and retained checkpoints."""
+"""How much of each figure may be added. A batch leaves a dozen of files of Spark's, which go when the JVM has collected
+its garbage; files of the job root come and go with snapshots and retained checkpoints."""
 
 ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
 """For figures that may grow, slowly."""
