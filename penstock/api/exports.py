@@ -16,6 +16,13 @@ from penstock.api.aggregates import (
 )
 from penstock.api.application import StreamApplication, TaskApplication
 from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.intermediate import (
+    DrainMessage,
+    EndOfStreamMessage,
+    IntermediateMessageSerde,
+    MessageType,
+    WatermarkMessage,
+)
 from penstock.api.key_state import ListState, MapState, ValueState
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import (
@@ -92,8 +99,10 @@ __all__ = [
     "Distinct",
     "Double",
     "DrainListenerTask",
+    "DrainMessage",
     "DrainMode",
     "DrainNotification",
+    "EndOfStreamMessage",
     "ExpiredTimer",
     "FencedError",
     "First",
@@ -101,6 +110,7 @@ __all__ = [
     "IncomingMessageEnvelope",
     "IncompatibleError",
     "Integer",
+    "IntermediateMessageSerde",
     "Json",
     "KeyValueStore",
     "Last",
@@ -111,6 +121,7 @@ __all__ = [
     "Mean",
     "MessageCollector",
     "MessageStream",
+    "MessageType",
     "MetricsRegistry",
     "Min",
     "NotFoundError",
@@ -145,6 +156,7 @@ __all__ = [
     "Tuple",
     "UserCodeError",
     "ValueState",
+    "WatermarkMessage",
     "WatermarkPolicy",
     "Window",
     "WindowPane",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
@@ -252,3 +253,20 @@ def tables(path: Path) -> dict[str, str]:
         return dict(connection.execute("SELECT name, sql FROM sqlite_master"))
     finally:
         connection.close()
+
+
+def test_the_messages_of_durable_intermediate_streams() -> None:
+    serde = ps.IntermediateMessageSerde(ps.Json())
+    messages = [
+        {"tail": "N14228", "miles": 1400},
+        ps.WatermarkMessage(1614147487244),
+        ps.WatermarkMessage(-1, "Partition 3"),
+        ps.EndOfStreamMessage(),
+        ps.EndOfStreamMessage("Partition 3"),
+        ps.DrainMessage("7a1c9e520b5d"),
+        ps.DrainMessage("7a1c9e520b5d", "Partition 3"),
+    ]
+    lines = golden("intermediate-messages-version1.jsonl").splitlines()
+    written = [json.loads(line).encode() for line in lines]
+    assert [serde.from_bytes(each) for each in written] == messages
+    assert [serde.to_bytes(each) for each in messages] == written
