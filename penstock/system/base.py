@@ -10,10 +10,11 @@ from penstock.system.definition import System
 from penstock.system.messages import OffsetRange, PartitionOffsets, RawMessage, RawRecord
 from penstock.system.names import check_options, check_stream_name, is_stream_name
 from penstock.system.reader import CHUNK_BYTES, SystemReader
-from penstock.system.writer import AppendedAtCommit, SystemWriter, WriterIdentity, WriterTransaction
+from penstock.system.writer import Appended, AppendedAtCommit, SystemWriter, WriterIdentity, WriterTransaction
 
 __all__ = [
     "CHUNK_BYTES",
+    "Appended",
     "AppendedAtCommit",
     "OffsetRange",
     "PartitionOffsets",

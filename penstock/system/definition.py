@@ -56,6 +56,9 @@ class System(ABC):
     so by itself (`PartitionOffsets.ended`)."""
     commits_atomically: ClassVar[bool] = False
     """Whether a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
+    reports_appended: ClassVar[bool] = False
+    """Whether a writer's transaction says which offsets its records got (`WriterTransaction.appended`). Where it is
+    False, the system cannot hold durable intermediate streams."""
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
     fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""

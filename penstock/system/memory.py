@@ -15,6 +15,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system.base import (
     CHUNK_BYTES,
+    Appended,
     AppendedAtCommit,
     OffsetRange,
     PartitionOffsets,
@@ -73,6 +74,7 @@ class MemorySystem(System):
     readers_seek: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
+    reports_appended: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
         if not name or "." in name:
@@ -324,19 +326,22 @@ class MemoryWriter(SystemWriter):
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
-        return self._append_to_all({ssp: records})[ssp]
+        return self._append_to_all({ssp: records})[ssp][0]
 
     def begin(self) -> WriterTransaction:
         """Begin to append to several partitions. Its commit is one step for all of them."""
-        return AppendedAtCommit(self._append_to_all)
+        return AppendedAtCommit(self._append_and_report)
 
     def close(self) -> None:
         """Nothing is held."""
 
+    def _append_and_report(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
+        return {ssp: (offsets,) for ssp, offsets in self._append_to_all(records).items() if offsets[1] > offsets[0]}
+
     def _append_to_all(
         self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]
-    ) -> dict[SystemStreamPartition, int]:
-        """The offset of each partition's first record."""
+    ) -> dict[SystemStreamPartition, tuple[int, int]]:
+        """By partition, the offset of its first record, and the one behind its last."""
         taken = {ssp: list(own) for ssp, own in records.items()}
         for record in chain.from_iterable(taken.values()):
             _check_record(record)
@@ -351,7 +356,7 @@ class MemoryWriter(SystemWriter):
             for ssp, partition in partitions.items():
                 partition.messages.extend((offset, *record) for offset, record in enumerate(taken[ssp], firsts[ssp]))
                 partition.upcoming += len(taken[ssp])
-            return firsts
+            return {ssp: (first, first + len(taken[ssp])) for ssp, first in firsts.items()}
 
 
 def _raise_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:

@@ -6,10 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Self
+from typing import Self, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import IncompatibleError
 from penstock.system.messages import RawRecord
+
+Appended: TypeAlias = Mapping[SystemStreamPartition, tuple[tuple[int, int], ...]]
+"""By partition, the ranges `[start, end)` of the offsets that records got, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,15 @@ class WriterTransaction(ABC):
     def abort(self) -> None:
         """Drop what was added, before a commit or after one that failed. The writer can begin again."""
 
+    def appended(self) -> Appended:
+        """After `commit`: the offsets of its records, and of no others, whoever else appends at the same time.
+        A partition to which nothing was appended is left out.
+
+        Raises:
+            IncompatibleError: the system cannot tell (`System.reports_appended`).
+        """
+        raise IncompatibleError("the system does not report the offsets of what was appended")
+
     def __enter__(self) -> Self:
         return self
 
@@ -81,12 +94,16 @@ class AppendedAtCommit(WriterTransaction):
         ['m.out.1']
     """
 
-    def __init__(self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], object]) -> None:
+    def __init__(
+        self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], Appended | None]
+    ) -> None:
         """
         Args:
-            append: appends these records to each of these partitions, and does what `commit` promises.
+            append: appends these records to each of these partitions, and does what `commit` promises. It returns what
+                `appended` does, or None where the system cannot tell.
         """
         self._append = append
+        self._appended: Appended | None = None
         self._parts: dict[SystemStreamPartition, list[Iterable[RawRecord]]] = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
@@ -96,11 +113,15 @@ class AppendedAtCommit(WriterTransaction):
     def commit(self) -> None:
         """Append everything."""
         parts, self._parts = self._parts, {}
-        self._append({ssp: chain.from_iterable(records) for ssp, records in parts.items()})
+        self._appended = self._append({ssp: chain.from_iterable(records) for ssp, records in parts.items()})
 
     def abort(self) -> None:
         """Forget everything."""
         self._parts.clear()
+
+    def appended(self) -> Appended:
+        """What the append returned."""
+        return super().appended() if self._appended is None else self._appended
 
 
 class SystemWriter(ABC):

@@ -36,6 +36,7 @@ class LocalSystem(System):
     readers_seek: ClassVar[bool] = True
     retains: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True
+    reports_appended: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.base import (
+    Appended,
     AppendedAtCommit,
     RawRecord,
     SystemWriter,
@@ -50,7 +51,7 @@ class LocalWriter(SystemWriter):
             RetryableError: the disk is full or failed; nothing was appended.
             CorruptError: the partition's file is damaged.
         """
-        first = self._append(self._pool_of(ssp), ssp, records)
+        first, _ = self._append(self._pool_of(ssp), ssp, records)
         self._close_oldest()
         return first
 
@@ -64,13 +65,24 @@ class LocalWriter(SystemWriter):
             pool.close()
         self._pools.clear()
 
-    def _append_to_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
+    def _append_to_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
         """In parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
-        in_parallel(lambda ssp: self._append(pools[ssp], ssp, records[ssp]), sorted(records))
-        self._close_oldest()
+        appended: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
 
-    def _append(self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        def append(ssp: SystemStreamPartition) -> None:
+            first, end = self._append(pools[ssp], ssp, records[ssp])
+            if end > first:
+                appended[ssp] = ((first, end),)
+
+        in_parallel(append, sorted(records))
+        self._close_oldest()
+        return appended
+
+    def _append(
+        self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]
+    ) -> tuple[int, int]:
+        """The offset of the first record, and the one behind the last."""
         path = self._files.partition_path(ssp)
         with pool.use(path) as connection, transaction(connection):
             if self._identity is not None:
@@ -85,7 +97,7 @@ class LocalWriter(SystemWriter):
                 if retention.is_limited:
                     piece = Piece.after_append(inserted, live_bytes(connection) - before)
                     trim(connection, path, retention, first, now, piece)
-        return first
+        return first, first + inserted
 
     def _pool_of(self, ssp: SystemStreamPartition) -> ConnectionPool:
         path = self._files.partition_path(ssp)

@@ -11,9 +11,11 @@ import pytest
 from penstock.system import base, ranges
 
 SURFACE = """
+Appended
 AppendedAtCommit(append)
 AppendedAtCommit.abort()
 AppendedAtCommit.append(ssp, records)
+AppendedAtCommit.appended()
 AppendedAtCommit.commit()
 CHUNK_BYTES
 OffsetRange(ssp, start, end)
@@ -32,6 +34,7 @@ System.fences
 System.messages_in(ends)
 System.reader()
 System.readers_seek
+System.reports_appended
 System.retains
 System.writer(identity)
 SystemAdmin()
@@ -62,6 +65,7 @@ WriterIdentity(name, epoch)
 WriterTransaction()
 WriterTransaction.abort()
 WriterTransaction.append(ssp, records)
+WriterTransaction.appended()
 WriterTransaction.commit()
 check_options(name, options, known)
 check_stream_name(stream)

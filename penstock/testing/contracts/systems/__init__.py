@@ -25,5 +25,6 @@ class SystemContract(
     """Inherit, and give a `system` fixture: a new, empty system for every test.
 
     What a system promises beyond the rest, its flags say (`System.dense_offsets`, `fences`, `commits_atomically`,
-    `readers_seek`, `retains`, `ends_streams`, `compacts_on_request`). The tests of a flag that is not set are skipped.
+    `reports_appended`, `readers_seek`, `retains`, `ends_streams`, `compacts_on_request`). The tests of a flag that is
+    not set are skipped.
     """

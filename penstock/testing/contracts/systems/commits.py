@@ -80,6 +80,30 @@ class CommitContract(SystemRoom):
             assert found == [[]] * 4
         writer.close()
 
+    def test_a_commit_says_which_offsets_its_records_got(self, system: System, admin: SystemAdmin) -> None:
+        """And no others, although another writer appends between its commits."""
+        if not system.reports_appended:
+            pytest.skip("the system does not report what was appended")
+        admin.create_stream(STREAM, 3)
+        writers = {name: system.writer(WriterIdentity(name, 1)) for name in ("one", "other")}
+        ranges: dict[str, list[tuple[int, int, int]]] = {name: [] for name in writers}
+        sent: dict[str, list[list[RawRecord]]] = {name: [[], [], []] for name in writers}
+        for step, name in enumerate(["one", "other", "other", "one", "other", "one"]):
+            with writers[name].begin() as transaction:
+                for n in range(3):
+                    added = records(100 * step, (step + n) % 3)
+                    sent[name][n] += added
+                    transaction.append(ssp(system, n), added)
+            for at, own in transaction.appended().items():
+                assert all(start < end for start, end in own)
+                ranges[name] += [(at.partition, start, end) for start, end in own]
+        for name, writer in writers.items():
+            writer.close()
+            for n in range(3):
+                offsets = [o for p, start, end in ranges[name] if p == n for o in range(start, end)]
+                found = [message for message in read_all(system, ssp(system, n)) if message[0] in offsets]
+                assert [message[1:] for message in found] == sent[name][n]
+
     def test_a_bad_record_leaves_every_partition_whole(self, system: System, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 3)
         bad: list[RawRecord] = [*records(0, 2), (1, "text", None)]  # type: ignore[list-item]
