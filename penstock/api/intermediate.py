@@ -92,9 +92,6 @@ class IntermediateMessageSerde(Serde[Any]):
     A program that reads such a stream without Penstock uses it to tell the application's messages from the others. It
     may read some twice, and some that belong to no batch: what the application reads, the driver says.
 
-    Args:
-        value_serde: the serde of the application's values.
-
     Example:
         >>> serde = ps.IntermediateMessageSerde(ps.String())
         >>> serde.to_bytes("N14228")
@@ -104,6 +101,10 @@ class IntermediateMessageSerde(Serde[Any]):
     """
 
     def __init__(self, value_serde: Serde[Any]) -> None:
+        """
+        Args:
+            value_serde: the serde of the application's values.
+        """
         self.value_serde = value_serde
 
     @property
