@@ -60,8 +60,9 @@ class RunningAttempt:
         """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
         if self._busy_since is None:
             return ""
-        instance = self.attempt.instance
-        return f"{instance.position.describe()} in task {instance.task}, stage {instance.stage}"
+        instance, step = self.attempt.instance, self.attempt.instance.step
+        what = instance.position.describe() if step is None else str(step)
+        return f"{what} in task {instance.task}, stage {instance.stage}"
 
 
 @dataclass(frozen=True, slots=True)

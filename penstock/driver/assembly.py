@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from penstock.checkpoint.log import CheckpointLog
+from penstock.drain.shown import ShownDrain
 from penstock.driver.batch_runs import BatchRuns
 from penstock.driver.collection import Collection
 from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
 from penstock.driver.commits import Commits
 from penstock.driver.drain import Drain
+from penstock.driver.drain_report import DrainReport, nothing_left
+from penstock.driver.drain_tally import DrainTally
 from penstock.driver.epochs import Epochs
 from penstock.driver.event_time import EventTime
 from penstock.driver.failures import Failures
@@ -46,11 +49,14 @@ def assemble(
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics
+    board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
     feed = feed or offset_feed(job)
+    tally, shown = DrainTally(job.topology), ShownDrain(job.objects, job.paths)
+    report = DrainReport(job.claim.run_id, tally, shown, board, clock, nothing_left)
     return RunLoop(
         RunParts(
             feed=feed,
-            drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board),
+            drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board, report),
             epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate),
             commits=commits,
             runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),

@@ -57,6 +57,12 @@ class Commits:
         if record is not None:
             self._last_batch = record.batch
 
+    @property
+    def last_batch(self) -> int:
+        """The batch of the last complete checkpoint; 0 before the first."""
+        last = self._coordinator.last
+        return 0 if last is None else last.batch
+
     def request(self) -> None:
         """The application asks for a commit."""
         self._requested = True

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from penstock.api.drain import DrainNotification
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.requests import DrainRequests
 from penstock.driver.boundary import Boundary
+from penstock.driver.drain_report import DrainReport
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.errors import PenstockError
+from penstock.runtime.reports import Report
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,13 @@ class Drain:
     """
 
     def __init__(
-        self, requests: DrainRequests, run_id: str, poll_ms: int | None, stop: StopRequest, board: ProgressBoard
+        self,
+        requests: DrainRequests,
+        run_id: str,
+        poll_ms: int | None,
+        stop: StopRequest,
+        board: ProgressBoard,
+        report: DrainReport,
     ) -> None:
         """`poll_ms` is how often the monitor looks, in milliseconds; None: the run drains only if it is asked by its
         own handle."""
@@ -34,6 +42,9 @@ class Drain:
         self._poll_ms = poll_ms
         self._stop = stop
         self._board = board
+        self._report = report
+        self._boundary = Boundary({})
+        """Where the run stands."""
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
         self._looked = False
@@ -61,6 +72,8 @@ class Drain:
         """
         self._looked = False
         self._is_recorded = boundary.closing == "drained"
+        self._boundary = boundary
+        self._report.rewind(boundary)
 
     def look(self) -> bool:
         """Whether the run drains. Raises RetryableError if the store does not say."""
@@ -94,9 +107,28 @@ class Drain:
         who = listed(sorted(set(cancelled.values()))) or "somebody who deleted the requests"
         logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
         self.notifications = ()
+        self._report.cancelled()
         self._stop.drain_is_over()
         self._watch()
         return True
+
+    def count(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
+        """A batch has ended at this boundary. Counted is what is processed from the request on.
+
+        Args:
+            committed: the batch of the last checkpoint.
+        """
+        self._boundary = boundary
+        if self.active or self._asked.is_set():
+            self._report.count(boundary.batch, reports, committed)
+            self._report.reached(boundary)
+
+    def closes(self, boundary: Boundary) -> tuple[str, ...]:
+        """The last commit of the run begins. Returns the uuids of the requests that it answers."""
+        answered = self.answered(boundary)
+        if answered:
+            self._report.committing(answered)
+        return answered
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
         """The uuids of the requests that a run answers which ends at this boundary."""
@@ -114,6 +146,8 @@ class Drain:
         Args:
             answered: the uuids in the record.
         """
+        if answered:
+            self._report.finished()
         try:
             own = self._requests.find().of_run(self._run_id)
             if late := [str(each.uuid) for each in own if str(each.uuid) not in answered]:
@@ -146,6 +180,7 @@ class Drain:
         inherited, self._looked_before = not (asked or self._looked_before), True
         if not own:
             if not (self.active or self._asked.is_set()):
+                self._report.cancelled()
                 self._stop.drain_is_over()
             self._watch()
             return
@@ -157,6 +192,7 @@ class Drain:
         self.notifications = own
         self._stop.drains = True
         self._board.update(phase="draining")
+        self._report.begin([str(each.uuid) for each in own], self._boundary)
 
     def _watch(self) -> None:
         """Have a monitor look, unless one does."""

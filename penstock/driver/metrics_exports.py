@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.model import JobSettings
+from penstock.drain.shown import ShownDrain
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError
@@ -25,6 +26,7 @@ from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0
+SHOW_DRAIN_SECONDS = 1.0
 _LAST_SECONDS = 10.0
 """How long the end of a run waits for the last export."""
 
@@ -63,6 +65,7 @@ class MetricsExports:
                     shown.put(run_id, snapshot(), reached)
 
             undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
+            undo.callback(Every(SHOW_DRAIN_SECONDS, shows_drain(job, board, owns_job), "about the drain").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
@@ -74,6 +77,20 @@ class MetricsExports:
     def close(self) -> None:
         """Export once more, and end."""
         self._undo.close()
+
+
+def shows_drain(job: PreparedJob, board: ProgressBoard, owns_job: Callable[[], bool]) -> Callable[[], None]:
+    """What puts the progress of a drain into the job's folder, whenever it has changed."""
+    shown, last = ShownDrain(job.objects, job.paths), None
+
+    def show() -> None:
+        nonlocal last
+        drain = board.drain_now()
+        if drain is not None and drain != last and drain.phase != "drained" and owns_job():
+            shown.put(drain)
+            last = drain
+
+    return show
 
 
 def _reached(shown: ShownMetrics) -> Positions:

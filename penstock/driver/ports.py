@@ -82,6 +82,10 @@ class Fleet(Protocol):
         """
         ...
 
+    def waits_for(self) -> str:
+        """What the slowest attempt does, in words, as of the last beats; empty if none runs. Called by any thread."""
+        ...
+
     def pending_bytes(self) -> int:
         """Keys and values written to stores since the last commit began, as of the last beats."""
         ...
@@ -96,7 +100,7 @@ class Fleet(Protocol):
 
 
 class BatchRunner(Protocol):
-    """Runs batches. All methods but `cancel` are called by the run loop's thread."""
+    """Runs batches. All methods but `cancel` and `waits_for` are called by the run loop's thread."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         """One run of a batch, all stages; the report of every attempt that reported.
@@ -108,6 +112,10 @@ class BatchRunner(Protocol):
 
     def cancel(self) -> None:
         """Cancel the run that is under way, if there is one. Called by any thread; never raises."""
+        ...
+
+    def waits_for(self) -> str:
+        """Which outputs are being written, in words; empty if none are. Called by any thread."""
         ...
 
     def cancel_rest(self) -> None:

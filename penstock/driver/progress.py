@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.drain.progress import DrainProgress
 from penstock.driver.metrics import JobMetrics
 from penstock.driver.replay import Replay
 from penstock.plan.positions import Positions
@@ -107,6 +108,10 @@ class ProgressBoard:
     phase: str = "starting"
     drained: bool = False
     """Whether the run has ended with a drain."""
+    drain: DrainProgress | None = None
+    """The drain of the run as of the last batch that ended; None if it does not drain."""
+    waits_for: Callable[[], str] = lambda: ""
+    """What keeps the running batch from ending, in words; empty if that is not known."""
     remaining: int | None = None
     """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None
@@ -123,6 +128,11 @@ class ProgressBoard:
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
+
+    def drain_now(self) -> DrainProgress | None:
+        """The drain of the run, and what it waits for at this moment; None if it does not drain."""
+        drain, runs = self.drain, self.running is not None
+        return replace(drain, waits_for=self.waits_for()) if drain is not None and runs else drain
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:

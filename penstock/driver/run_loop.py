@@ -74,7 +74,7 @@ class RunLoop:
         """The last commit, and what may follow only after it. Raises ContainerLostError if it has to be made again."""
         parts = self._parts
         parts.board.update(phase="stopping")
-        drains = parts.drain.answered(self.boundary)
+        drains = parts.drain.closes(self.boundary)
         parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
         parts.drain.finish(drains)
         parts.board.update(drained=self.boundary.closing == "drained")
@@ -172,6 +172,7 @@ class RunLoop:
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
+        parts.drain.count(good.reports, after, parts.commits.last_batch)
         parts.feed.ended((parts.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         if good.outcome.commit:

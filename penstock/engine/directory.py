@@ -155,6 +155,13 @@ class ContainerDirectory:
         beats = [c.last_beat for c in list(self._clients.values())]
         return sum(beat.processed for beat in beats if beat is not None and beat.batch == batch)
 
+    def waits_for(self) -> str:
+        """See `Fleet.waits_for`."""
+        beats = [
+            c.last_beat for c in list(self._clients.values()) if c.last_beat is not None and c.last_beat.processing
+        ]
+        return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
+
     def pending_bytes(self) -> int:
         """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)

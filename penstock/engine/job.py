@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from penstock.drain.progress import DrainProgress
 from penstock.driver.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
@@ -192,6 +193,18 @@ class Job:
         """The batch that runs, and how much of it has been processed; None between batches."""
         running = self._board.running
         return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
+
+    @property
+    def drain_progress(self) -> DrainProgress | None:
+        """What each stage has processed since the request to drain, what is left, and what the running batch waits for;
+        once the job has ended, the summary of the drain. None if the job does not drain.
+
+        Example:
+            >>> job.drain()  # doctest: +SKIP
+            >>> [(stage.names, stage.panes) for stage in job.drain_progress.stages]  # doctest: +SKIP
+            [(('takeoffs', 'by-airport'), 0), (('hours', 'hour'), 24), (('local.takeoffs-by-hour',), 0)]
+        """
+        return self._board.drain_now()
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

@@ -36,10 +36,14 @@ class RunView:
     """Messages that the inputs hold and no batch has read, in a run without an end."""
     running: BatchProgress | None = None
     """The batch that runs, once it has run for a while."""
+    waits_for: str = ""
+    """What that batch waits for, if the run drains."""
 
     @property
     def phase_text(self) -> str:
-        """The phase, and how far a restore is."""
+        """The phase, and how far a restore is, or what a drain waits for."""
+        if self.waits_for:
+            return f"{self.phase} (waits: {self.waits_for})"
         return f"{self.phase} ({size_text(self.restored_bytes)})" if self.phase == "restoring" else self.phase
 
     @property
@@ -87,6 +91,9 @@ class RunObserver:
             # The two may be of neighbouring batches, and a rewind reads again: both only make the sum too large.
             self._total = min(read + remaining, read + remaining if self._total is None else self._total)
         done = read if self._total is None or remaining is None else self._total - remaining
+        running = self._long_running()
+        drain = None if running is None or phase != "draining" else self._job.drain_progress
+        waits_for = "" if drain is None else drain.waits_for
         return RunView(
             phase=phase,
             done=max(done, 0),
@@ -96,7 +103,8 @@ class RunObserver:
             checkpoint=self._job.last_checkpoint,
             restored_bytes=self._job.restored_bytes,
             lag=None if remaining is not None or progress is None else progress.lag,
-            running=self._long_running(),
+            running=running,
+            waits_for=waits_for,
         )
 
     def _long_running(self) -> BatchProgress | None:

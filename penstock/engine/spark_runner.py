@@ -23,6 +23,7 @@ from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutEr
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch
 from penstock.runtime.reports import Report
+from penstock.runtime.sink import writing_text
 
 logger = logging.getLogger(__name__)
 _QUIET_SECONDS = 60
@@ -130,6 +131,20 @@ class SparkRunner:
         jvm: Any = self._context._jvm  # noqa: SLF001
         text = self._context.getConf().get("spark.network.timeout", "120s")
         return float(jvm.org.apache.spark.network.util.JavaUtils.timeStringAsSec(text)) + _QUIET_SECONDS
+
+    def waits_for(self) -> str:
+        """See `BatchRunner.waits_for`: whether the last of the running job's Spark stages has begun."""
+        if not self._running or self._job.topology.sink is None:
+            return ""
+        try:
+            status = self._context.statusTracker()
+            jobs = sorted(status.getActiveJobsIds())
+            infos = [status.getJobInfo(job) for job in jobs if job in status.getJobIdsForGroup(self._group)]
+            last = status.getStageInfo(max(infos[-1].stageIds)) if infos and infos[-1] else None
+        except Exception as error:  # Spark is ending or dead: the run loop notices that itself
+            logger.debug("Spark did not say what runs: %s", error)
+            return ""
+        return writing_text(self._job.topology) if last and last.numActiveTasks else ""
 
     def _active_tasks(self) -> int:
         """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""

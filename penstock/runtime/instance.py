@@ -6,6 +6,7 @@ is applied the instance serves the next batch, if it is discarded the instance i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -28,6 +29,23 @@ from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
 """Where a message began: what the outlets held, and the requests made so far."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What an operator does without a message, at the start or at the end of an attempt's input. Any thread may look
+    at it."""
+
+    operator: str
+    began: float
+    """On the machine's monotonic clock, in seconds."""
+    firing: Firing | Firings | None = None
+    """What runs of it."""
+
+    def __str__(self) -> str:
+        firing = self.firing
+        what = "" if firing is None else firing.name if isinstance(firing, Firings) else firing.what or firing.name
+        return f"operator `{self.operator}`" + (f" ({what})" if what else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,8 @@ class StageInstance:
         self.overlays: dict[str, Overlay] = {}
         self._list_places = ListPlaces()
         self._store_users = topology.graph.store_users()
+        self.step: Step | None = None
+        """What an operator does without a message; None while messages are processed."""
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
@@ -102,6 +122,7 @@ class StageInstance:
     def begin(self, token: str, batch: Batch) -> None:
         """An attempt of the batch starts: empty overlays, an empty router, no requests."""
         self.router.begin(token)
+        self.step = None
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
         self._list_places.begin(batch)
@@ -121,12 +142,19 @@ class StageInstance:
         for op_id, node in reversed(self._nodes.items()):
             with blaming(op_id):
                 firings = iter(ask(node))
+            count, step = 0, Step(op_id, time.monotonic())
+            self.step = step
             while True:
                 with blaming(op_id):
                     firing = next(firings, None)
                 if firing is None:
                     break
+                step.firing = firing
                 yield op_id, firing
+                count += len(firing.keys) if isinstance(firing, Firings) else 1
+            if count:
+                node.fired(count)
+        self.step = None
 
     def reclaim(self) -> None:
         """Delete some of what has expired, now that everything has been processed. Raises EngineFailedError."""

@@ -16,6 +16,7 @@ from penstock.runtime.sources import Sources
 from penstock.runtime.spool import Spool, Spooled
 from penstock.runtime.topology import Topology
 from penstock.system.base import RawRecord, System, SystemWriter, WriterIdentity
+from penstock.wording import listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
 _RECORDS_AT_ONCE = 10_000
@@ -134,6 +135,12 @@ class SinkAttempt:
             name = str(ssp.system_stream)
             written[name] = written.get(name, 0) + own.messages
         return Report(self._stage, self._task, token, read, messages=sum(written.values()), written=written).packet()
+
+
+def writing_text(topology: Topology) -> str:
+    """What the last stage does, in words."""
+    outputs = dict.fromkeys(str(channel.output) for channel in topology.channels if channel.output is not None)
+    return f"the outputs {listed([f'`{output}`' for output in outputs])} are written"
 
 
 def write_outputs(attempts: Sequence[SinkAttempt], writers: OutputWriters) -> Iterator[Packet]:

@@ -47,7 +47,7 @@ from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
-from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
 from penstock.runtime.source import InputReaders, run_source
 from penstock.runtime.spool import Spool
 from penstock.state.engines.engine import EngineFailedError
@@ -154,6 +154,11 @@ class InProcessFleet:
             answers.append(last)
         return answers
 
+    def waits_for(self) -> str:
+        """See `Fleet`."""
+        doing = (container.beat(0).processing for container in list(self._containers.values()))
+        return next(filter(None, doing), "")
+
     def pending_bytes(self) -> int:
         """See `Fleet`."""
         return sum(container.beat(0).pending_bytes for container in self._containers.values())
@@ -200,6 +205,7 @@ class InProcessRunner:
         self._job = job
         self._fleet = fleet
         self._cancelled = threading.Event()
+        self._writes = False
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         """See `BatchRunner`."""
@@ -217,6 +223,10 @@ class InProcessRunner:
     def cancel(self) -> None:
         """See `BatchRunner`. The run ends before its next step."""
         self._cancelled.set()
+
+    def waits_for(self) -> str:
+        """See `BatchRunner`."""
+        return writing_text(self._job.topology) if self._writes else ""
 
     def cancel_rest(self) -> None:
         """Do nothing: nothing is left when `run` has returned."""
@@ -275,7 +285,11 @@ class InProcessRunner:
             attempts = [SinkAttempt(job.topology, job.settings, task, spool) for task in range(job.settings.tasks)]
             for packet in mine:
                 attempts[packet.dest].accept(packet)
-            return sent + list(write_outputs(attempts, writers))
+            self._writes = True
+            try:
+                return sent + list(write_outputs(attempts, writers))
+            finally:
+                self._writes = False
 
 
 class InProcessDriver:

@@ -14,6 +14,8 @@ import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.drain.progress import DrainProgress, StageDrain
+from penstock.drain.shown import decode_progress, encode_progress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
@@ -147,6 +149,19 @@ def test_how_far_a_run_came_and_its_metrics() -> None:
         RUN.reached,
     )
     assert RUN.encode() == written
+
+
+def test_how_far_a_drain_is() -> None:
+    written = golden("drain-progress-format1.json")
+    stages = (
+        StageDrain(0, ("clicks",), 7),
+        StageDrain(1, ("hours", "remind"), 7, 3, 2, 1, 5),
+        StageDrain(2, ("local.out",), 6, ended=True),
+    )
+    waits = "operator `remind` (`on_drain`) in task 1, stage 1"
+    drain = DrainProgress("7a1c9e520b5d", ("00000000-0000-0000-0000-000000000007",), "committing", stages, waits)
+    assert decode_progress(written, "k") == drain
+    assert encode_progress(drain) == written
 
 
 def test_the_messages_of_samzas_snapshot_reporter() -> None:

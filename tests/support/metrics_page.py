@@ -20,6 +20,9 @@ OF_EVENT_TIME: set[Documented] = {
 OF_OPERATORS: set[Documented] = {
     ("operator", "late-dropped", "counter"),
     ("operator", "timers-fired", "counter"),
+    ("operator", "panes-fired", "counter"),
+    ("operator", "without-partner", "counter"),
+    ("operator", "joined-later", "counter"),
     ("operator", "timers-dropped", "counter"),
 }
 """Only of jobs with operators that wait for time."""

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from penstock.admin.job.drain_status import shown_drain
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import present_run, write_drain_notification
 from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
@@ -37,6 +39,8 @@ class DrainFacts:
     last_checkpoint: str | None
     notes: tuple[str, ...] = ()
     """What an import has left out."""
+    summary: DrainProgress | None = None
+    """What each stage processed, once the run has drained; None also if the run could not write it."""
 
 
 def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
@@ -66,8 +70,8 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
         own, before = (write_drain_notification(job.objects, job.paths),), False
     if wait:
         _await_drain(job, own, timeout_s, running=running)
-    status: Outcome = "drained" if wait else "asked before" if before else "asked"
-    return _facts(job, status, own, running=running)
+        return replace(_facts(job, "drained", own, running=running), summary=_summary(job, own[0].run_id))
+    return _facts(job, "asked before" if before else "asked", own, running=running)
 
 
 def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], notes: Iterable[str] = ()) -> DrainFacts:
@@ -124,6 +128,11 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     if _answer(job, own) is not None:
         raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it, and it reads on")
     return _facts(job, "cancelled", own, running=running)
+
+
+def _summary(job: FoundJob, run_id: str) -> DrainProgress | None:
+    progress = shown_drain(job, run_id)
+    return None if progress is None else replace(progress, phase="drained", waits_for="")
 
 
 def _check_run(job: FoundJob) -> bool:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.checkpoint.log_view import LogView
+from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
+from penstock.drain.shown import ShownDrain
 from penstock.drain.utils import asked_ms, present_run
+from penstock.errors import CorruptError, IncompatibleError
+
+logger = logging.getLogger(__name__)
 
 DrainStep: TypeAlias = Literal["asked", "draining", "last commit", "drained"]
 
@@ -41,6 +47,11 @@ class DrainStatus:
     """None if nobody has asked the present run to drain."""
     requests: tuple[DrainRequestFacts, ...] = ()
     unreadable: tuple[UnreadableDrain, ...] = ()
+    late: tuple[DrainRequestFacts, ...] = ()
+    """Requests to drain runs that are over: they drain nothing, and the next start deletes them."""
+    progress: DrainProgress | None = None
+    """What each stage has processed, as of a second ago; of a run that has drained, the summary. None before the run
+    has noticed the request, and if it could not write it."""
 
 
 NO_DRAIN = DrainStatus()
@@ -56,12 +67,38 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
     """
     run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
     unreadable = tuple(UnreadableDrain(name, problem) for name, problem in found.unreadable)
-    if own := () if run_id is None else found.of_run(run_id):
-        return DrainStatus("asked", tuple(map(_facts, own)), unreadable)
+    late = tuple(_facts(each) for each in found.notifications if each.run_id != run_id)
+    if run_id is not None and (own := found.of_run(run_id)):
+        progress = shown_drain(job, run_id)
+        if progress is not None and not {str(each.uuid) for each in own}.intersection(progress.requests):
+            progress = None  # of a drain that was cancelled before this one was asked for
+        return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, late, progress)
     last = view.latest
     if run_id is None and last is not None and last.ended == "drained":
-        return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable)
-    return DrainStatus(unreadable=unreadable)
+        progress = shown_drain(job, last.run_id)
+        summary = None if progress is None else replace(progress, phase="drained", waits_for="")
+        return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, late, summary)
+    return DrainStatus(unreadable=unreadable, late=late)
+
+
+def shown_drain(job: FoundJob, run_id: str) -> DrainProgress | None:
+    """What the driver wrote of the drain of a run; None if it wrote nothing, or that cannot be read.
+
+    Args:
+        job: the job.
+        run_id: the run.
+    """
+    try:
+        return ShownDrain(job.objects, job.paths).get(run_id)
+    except (CorruptError, IncompatibleError) as error:
+        logger.warning("%s", error)
+        return None
+
+
+def _step(progress: DrainProgress | None) -> DrainStep:
+    if progress is None:
+        return "asked"
+    return "draining" if progress.phase == "draining" else "last commit"
 
 
 def _facts(request: DrainNotification) -> DrainRequestFacts:

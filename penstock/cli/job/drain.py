@@ -11,6 +11,7 @@ from penstock.admin.job.drain import DrainFacts, cancel_drain
 from penstock.admin.job.drain import drain as drain_job
 from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
 from penstock.admin.jobs import open_job
+from penstock.cli.job.drain_table import print_drain
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.files import read_text
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
@@ -69,6 +70,8 @@ def drain(
         for note in facts.notes:
             say(f"note: {note}")
         typer.echo(_text(facts))
+        if facts.summary is not None:
+            print_drain(facts.summary)
 
 
 def _print_exported(exported: ExportedDrains) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +16,21 @@ from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, W
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
+from penstock.cli.job.drain_table import print_drain
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
-from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.cli.shared.output import (
+    print_facts,
+    print_json,
+    print_json_line,
+    print_table,
+    stderr_console,
+    stdout_console,
+)
 from penstock.errors import ConfigError
 from penstock.wording import utc_text
+
+_WATCH_SECONDS = 1.0
 
 AnyJob = Annotated[
     str | None, typer.Argument(metavar="[JOB]", help="The job: `name-id`, or its name alone. Without it, all jobs.")
@@ -43,12 +55,19 @@ def status(
             help="Show the metrics of a job instead: as of the last ten seconds, or of the end of its last run.",
         ),
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show one job again and again, until it no longer runs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show whether a job runs and how far it has read; without a name, all jobs.
 
-    It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints.
+    It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints, and how far a
+    drain is. With --watch and --json, each look is one line.
     """
+    if watch:
+        _watch(job, config, assignments, as_json=as_json)
+        return
     if metrics:
         _show_metrics(job, config, assignments, as_json=as_json)
         return
@@ -63,6 +82,27 @@ def status(
         print_json(facts)
     else:
         _show(facts)
+
+
+def _watch(job: str | None, config: Path | None, assignments: list[str] | None, *, as_json: bool) -> None:
+    """Show a job whenever something has changed."""
+    if job is None:
+        raise ConfigError("--watch shows one job: name it, as `penstock status JOB --watch`")
+    before: JobStatus | None = None
+    while before is None or before.status == "running":
+        if before is not None:
+            time.sleep(_WATCH_SECONDS)
+        with open_job(job, config, assignments) as found:
+            facts = job_status(found)
+        if as_json and facts != before:
+            print_json_line(facts)
+        elif facts != before:
+            if sys.stdout.isatty():
+                stdout_console().clear()
+            elif before is not None:
+                typer.echo()
+            _show(facts)
+        before = facts
 
 
 def _show_metrics(job: str | None, config: Path | None, assignments: list[str] | None, *, as_json: bool) -> None:
@@ -140,6 +180,10 @@ def _show(facts: JobStatus) -> None:
     print_facts(rows)
     for each in facts.drain.unreadable:
         say(f"warning: {each.problem}. No run drains for it: delete the object")
+    for late in facts.drain.late:
+        say(f"note: the run that request {late.uuid} is to drain is over; the next start deletes the request")
+    if facts.drain.progress is not None:
+        print_drain(facts.drain.progress)
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)

@@ -109,6 +109,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(orjson.dumps(to_json(value), option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
+def print_json_line(value: object) -> None:
+    """The value as JSON in one line, for whoever reads while more follows."""
+    sys.stdout.write(orjson.dumps(to_json(value)).decode() + "\n")
+    sys.stdout.flush()
+
+
 def to_json(value: object) -> Any:
     """Plain JSON values. Fields of dataclasses are named as in Spark's progress (`batchId`); keys of maps stay."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -120,6 +120,9 @@ class Node:
         operators before it in the stage have done theirs, and read while firings run: one may change what follows."""
         return ()
 
+    def fired(self, count: int) -> None:
+        """So many of its firings have run in a step of this attempt, for what it counts."""
+
     def next_due(self) -> Due:
         """The times of the oldest timers and windows that wait in its stores, once everything has fired that fires in
         this attempt. The next batch begins at once if one of them is due."""

@@ -74,6 +74,7 @@ class _JoinNode(Node):
         late_to = spec.join.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._without_partner = surroundings.metrics.new_counter(spec.id, "without-partner")
         left = _Inlet(self, spec.left, sides[0], spec.right, sides[1])
         right = _Inlet(self, spec.right, sides[1], spec.left, sides[0])
         self._inlets = (left, right)
@@ -136,6 +137,9 @@ class _JoinNode(Node):
             if fired >= _AT_MOST and not ends:
                 done = min(done, output)  # the next batch begins at once
         self.kept.drop(done, self.late_watermark, None if ends else _AT_MOST)
+
+    def fired(self, count: int) -> None:
+        self._without_partner.inc(count)
 
     def next_due(self) -> Due:
         return self.waiting.first_end(), None

@@ -63,6 +63,7 @@ class _TemporalJoinNode(Node):
         self._versions, self._waiting = (surroundings.stores[name] for name in spec.stores)
         self._late_to = None if spec.late_to is None else surroundings.outputs[str(spec.late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._joined = surroundings.metrics.new_counter(spec.id, "joined-later")
         self._late_watermark = NO_WATERMARK
 
     def begin(self, batch: Batch) -> None:
@@ -138,6 +139,9 @@ class _TemporalJoinNode(Node):
         """The table's value: that of the newest version up to the time. A version may say that there is none."""
         versions = self._versions.range((key, time_ms), (key, EARLIEST_MS))
         return next((value for _, value in versions), None)
+
+    def fired(self, count: int) -> None:
+        self._joined.inc(count)
 
     def next_due(self) -> Due:
         first = next(iter(self._waiting.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)

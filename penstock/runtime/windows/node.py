@@ -52,6 +52,7 @@ class WindowNode(Node):
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._pane_count = surroundings.metrics.new_counter(spec.id, "panes-fired")
         self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
         """Whether the end of a window is an event time."""
         self._begin_at(NO_WATERMARK, 0)
@@ -169,6 +170,9 @@ class WindowNode(Node):
             if fired >= self.at_most and cell.slot.end > output:
                 return  # the next batch begins at once
             yield self._complete(cell, firing)
+
+    def fired(self, count: int) -> None:
+        self._pane_count.inc(count)
 
     def next_due(self) -> Due:
         end = self._next_end()

@@ -14,12 +14,16 @@ import pytest
 from penstock.api.drain import DrainNotification
 from penstock.drain.notification import NAMESPACE
 from penstock.drain.requests import DrainRequests
+from penstock.drain.shown import ShownDrain
 from penstock.drain.utils import cleanup_all, write_drain_notification
 from penstock.driver.drain import Drain
+from penstock.driver.drain_report import DrainReport, nothing_left
+from penstock.driver.drain_tally import DrainTally
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.errors import NotFoundError, RetryableError
 from penstock.metadata.paths import JobPaths
+from penstock.runtime.topology import plan_topology
 from penstock.testing.in_process import InProcessDriver
 from tests.support.timed_job import HoldNode, TimedWorld, steps
 
@@ -173,11 +177,18 @@ class TestStops:
         assert timed_world.checkpoints[-1].ended == "stopped"
 
 
+def drain_of(world: TimedWorld, run_id: str) -> Drain:
+    """What the run loop of this run would have, without a monitor."""
+    board, tally = ProgressBoard(), DrainTally(plan_topology(world.app().graph()))
+    report = DrainReport(run_id, tally, ShownDrain(world.objects, PATHS), board, world.clock, nothing_left)
+    return Drain(requests(world), run_id, None, StopRequest(), board, report)
+
+
 def test_a_request_that_comes_while_the_store_is_read_is_not_overlooked(
     timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a monitor, nothing would look for it again."""
-    drain = Drain(requests(timed_world), "a", None, StopRequest(), ProgressBoard())
+    drain = drain_of(timed_world, "a")
     find = DrainRequests.find
 
     def meanwhile(own: DrainRequests) -> object:
@@ -382,7 +393,7 @@ class TestRuns:
 
     def test_a_driver_that_lost_its_job_deletes_no_request_of_the_new_run(self, timed_world: TimedWorld) -> None:
         former, _ = asked(timed_world)
-        drain = Drain(former.job.drains, former.job.claim.run_id, None, StopRequest(), ProgressBoard())
+        drain = drain_of(timed_world, former.job.claim.run_id)
         ends(former)
         timed_world.started()
         own = write_drain_notification(timed_world.objects, PATHS)

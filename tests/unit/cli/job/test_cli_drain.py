@@ -130,6 +130,12 @@ def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: 
     assert latest is not None
     assert (latest.ended, list(latest.drains)) == ("drained", found["requests"])
     assert latest.stores == {}, "nothing of the window is left"
+    stages = [(each["names"], each["messages"], each["panes"]) for each in found["summary"]["stages"]]
+    assert stages == [(["input-1"], 0, 0), (["all", "map-1", "send_to-1"], 0, 1), (["local.counts"], 1, 0)]
+    assert found["summary"]["phase"] == "drained"
+    status = call_json("status", "visits")
+    assert (status["drain"]["progress"], status["drain"]["late"]) == (found["summary"], [])
+    assert "Drained: what was processed since the request" in call("status", "visits")[0]
     assert objects.list(PATHS.metadata_folder(NAMESPACE)) == []
     assert "has no run that could drain" in call("drain", "visits", status=1)[1]
 
@@ -269,3 +275,42 @@ class TestStatus:
         assert found["problem"].startswith(f"`{path}` is not a drain notification: it is not JSON")
         assert f"warning: `{path}` is not a drain notification" in " ".join(call("status", "visits")[1].split())
         assert call_json("status", "visits")["drain"]["step"] is None
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_a_run_is_watched_until_it_has_drained(running: Running, options: tuple[str, ...]) -> None:
+    running.gate.clear()
+    call("drain", "visits")
+    deadline = time.monotonic() + DEADLINE_S
+    while running.driver.board.phase != "stopping":
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    watched: list[str] = []
+    watching = threading.Thread(target=lambda: watched.append(call("status", "visits", "--watch", *options)[0]))
+    watching.start()
+    watching.join(2)  # it goes on while the run does
+    assert watching.is_alive()
+    running.gate.set()
+    watching.join(DEADLINE_S)
+    (shown,) = watched
+    if not options:
+        assert "the last commit is under way" in shown
+        assert "Drained: what was processed since the request" in shown
+        assert "name it" in call("status", "--watch", status=2)[1]
+        return
+    first, *_, last = [json.loads(line) for line in shown.splitlines()]
+    assert (first["status"], first["drain"]["step"]) == ("running", "last commit")
+    assert (last["status"], last["drain"]["step"]) == ("not running", "drained")
+    assert first["drain"]["progress"]["stages"] == last["drain"]["progress"]["stages"] != []
+
+
+def test_a_request_of_a_run_that_is_over_is_shown(running: Running, objects: FileObjectStore) -> None:
+    """As if it had not been deleted."""
+    asked = call_json("drain", "visits", "--wait")["requests"]
+    running.thread.join(DEADLINE_S)
+    notification = DrainNotification.create(uuid.UUID(asked[0]), running.driver.job.claim.run_id)
+    DrainRequests(objects, PATHS).write(notification)
+    found = call_json("status", "visits")["drain"]
+    assert ([each["uuid"] for each in found["late"]], found["step"]) == (asked, "drained")
+    said = " ".join(call("status", "visits")[1].split())
+    assert f"note: the run that request {asked[0]} is to drain is over; the next start deletes the request" in said

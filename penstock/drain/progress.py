@@ -1,0 +1,72 @@
+"""What a drain has done, stage by stage. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.wording import counted, listed
+
+DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageDrain:
+    """What one stage has processed since the run noticed the request to drain.
+
+    Counts are of batches that have ended. After a rewind they are without the batches that were dropped.
+    """
+
+    stage: int
+    names: tuple[str, ...]
+    """The ids of its operators; of the stage that writes, the outputs."""
+    messages: int = 0
+    """Messages that it read; of the stage that writes, those that it wrote."""
+    panes: int = 0
+    """Panes that its windows emitted."""
+    timers: int = 0
+    """Timers that fired."""
+    joined: int = 0
+    """Results of joins that had waited: without a partner, or until a table was complete up to their time."""
+    left: int = 0
+    """Messages that wait before it in streams of a system."""
+    ended: bool = False
+    """Whether it has drained."""
+
+    @property
+    def counts(self) -> str:
+        """What it processed, in words."""
+        counts = [counted(self.messages, "message")]
+        counts += [counted(self.panes, "pane")] if self.panes else []
+        counts += [counted(self.timers, "timer")] if self.timers else []
+        counts += [counted(self.joined, "result") + " of joins"] if self.joined else []
+        return listed(counts)
+
+    def __str__(self) -> str:
+        left = f", {counted(self.left, 'message')} left" if self.left else ""
+        return f"stage {self.stage} ({', '.join(self.names)}): {self.counts}{left}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainProgress:
+    """A drain at one moment; once its phase is `drained`, the summary of it.
+
+    `phase` is `draining` while there is something to process, `committing` during the last commit, then `drained`.
+
+    Example:
+        >>> from penstock.drain.progress import DrainProgress, StageDrain
+        >>> str(DrainProgress("3f2a", stages=(StageDrain(1, ("hours",), messages=2, panes=3, timers=1),)))
+        'stage 1 (hours): 2 messages, 3 panes and 1 timer'
+    """
+
+    run_id: str
+    requests: tuple[str, ...] = ()
+    """The uuids of the requests that it answers."""
+    phase: DrainPhase = "draining"
+    stages: tuple[StageDrain, ...] = ()
+    """In topological order. The last one writes the outputs."""
+    waits_for: str = ""
+    """What keeps the running batch from ending, in words; empty if that is not known."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.stages))

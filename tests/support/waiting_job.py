@@ -1,0 +1,171 @@
+"""A job in which everything waits for time, on drivers of this process: windows, timers and a left join."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.load import load_config
+from penstock.drain.requests import DrainRequests
+from penstock.drain.utils import write_drain_notification
+from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.paths import JobPaths
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
+from penstock.testing.in_process import InProcessDriver
+from tests.support.timed_job import steps
+
+TASKS = 2
+HOUR_MS = 3_600_000
+PATHS = JobPaths("waiting", "1")
+
+
+class Remind(ps.StreamTask):
+    """Sets a timer for each message."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.context.schedule(envelope.key, envelope.value["t"] + HOUR_MS, str(envelope.value["n"]))
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=timer.key, value=["timer", int(timer.name)])
+
+
+class Last(ps.DrainListenerTask):
+    """Counts what comes, and says at a drain how much that was."""
+
+    on_draining: Callable[[], None] = staticmethod(lambda: None)
+    """Called in `on_drain`."""
+
+    def init(self, context: Any) -> None:
+        self.came = context.store("came")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.came["n"] = (self.came.get("n") or 0) + 1
+        collector.emit(key=envelope.key, value=envelope.value)
+
+    def on_drain(self, collector: Any, coordinator: Any) -> None:
+        Last.on_draining()
+        collector.emit(value=["drained", self.came.get("n") or 0])
+
+
+def application(name: str = "waiting") -> ps.StreamApplication:
+    """The job, whose watermark never comes near a message."""
+    app = ps.StreamApplication(name)
+    app.store("came")
+    late = ps.BoundedOutOfOrderness(max_delay_ms=10**12)
+    left, right = (
+        app.input(f"m.{stream}", timestamp=lambda value: value["t"], watermark=late, id=stream).partition_by(
+            lambda value: value["k"], id=f"{stream}-by-key"
+        )
+        for stream in ("in", "other")
+    )
+    panes = left.window(ps.Windows.tumbling(HOUR_MS, aggregates={"n": ps.Count()}), id="hours")
+    timers = left.process(Remind, timers=ps.String(), id="remind")
+    pairs = left.join(right, lambda own, other: ["alone", own["n"], other], within_ms=(0, 10), kind="left", id="pairs")
+    shown = panes.map(lambda pane: ["pane", pane.window.start_ms, pane.message["n"]], id="shown")
+    merged = shown.merge(timers, pairs, id="all").partition_by(lambda value: str(value[1]), id="by-number")
+    merged.process(Last, stores=["came"], id="last").send_to(app.output("m.out"), id="out")
+    return app
+
+
+class Waiting:
+    """What outlives the drivers of the job."""
+
+    def __init__(self, folder: Path, **config: object) -> None:
+        self.folder, self.config = folder, config
+        self.root = f"memory://{uuid.uuid4().hex}"
+        self.objects = open_store(self.root)
+        self.systems = {"m": MemorySystem("m"), "local": MemorySystem("local")}
+        for stream in ("in", "other", "out"):
+            self.systems["m"].admin().create_stream(stream, TASKS)
+        self.given: list[dict[str, Any]] = []
+        self.drivers: list[InProcessDriver] = []
+
+    def started(self) -> InProcessDriver:
+        """A driver with its first epoch open."""
+        graph = application().graph()
+        config = load_config(
+            overrides={
+                "job.name": "waiting",
+                "job.root": self.root,
+                "job.logged.store.base.dir": str(self.folder),
+                "job.batch.target.ms": 0,
+                "job.batch.interval.ms": 1,
+                "task.commit.ms": 0,
+                **{f"stores.{store.name}.factory": "memory" for store in graph.stores},
+                **self.config,
+            },
+            stores=[store.name for store in graph.stores],
+            environ={},
+        )
+        driver = InProcessDriver(graph, config, self.objects, self.systems)
+        self.drivers.append(driver)
+        driver.loop.start()
+        return driver
+
+    def put(self, count: int) -> None:
+        """Append so many messages of three keys, a quarter of an hour apart."""
+        writer = self.systems["m"].writer(None)
+        for _ in range(count):
+            n = len(self.given)
+            value = {"n": n, "k": f"k{n % 3}", "t": n * HOUR_MS // 4}
+            writer.append(SystemStreamPartition("m", "in", n % TASKS), [(0, None, json.dumps(value).encode())])
+            self.given.append(value)
+
+    def waits(self, count: int = 12) -> InProcessDriver:
+        """A driver that has read and committed so many messages, of which nothing has come out."""
+        self.put(count)
+        driver = self.started()
+        steps(driver)
+        driver.loop.commit()
+        assert self.came() == []
+        return driver
+
+    def ask(self, driver: InProcessDriver) -> str:
+        """Ask the run to drain; the uuid of the request."""
+        asked = write_drain_notification(self.objects, PATHS)
+        driver.loop.ask_to_drain()
+        return str(asked.uuid)
+
+    @property
+    def requests(self) -> DrainRequests:
+        return DrainRequests(self.objects, PATHS)
+
+    def came(self) -> list[list[Any]]:
+        """Everything in the output, sorted."""
+        found = []
+        for partition, ends in self.systems["m"].admin().offsets("out").items():
+            ssp = SystemStreamPartition("m", "out", partition)
+            for chunk in self.systems["m"].reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
+                found += [json.loads(value or b"") for _, _, _, value in chunk]
+        return sorted(found, key=str)
+
+    def panes(self) -> int:
+        """How many windows of a key the messages make."""
+        return len({(value["k"], value["t"] // HOUR_MS) for value in self.given})
+
+    @property
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        return CheckpointLog(self.objects, PATHS).read().checkpoints
+
+    def close(self) -> None:
+        Last.on_draining = staticmethod(lambda: None)
+        for driver in self.drivers:
+            driver.close()
+        forget_memory_store(self.root)
+
+
+def to_the_end(driver: InProcessDriver) -> None:
+    """Run until the run ends, and its last commit."""
+    while not driver.loop._run_to_the_end():
+        pass
