@@ -127,7 +127,7 @@ def _repeats(record: CheckpointRecord, origin: CheckpointRecord, writers: Mappin
     # A checkpoint made by hand ends a run too, under a separate claim, and may have other state.
     stop = record.ended is not None and writers.get(parent) == record.writer
     same = record.batch == origin.batch and record.next_offsets == origin.next_offsets
-    return (start or stop) and same and record.stores == origin.stores
+    return (start or stop) and same and record.stores == origin.stores and record.intermediate == origin.intermediate
 
 
 def prunable(records: Mapping[int, Record]) -> dict[int, CheckpointRecord]:

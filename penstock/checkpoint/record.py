@@ -6,7 +6,7 @@ A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-2
 A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
 `ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
-run that drained.
+run that drained, and format 6 `intermediate`, if the application has durable intermediate streams.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, convert, decoding, number
+from penstock.checkpoint.intermediate import Intermediate, Written
+from penstock.documents import Count, Positive, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 5}
+_FORMATS = {"claim": 1, "checkpoint": 6}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
@@ -61,6 +62,8 @@ class CheckpointRecord:
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
     checkpoint before.
     `drains` are the uuids of the requests that a drain has answered.
+    `intermediate` has what the job knows of each durable intermediate stream, and `intermediate_layout` a text that
+    tells whether an application reads what is in it: the serdes of its keys and values.
     """
 
     id: CheckpointId
@@ -84,6 +87,8 @@ class CheckpointRecord:
     ended_inputs: tuple[SystemStreamPartition, ...] = ()
     reset_operators: tuple[str, ...] = ()
     drains: tuple[str, ...] = ()
+    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
 
     @property
     def closing(self) -> Closing | None:
@@ -128,6 +133,8 @@ def _format(record: Record) -> int:
     """The oldest format that can say it."""
     if isinstance(record, Claim):
         return 1
+    if record.intermediate:
+        return 6
     if record.drains:
         return 5
     if record.reset_operators:
@@ -167,9 +174,30 @@ def _body(record: Record) -> dict[str, object]:
         }
     if _format(record) >= 4:
         body["reset-operators"] = list(record.reset_operators)
-    if record.drains:
+    if _format(record) >= 5:
         body["drains"] = list(record.drains)
+    if record.intermediate:
+        body["intermediate"] = {
+            str(stream): {"layout": record.intermediate_layout[stream], **_intermediate_body(own)}
+            for stream, own in record.intermediate.items()
+        }
     return body
+
+
+def _intermediate_body(own: Intermediate) -> dict[str, object]:
+    return {
+        "generation": own.generation,
+        "watermark": own.watermark,
+        "positions": {str(partition): offset for partition, offset in own.positions.items()},
+        "unread": [
+            {
+                "batch": written.batch,
+                "watermark": written.watermark,
+                "ranges": {str(partition): ranges for partition, ranges in written.ranges.items()},
+            }
+            for written in own.unread
+        ],
+    }
 
 
 def _by_task(values: Mapping[int, Mapping[SystemStreamPartition, int]]) -> dict[str, dict[str, int]]:
@@ -283,6 +311,45 @@ class _CheckpointOfDrain(_CheckpointWithReset, rename="kebab"):
         return replace(_CheckpointWithReset.record(self), drains=self.drains)
 
 
+class _Written(Struct, rename="kebab"):
+    """What a batch wrote to a durable intermediate stream."""
+
+    batch: Count
+    watermark: _Time
+    ranges: dict[str, tuple[tuple[Count, Count], ...]]
+
+    def written(self) -> Written:
+        return Written(self.batch, self.watermark, {number(at): ranges for at, ranges in self.ranges.items()})
+
+
+class _Intermediate(Struct, rename="kebab"):
+    """A durable intermediate stream."""
+
+    layout: str
+    generation: Positive
+    watermark: _Time
+    positions: dict[str, Count]
+    unread: tuple[_Written, ...]
+
+    def intermediate(self) -> Intermediate:
+        positions = {number(partition): offset for partition, offset in self.positions.items()}
+        return Intermediate(self.generation, self.watermark, positions, tuple(each.written() for each in self.unread))
+
+
+class _CheckpointBetweenStreams(_CheckpointOfDrain, rename="kebab"):
+    """The body of a checkpoint in format 6."""
+
+    intermediate: dict[str, _Intermediate]
+
+    def record(self) -> CheckpointRecord:
+        by_stream = {SystemStream.parse(stream): own for stream, own in self.intermediate.items()}
+        return replace(
+            _CheckpointOfDrain.record(self),
+            intermediate={stream: own.intermediate() for stream, own in by_stream.items()},
+            intermediate_layout={stream: own.layout for stream, own in by_stream.items()},
+        )
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
@@ -290,6 +357,7 @@ _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("checkpoint", 3): _CheckpointWithTimes,
     ("checkpoint", 4): _CheckpointWithReset,
     ("checkpoint", 5): _CheckpointOfDrain,
+    ("checkpoint", 6): _CheckpointBetweenStreams,
 }
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
@@ -48,6 +49,8 @@ class Boundary:
     first batch has reported them."""
     closing: Closing | None = None
     """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
+    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    """What is to be read of the durable intermediate streams."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -60,6 +63,7 @@ class Boundary:
             record.watermarks,
             frozenset(record.ended_inputs),
             closing=record.closing,
+            intermediate=record.intermediate,
         )
 
     def time_at(self, now_ms: int) -> int:
@@ -100,6 +104,7 @@ class Boundary:
             frozenset(at.ssp for at in positions) if closing == "end-of-stream" else ended_inputs,
             next_due,
             closing,
+            self.intermediate,
         )
 
     @property

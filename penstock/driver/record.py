@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -40,6 +41,8 @@ class Recorder:
     """What is recorded of each store."""
     tasks: int
     settings: TaskSettings
+    intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
+    """What is recorded of each durable intermediate stream beside what is to be read of it."""
 
     def record(
         self,
@@ -81,6 +84,12 @@ class Recorder:
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
             reset_operators=request.reset_operators,
             drains=request.drains,
+            intermediate={
+                # The next run reads nothing of what a run that has ended was to read.
+                stream: own.next_generation() if boundary.closed else own
+                for stream, own in boundary.intermediate.items()
+            },
+            intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.ssp import SystemStreamPartition
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.intermediate import Intermediate, Written
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import (
     CheckpointRecord,
@@ -125,6 +126,22 @@ def test_golden_log_record_of_a_start_that_cleared_operators() -> None:
 def test_golden_log_record_of_a_drain() -> None:
     data = (GOLDEN / "log-record-format5.json").read_bytes()
     record = replace(RECORD, ended="drained", drains=("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40",))
+    assert decode_record(data, "k") == record
+    assert encode_record(record) == data
+
+
+def test_golden_log_record_with_durable_intermediate_streams() -> None:
+    data = (GOLDEN / "log-record-format6.json").read_bytes()
+    unread = (Written(15, -1500, {0: ((7, 9), (12, 20))}), Written(17, 1614147486000, {0: ((20, 21),), 10: ((3, 4),)}))
+    between, empty = SystemStream("kafka", "trips-by-tail"), SystemStream("local", "my.dotted.stream")
+    record = replace(
+        WITH_TIMES,
+        intermediate={
+            between: Intermediate(2, -2000, {0: 7, 10: 3}, unread),
+            empty: Intermediate(1, NO_WATERMARK, {0: 0}),
+        },
+        intermediate_layout={between: "string json", empty: "bytes bytes"},
+    )
     assert decode_record(data, "k") == record
     assert encode_record(record) == data
 
@@ -245,7 +262,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 6}), (CLAIM, {"kind": "later", "format": 1})):
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 7}), (CLAIM, {"kind": "later", "format": 1})):
         document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})
