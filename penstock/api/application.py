@@ -16,6 +16,7 @@ from penstock.api.serdes.failures import timers_place
 from penstock.api.ssp import SystemStream
 from penstock.api.tables import Table
 from penstock.api.task import StreamTask
+from penstock.api.timers import AtDrain, discards
 from penstock.api.watermarks import WatermarkPolicy
 
 if TYPE_CHECKING:
@@ -406,7 +407,14 @@ class TaskApplication(Application):
         [('N1', ['trips', 517])]
     """
 
-    def __init__(self, name: str, task: Callable[[], StreamTask], *, timers: Serde[Any] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        task: Callable[[], StreamTask],
+        *,
+        timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
+    ) -> None:
         """Make an application without inputs, outputs or stores.
 
         Args:
@@ -414,14 +422,16 @@ class TaskApplication(Application):
             task: the StreamTask's class, or a function without arguments that makes the task.
             timers: the serde of the keys of the task's timers. Without it the task has none; see
                 `TaskContext.schedule`.
+            timers_at_drain: what a drain does to timers whose time has not come, as in `MessageStream.process`.
 
         Raises:
-            ConfigError: `timers` is not a serde.
+            ConfigError: `timers` is not a serde, or `timers_at_drain` is wrong.
         """
         super().__init__(name)
         self._task = task
         place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
         self._timers, _ = self._declared.timers(_TASK_ID, place, timers)
+        self._discards_timers = discards(timers_at_drain, timers, "ps.TaskApplication(...)")
 
     def input(
         self,
@@ -461,6 +471,7 @@ class TaskApplication(Application):
             task=self._task,
             stores=self._declared.stores,
             timers=self._timers,
+            discards_timers=self._discards_timers,
             ends=may_end(self._task),
             key_serde=inputs[0].key_serde,
             value_serde=Json(),

@@ -27,7 +27,7 @@ from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
 from penstock.api.tables import Table, TableSpec
 from penstock.api.task import StreamTask
-from penstock.api.timers import timers_store
+from penstock.api.timers import AtDrain, discards, timers_store
 from penstock.api.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
 
@@ -276,8 +276,10 @@ class Declarations:
         key: Serde[Any] | None,
         value: Serde[Any] | None,
         timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
     ) -> ProcessSpec:
-        """Add a StreamTask. Raises ConfigError for a store that is not declared, and for what is not a serde."""
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, what is not a serde, and what timers
+        cannot do at a drain."""
         if isinstance(stores, str):
             raise ConfigError(
                 f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
@@ -307,6 +309,7 @@ class Declarations:
                 task=task,
                 stores=names + own,
                 timers=of_timers,
+                discards_timers=discards(timers_at_drain, timers, f"operator `{i}`"),
                 ends=may_end(task),
                 key_serde=default if key is None else place.serde("key", key, default).for_keys(),
                 value_serde=place.serde("value", value, Json()),

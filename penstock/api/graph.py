@@ -106,6 +106,8 @@ class ProcessSpec(OperatorSpec):
     task: Callable[[], StreamTask]
     timers: Serde[Any] | None = None
     """The serde of the keys of its timers; None: it has none."""
+    discards_timers: bool = False
+    """Whether a drain discards its timers whose time has not come."""
     ends: bool = False
     """Whether the task may define `on_end`: a function that makes tasks does not say."""
 

@@ -30,6 +30,7 @@ from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.tables import Table
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.timers import AtDrain
 from penstock.api.windows import Panes, Window, WindowPane, definition_of
 from penstock.errors import ConfigError
 
@@ -409,6 +410,7 @@ class MessageStream(Generic[T]):
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
         timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Run a StreamTask on every message. The result is the stream of the messages that it emits.
@@ -420,10 +422,13 @@ class MessageStream(Generic[T]):
             value: the serde of the emitted values; by default `Json`.
             timers: the serde of the keys of the task's timers. Without it the task has none; see
                 `TaskContext.schedule`.
+            timers_at_drain: what a drain does to timers whose time has not come. "fire" has `on_timer` called for each,
+                once; "discard" drops them.
             id: the operator's stable name. The store of its timers is named after it.
 
         Raises:
-            ConfigError: a store is not declared, the task cannot be called, or a serde is not one.
+            ConfigError: a store is not declared, the task cannot be called, a serde is not one, or `timers_at_drain` is
+                neither, or without timers.
 
         Example:
             >>> class Changes(ps.StreamTask):
@@ -442,7 +447,7 @@ class MessageStream(Generic[T]):
             >>> [message.value for message in runner.output("local.changes")]
             [7, 8]
         """
-        spec = self._declared.process([self._operator], task, stores, id, key, value, timers)
+        spec = self._declared.process([self._operator], task, stores, id, key, value, timers, timers_at_drain)
         return MessageStream(self._declared, spec)
 
     def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002

@@ -417,7 +417,7 @@ class StreamTask(ABC):
         """Handle a timer that fires. A task that schedules timers defines it.
 
         A timer fires when its time has come. At the end of a stream and at a drain all timers fire, and `timer.firing`
-        says so of those whose time has not come.
+        says so of those whose time has not come; `timers_at_drain="discard"` has a drain drop these.
 
         Timers fire by their time, then by the bytes of their keys, then by name. What is emitted here has the timer's
         time as its timestamp; that of a timer in processing time is the batch time. It is never late at an operator

@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from penstock.errors import ConfigError
+
 TimeDomain: TypeAlias = Literal["event", "processing"]
 """What a timer goes by: event time, as far as the watermark has come, or the batch time."""
 
 TimerFiring: TypeAlias = Literal["due", "end-of-stream", "drain"]
 """Why a timer fires: its time has come, or the stream ends, or the run drains, before it has."""
 
+AtDrain: TypeAlias = Literal["fire", "discard"]
+"""What a drain does to timers whose time has not come."""
+
 LONGEST_MS = 2**62
 """Times of timers are at most so many milliseconds before or after 1970."""
 
-
 TIMERS = ".timers"
 """What the name of a store of timers ends with."""
+
+
+def discards(timers_at_drain: object, timers: object, where: str) -> bool:
+    """Whether a drain discards the timers of an operator.
+
+    Args:
+        timers_at_drain: what the application has declared.
+        timers: the serde of its timers.
+        where: the operator, for the error.
+
+    Raises:
+        ConfigError: the application has declared something else, or timers that the operator does not have.
+    """
+    if timers_at_drain not in ("fire", "discard"):
+        raise ConfigError(f'{where}: timers_at_drain is "fire" or "discard", not {timers_at_drain!r}')
+    if timers_at_drain == "discard" and timers is None:
+        raise ConfigError(f'{where}: timers_at_drain="discard" is for an operator with timers: declare timers=')
+    return timers_at_drain == "discard"
 
 
 def timers_store(operator: str) -> str:

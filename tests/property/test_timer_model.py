@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.api.timers import AtDrain
 from penstock.runtime.operators import task_timers
 from tests.support.profiles import examples
 from tests.support.stage_batches import OUT, Message, StageBatches
@@ -37,31 +38,32 @@ batches = st.tuples(
 
 
 @examples(1)
-@given(st.lists(batches, max_size=8), st.booleans())
-def test_timers_fire_as_the_model_says(schedule: Sequence[Any], ends: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch, closing(stage()) as job:
+@given(st.lists(batches, max_size=8), st.sampled_from([None, "end-of-stream", "drain", "discard"]))
+def test_timers_fire_as_the_model_says(schedule: Sequence[Any], end: Any) -> None:
+    discards = end == "discard"
+    with pytest.MonkeyPatch.context() as patch, closing(stage("discard" if discards else "fire")) as job:
         patch.setattr(task_timers, "AT_MOST", MOST)
         model = TimerModel(MOST)
         watermark, time_ms = 0, 20
-        for messages, up, later, discards, restarts in schedule:
+        for messages, up, later, discarded, restarts in schedule:
             if restarts:
                 job.restart()
             watermark, time_ms = watermark + up, time_ms + later
             sent = [Message("k", [list(call) for call in made]) for made in messages]
-            found = job.run(sent, watermark, time_ms=time_ms, discards=discards)
+            found = job.run(sent, watermark, time_ms=time_ms, discards=discarded)
             assert found.get(OUT, []) == model.batch(messages, watermark, time_ms)
             assert job.failed is None
             assert pending(job) == model.timers
-        if ends:
-            found = job.run((), watermark, time_ms=time_ms, control="end-of-stream")
-            assert found.get(OUT, []) == model.end(time_ms)
+        if end is not None:
+            found = job.run((), watermark, time_ms=time_ms, control="drain" if discards else end)
+            assert found.get(OUT, []) == model.end(time_ms, discards=discards)
             assert job.entries("t.timers") == {}
 
 
-def stage() -> StageBatches:
+def stage(timers_at_drain: AtDrain) -> StageBatches:
     app = ps.StreamApplication("a")
     app.output("m.late")
-    acting = app.input("m.in").process(Acting, timers=ps.String(), id="t")
+    acting = app.input("m.in").process(Acting, timers=ps.String(), timers_at_drain=timers_at_drain, id="t")
     acting.send_to(app.output(OUT))
     return StageBatches(app, "t")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import penstock as ps
@@ -81,8 +82,9 @@ class TimerModel:
                 getattr(self, method)(*arguments)
         return fired + self._live("event", watermark, lambda due_ms: max(late, due_ms))
 
-    def end(self, time_ms: int) -> list[Fired]:
-        """What fires at the end of the stream, whose batch reads nothing and has the watermark of the one before."""
+    def end(self, time_ms: int, *, discards: bool = False) -> list[Fired]:
+        """What fires at the end of the stream, or in a drain, whose batch reads nothing and has the watermark of the
+        one before. `discards`: only that whose time has come; the others are forgotten."""
         late, far = self.watermark, 10**18
         fired: list[Fired] = []
         for due_ms, named in self._due("processing", time_ms):
@@ -90,8 +92,12 @@ class TimerModel:
                 fired.append(self._fire(named, max(late, time_ms)))
         self.closed = {}
         while self.timers:
-            fired += self._live("event", far, lambda due_ms: max(late, due_ms))
-            fired += self._live("processing", far, lambda _: max(late, time_ms))
+            for domain, reached in (("event", late), ("processing", time_ms)):
+                up_to = reached if discards else far
+                stamp = partial(max, late) if domain == "event" else lambda _: max(late, time_ms)
+                fired += self._live(domain, up_to, stamp)
+                if discards:
+                    self.timers = {named: at for named, at in self.timers.items() if named[0] != domain}
         return fired
 
     def _due(self, domain: str, up_to_ms: int) -> list[tuple[int, Named]]:

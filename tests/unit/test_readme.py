@@ -79,8 +79,8 @@ def test_the_page_on_state_of_the_key_runs_as_written() -> None:
 
 
 def test_the_page_on_timers_runs_as_written() -> None:
-    overdue, silent = examples("docs/timers.md")
-    exec(compile(overdue + silent, "timers.md", "exec"), {"__name__": "timers_page"})
+    overdue, silent, discard = examples("docs/timers.md")
+    exec(compile(overdue + silent + discard, "timers.md", "exec"), {"__name__": "timers_page"})
 
 
 def test_the_page_on_stores_runs_as_written() -> None:

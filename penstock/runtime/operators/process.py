@@ -71,7 +71,9 @@ class Process(Operator[ProcessSpec]):
         if spec.timers is None:
             return None
         store = surroundings.stores[timers_store(spec.id)]
-        return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, surroundings.metrics)
+        return TaskTimers(
+            spec.id, spec.timers, timers_place(spec.id), store, surroundings.metrics, spec.discards_timers
+        )
 
     def watched(self, watch: Watch) -> OperatorSpec:
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))

@@ -66,12 +66,20 @@ class TaskTimers:
     """Used by the thread that calls the task."""
 
     def __init__(
-        self, operator: str, serde: Serde[Any], place: Place, store: KeyValueStore[Any, Any], metrics: MetricsRegistry
+        self,
+        operator: str,
+        serde: Serde[Any],
+        place: Place,
+        store: KeyValueStore[Any, Any],
+        metrics: MetricsRegistry,
+        discards: bool = False,
     ) -> None:
+        """`discards`: a drain drops the timers whose time has not come."""
         self._operator = operator
         self._serde = serde
         self._where = place
         self._timers = Timers(store)
+        self._discards = discards
         self._fired = metrics.new_counter(operator, "timers-fired")
         self._dropped = metrics.new_counter(operator, "timers-dropped")
         self.begin()
@@ -153,7 +161,8 @@ class TaskTimers:
             yield self._taken("processing", due)
 
     def after_messages(self, batch: Batch) -> Iterator[TaskTimer]:
-        """Timers of event time, up to the firing watermark; all timers if the inputs end."""
+        """Timers of event time, up to the firing watermark; all timers if the inputs end. A drain may drop those whose
+        time has not come."""
         if batch.control != "none":
             yield from self._all(batch, batch.control)
             return
@@ -174,8 +183,12 @@ class TaskTimers:
         while any(self._timers.oldest(domain) is not None for domain in domains):
             for domain in domains:
                 for due in self._timers.due(domain, LONGEST_MS, live=True):
+                    firing = "due" if due.time_ms <= reached[domain] else early
+                    if firing == "drain" and self._discards:
+                        self._dropped.inc()
+                        continue
                     self._closing.fires((domain, due.place))
-                    yield self._taken(domain, due, "due" if due.time_ms <= reached[domain] else early)
+                    yield self._taken(domain, due, firing)
         self._closing = None
 
     def end(self) -> None:

@@ -9,6 +9,8 @@ import orjson
 import pytest
 
 import penstock as ps
+from penstock.api.graph import ProcessSpec
+from penstock.api.timers import AtDrain
 from penstock.runtime.operators import task_timers
 from penstock.testing import TestRunner
 
@@ -40,9 +42,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[ps.TaskContex
     return found
 
 
-def runner_of(task: Any = Scripted, timers: ps.Serde[Any] | None = None, **options: Any) -> TestRunner:
+def runner_of(
+    task: Any = Scripted, timers: ps.Serde[Any] | None = None, timers_at_drain: AtDrain = "fire", **options: Any
+) -> TestRunner:
     app = ps.StreamApplication("a")
-    stream = app.input("m.in").process(task, timers=timers or ps.String(), id="t")
+    stream = app.input("m.in").process(task, timers=timers or ps.String(), timers_at_drain=timers_at_drain, id="t")
     stream.send_to(app.output("m.out"))
     return TestRunner(app, partitions=1, **options)
 
@@ -388,6 +392,39 @@ def test_a_timer_says_why_it_fires(script: Any, control: str) -> None:
         ["more", control], ["past", "due"], [None, control], ["next", control],
         ["past, by the clock", "due"], ["far", control],
     ]  # fmt: skip
+
+
+class TestDiscard:
+    """`timers_at_drain="discard"`."""
+
+    def test_a_drain_fires_what_is_due_and_drops_the_rest(self, script: Any) -> None:
+        script["more"] = lambda context, timer: [context.schedule("past", 60), context.schedule("next", 200)]
+        runner = runner_of(Why, timers_at_drain="discard")
+        now = now_of(runner)
+        schedule(runner, ["event", 60], ["more", 90, "more"]).advance_watermark(100)
+        assert fired(runner) == [["event", "due"], ["more", "due"], ["past", "due"]]
+        metrics = runner._running().board.metrics
+        schedule(runner, [None, 150], ["far", now + 1_000, "", "processing"], ["event", 300]).drain()
+        assert len(fired(runner)) == 3
+        assert metrics.snapshot().total("timers-dropped", group="operator.t") == 4
+
+    def test_the_end_of_a_stream_fires_them(self, script: Any) -> None:
+        runner = schedule(runner_of(Why, timers_at_drain="discard"), ["event", 60]).end_inputs()
+        assert fired(runner) == [["event", "end-of-stream"]]
+
+    @pytest.mark.parametrize(("given", "timers"), [("drop", ps.String()), ("discard", None)])
+    def test_wrong_arguments(self, given: Any, timers: Any) -> None:
+        app = ps.StreamApplication("a")
+        with pytest.raises(ps.ConfigError, match="operator `t`: timers_at_drain"):
+            app.input("m.in").process(Why, timers=timers, timers_at_drain=given, id="t")
+        with pytest.raises(ps.ConfigError, match=r"ps.TaskApplication\(...\): timers_at_drain"):
+            ps.TaskApplication("a", Why, timers=timers, timers_at_drain=given)
+
+    def test_a_task_application(self) -> None:
+        app = ps.TaskApplication("a", Why, timers=ps.String(), timers_at_drain="discard")
+        app.input("m.in")
+        (spec,) = [op for op in app.graph().operators if isinstance(op, ProcessSpec)]
+        assert spec.discards_timers
 
 
 def test_what_is_scheduled_at_the_end_fires_but_not_for_ever(script: Any) -> None:
