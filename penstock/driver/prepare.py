@@ -153,7 +153,8 @@ def prepare(
     reset = plan_reset(reset_operators, operators, start.restore_from, layout)
     start = start.resetting(reset, graph.operators)
     if start.restore_from is not None:
-        check_layout(start.restore_from, layout, tasks, start.reset.stores)
+        emptied = start.restore_from.stores if start.clears_state else start.reset.stores
+        check_layout(start.restore_from, layout, tasks, emptied)
     if start.reset.operators:
         logger.warning(
             "this start drops what waits in operator %s, as it was asked to, and keeps all other state. Each start "

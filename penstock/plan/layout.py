@@ -13,6 +13,9 @@ from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.wording import argument, counted
 
+_EMPTY = (
+    f"begin with empty stores: set a startpoint with {argument('with_state', 'clear')}, or give the job a new `job.id`"
+)
 TABLE = "(table)"
 """The operators of a table: any may write and join it. No operator can have this id."""
 
@@ -49,7 +52,7 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
         if now is None:
             raise IncompatibleError(
                 f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
-                "longer in the application. Declare it again, or give the job a new `job.id` to start without state"
+                f"longer in the application. Declare it again, or {_EMPTY}"
             )
         old, new = StoreLayout.parse(before), StoreLayout.parse(now)
         if new.expires and now == str(replace(old, expires=True)):
@@ -58,8 +61,7 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             raise _without_ttl(record, store)
         raise IncompatibleError(
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
-            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or give the job a "
-            "new `job.id` to start without state"
+            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or {_EMPTY}"
         )
 
 
@@ -69,8 +71,7 @@ def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
         f"the entries of store `{store}` in checkpoint {record.id} have a time to live, and the application declares "
         f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). The time may be another one: '
         "entries that are written from now on have it, and the others keep theirs. Or start from a checkpoint from "
-        f"before the store had one ({argument('from_checkpoint')}), or give the job a new `job.id` to start "
-        "without state"
+        f"before the store had one ({argument('from_checkpoint')}), or {_EMPTY}"
     )
 
 
