@@ -197,7 +197,7 @@ def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:
     match drain.step:
         case None:
             return []
-        case "asked" if facts.status == "not running":
+        case "asked" | "draining" | "last commit" if facts.status == "not running":
             means = "nobody runs the job, and its next start drains"
         case "asked":
             means = "the run has not noticed it yet"

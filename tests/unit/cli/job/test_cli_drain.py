@@ -259,6 +259,29 @@ class TestStatus:
         assert f"{of_penstock['uuid']}, asked at {utc_text(of_penstock['askedMs'])}, mode DEFAULT" in shown
         assert f"{of_samza['uuid']}, mode DEFAULT" in shown
 
+    def test_the_steps_of_a_drain(self, running: Running) -> None:
+        """The run stops before it looks again, in the drain's batch, and in its last commit."""
+        reached, gates = threading.Semaphore(0), {step: threading.Event() for step in ("source", "stage 1", "snapshot")}
+
+        def at(step: str) -> None:
+            begun = step == "source" or running.driver.board.phase in {"draining", "stopping"}
+            if step in gates and begun and not gates[step].is_set():
+                reached.release()
+                _wait(gates[step])
+
+        running.driver.runner.at = running.driver.fleet.at = at
+        running.write()  # a batch, in which the run sees no request
+        for step, shown in (("source", "asked"), ("stage 1", "draining"), ("snapshot", "last commit")):
+            assert reached.acquire(timeout=DEADLINE_S)
+            if step == "source":
+                asked = call_json("drain", "visits")["requests"]
+            drain = call_json("status", "visits")["drain"]
+            assert (drain["step"], [each["uuid"] for each in drain["requests"]]) == (shown, asked)
+            assert f"{shown}: " in call("status", "visits")[0]
+            gates[step].set()
+        running.thread.join(DEADLINE_S)
+        assert call_json("status", "visits")["drain"]["step"] == "drained"
+
     def test_a_drained_job(self, running: Running) -> None:
         asked = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
         running.thread.join(DEADLINE_S)
