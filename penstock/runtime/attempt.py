@@ -270,7 +270,7 @@ class Attempt:
             self._failure = self._described(failure, None)
 
     def _fire(self, operator: str, firing: Firing) -> None:
-        mark = self.instance.mark() if self._dead_letter_mode else None
+        mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
         try:
             with blaming(operator):
                 firing.run()

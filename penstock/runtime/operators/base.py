@@ -73,6 +73,8 @@ class Firing:
     """When it was to fire, where that is not its timestamp."""
     value: bytes | None = None
     """The message that waited for it, as it goes to the dead letters."""
+    must_succeed: bool = False
+    """Whether the run ends if it fails, with a dead-letter stream as without one."""
 
 
 @dataclass(frozen=True, slots=True)

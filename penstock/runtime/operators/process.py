@@ -146,7 +146,9 @@ class _ProcessNode(Node):
     def _call(
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
     ) -> Firing:
-        return Firing(None, timestamp_ms, name, partial(method, self._collector, self._requests), f"`{name}`")
+        run = partial(method, self._collector, self._requests)
+        # What a task keeps until a drain is in no message: as a dead letter it would be lost, and the run drained.
+        return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name == "on_drain")
 
     def close(self) -> None:
         self._task.close()
