@@ -72,11 +72,17 @@ class DrainHome(FaultHome):
         for stream in OUTPUTS:
             self.system.admin().create_stream(stream, partitions)
         self.tasks = partitions
+        self.firing = "drain"
+        """What timers say of why they fire."""
         self.objects = FileObjectStore(folder / "jobs")
 
-    def put(self, number: int, **more: Any) -> None:
+    def put(
+        self, number: int, *, streams: Sequence[str] = ("a", "b"), partitions: Sequence[int] = (0, 1), **more: Any
+    ) -> None:
         """Append so many messages to every partition, by ascending times. `more` is in the last one of each."""
         for ssp, there in self.given.items():
+            if ssp.stream not in streams or ssp.partition not in partitions:
+                continue
             new: list[Message] = [
                 {"key": f"k{10 * ssp.partition + n % KEYS}", "t": FIRST_MS + n * EVERY_MS, "n": n}
                 for n in range(len(there), len(there) + number)
@@ -186,7 +192,7 @@ class DrainHome(FaultHome):
         else:
             assert sorted(panes) == sorted(expected.panes.items())
             assert len(timers) == len(expected.keys)
-        assert set(timers) == {(key, "drain") for key in expected.keys}
+        assert set(timers) == {(key, self.firing) for key in expected.keys}
         for operator in self.operators:
             found = self.drains(operator)
             assert found.keys() == {f"{operator} {task}" for task in range(self.tasks)}
