@@ -215,6 +215,8 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         commit_max_delay_ms=get(table.COMMIT_MAX_DELAY_MS),
         commit_max_pending_bytes=get(table.COMMIT_MAX_PENDING),
         commit_timeout_ms=get(table.COMMIT_TIMEOUT_MS),
+        callback_drain_timeout_ms=find(table.CALLBACK_DRAIN_TIMEOUT_MS),
+        callback_watermark_timeout_ms=find(table.CALLBACK_WATERMARK_TIMEOUT_MS),
         window_ms=get(table.WINDOW_MS),
         shutdown_ms=get(table.SHUTDOWN_MS),
         dead_letter_stream=find(table.DEAD_LETTER_STREAM),

@@ -86,12 +86,15 @@ class ContainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits; a `window_ms`: never."""
+    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits; a `window_ms`: never; a
+    `callback_*_timeout_ms`: no limit, and None the rule for messages."""
 
     commit_ms: int
     commit_max_delay_ms: int
     commit_max_pending_bytes: int
     commit_timeout_ms: int
+    callback_drain_timeout_ms: int | None
+    callback_watermark_timeout_ms: int | None
     window_ms: int
     shutdown_ms: int
     dead_letter_stream: SystemStream | None

@@ -25,7 +25,10 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"task\.commit\.skip\.commit\..+",
         "a failed commit ends the run, and a start continues from the last checkpoint. Remove the key",
     ),
-    (r"task\.watermark\..+|task\.callback\..+", "messages are processed in batches, without callbacks. Remove the key"),
+    (
+        r"task\.watermark\..+|task\.callback\.(?!drain\.|watermark\.).+",
+        "messages are processed in batches, without callbacks. Remove the key",
+    ),
     (
         r"task\.max\.concurrency|job\.container\.thread\.pool\.size",
         "a task processes one message at a time; Spark runs the tasks",
@@ -62,7 +65,6 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         "the backend `blob` keeps its objects under `state.backends.blob.root`, else `job.root`. Remove the key",
     ),
     (r"job\.standbytasks\..+", "standby tasks are not built yet"),
-    (r"task\.callback\.drain\..+", "a batch has no time limit, and neither has the one that drains"),
     (r"job\.systemstreampartition\.(grouper|matcher)\..+", "task i reads partition i of every input. Remove the key"),
     (r"job\.non-logged\.store\.base\.dir", "use `job.logged.store.base.dir`: every store is backed up"),
     (r"(job|startpoint)\..*(coordinator|metadata\.store)\..+", "metadata is under `job.root`. Remove the key"),

@@ -154,6 +154,15 @@ COMMIT_MAX_PENDING = Key("task.commit.max.pending.bytes", Bytes(0), "268435456",
     "A commit that falls due is not skipped once this much was written since the last one began, in all containers.")
 COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
     "How long processing waits for a commit in flight before the run fails.", "Samza")
+CALLBACK_DRAIN_TIMEOUT_MS = Key("task.callback.drain.timeout.ms", Millis(), None,
+    "How long an operator of a task may take to drain, with `on_drain`, windows and timers, and how long outputs may "
+    "take to be written then. If they take longer, the run fails, and its next start drains; 0 or less means no limit.",
+    "Samza",
+    unset="`container.attempt.timeout.ms`, for each message and each call")
+CALLBACK_WATERMARK_TIMEOUT_MS = Key("task.callback.watermark.timeout.ms", Millis(), None,
+    "How long an operator of a task may take in a batch for windows and timers that fire because time has passed. If "
+    "it takes longer, the run fails; 0 or less means no limit.", "Samza",
+    unset="`container.attempt.timeout.ms`, for each message and each call")
 WINDOW_MS = Key("task.window.ms", Millis(), "-1",
     "How often tasks that are a `WindowableTask` are called, in batch time; 0 or less means never.", "Samza")
 SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",

@@ -45,8 +45,8 @@ class RunningAttempt:
 
         Without the lock: its holder may be stuck.
         """
-        since = self._busy_since
-        if since is None:
+        since, step = self._busy_since, self.attempt.instance.step
+        if since is None or (step is not None and not step.limit.is_general):
             return 0.0
         position = self.attempt.instance.position
         seen = position.progress()
@@ -56,6 +56,11 @@ class RunningAttempt:
             return 0.0
         return now - since
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it processes something now."""
+        return self._busy_since is not None
+
     def processing(self) -> str:
         """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
         if self._busy_since is None:
@@ -63,6 +68,14 @@ class RunningAttempt:
         instance, step = self.attempt.instance, self.attempt.instance.step
         what = instance.position.describe() if step is None else str(step)
         return f"{what} in task {instance.task}, stage {instance.stage}"
+
+    def overdue(self) -> str:
+        """What to say if it does something without a message that takes longer than it may; empty otherwise. Without
+        the lock, as `stalled_seconds`."""
+        instance = self.attempt.instance
+        step = instance.step
+        late = None if step is None or self._busy_since is None else step.late(instance.stage, instance.task)
+        return "" if late is None else str(late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,8 @@ class Activity:
     """How long the slowest attempt has been processing one message."""
     processing: str = ""
     """That message, in words."""
+    overdue: str = ""
+    """What one of them does that takes longer than it may, in words."""
 
 
 class Attempts:
@@ -163,8 +178,11 @@ class Attempts:
         processed += sum(each.attempt.processed for each in running)
         if not running:
             return Activity(batch, processed)
-        stalled, slowest = max(((each.stalled_seconds(now), each) for each in running), key=lambda found: found[0])
-        return Activity(batch, processed, int(stalled * 1000), slowest.processing())
+        stalled, slowest = max(
+            ((each.stalled_seconds(now), each) for each in running), key=lambda found: (found[0], found[1].is_busy)
+        )
+        overdue = next(filter(None, (each.overdue() for each in running)), "")
+        return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue)
 
     def wind_down(self, timeout_s: float) -> None:
         """Nothing to do: what runs when a run ends is of no batch that counts."""

@@ -110,6 +110,7 @@ class Container:
             activity.processing,
             activity.batch,
             activity.processed,
+            overdue=activity.overdue,
         )
 
     def metrics(self) -> Snapshot:

@@ -229,6 +229,8 @@ class Beat:
     processed: int = 0
     metrics: list[Row] = field(default_factory=list)
     """Those that have changed since an earlier beat; not every beat looks."""
+    overdue: str = ""
+    """What an attempt does that takes longer than it may, in words: the run fails with it."""
 
 
 def dump(value: Any) -> bytes:

@@ -12,7 +12,14 @@ from penstock.driver.commits import Commits
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Planned
 from penstock.driver.ports import BatchRunner, Fleet, RunBrokenError
-from penstock.errors import KINDS, ContainerLostError, PenstockError, RetryableError, UserCodeError
+from penstock.errors import (
+    KINDS,
+    ContainerLostError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
 from penstock.runtime.batch import Batch
 from penstock.runtime.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
 from penstock.runtime.reports import Report
@@ -64,6 +71,7 @@ class BatchRuns:
 
         Raises:
             UserCodeError: the application failed.
+            PenstockTimeoutError: something that fires, drains or is written takes longer than it may.
             ContainerLostError: a container was lost, or a store has to be restored.
             RetryableError: a system or store failed; planned again, the batch may succeed.
             PenstockError: something failed for good, or there were too many failures.
@@ -102,6 +110,8 @@ class BatchRuns:
         # A container that was killed and the run that broke on it fail at about the same time.
         self._clock.wait(self._stop, _LOSS_SECONDS)
         self._commits.look()  # one that failed has cancelled the run
+        if (overdue := self._fleet.overdue) is not None:
+            raise PenstockTimeoutError(overdue) from error
         if self._fleet.any_lost:
             raise ContainerLostError(self._fleet.loss()) from error
         self._failures.count(error)

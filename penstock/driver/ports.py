@@ -49,6 +49,12 @@ class Fleet(Protocol):
     """
 
     @property
+    def overdue(self) -> str | None:
+        """What the application does in a container that takes longer than it may, in words; None if nothing does. The
+        run fails with it."""
+        ...
+
+    @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `drop_lost` or `ensure`."""
         ...

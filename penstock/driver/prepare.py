@@ -31,6 +31,7 @@ from penstock.plan.reset import plan_reset
 from penstock.plan.start import StartPlan, plan_start
 from penstock.plan.streams import JobStreams
 from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.steps import StepLimits
 from penstock.runtime.topology import Topology, plan_topology
 from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
@@ -171,6 +172,7 @@ def prepare(
         config=config.for_tasks(),
         max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
         window_ms=config.task.window_ms,
+        step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
     )
     for stream in set(streams.outputs) - set(streams.fenced_outputs):
         logger.warning(

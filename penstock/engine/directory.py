@@ -283,6 +283,11 @@ class ContainerDirectory:
     # Losses.
 
     @property
+    def overdue(self) -> str | None:
+        """See `Fleet.overdue`."""
+        return self._losses.overdue
+
+    @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `ensure`."""
         return self._losses.lost.is_set()

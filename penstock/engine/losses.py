@@ -26,6 +26,8 @@ class LossWatch:
         """`clients`: the containers that there are, asked again and again."""
         self.lost = threading.Event()
         """Whether a container was lost since somebody cleared it."""
+        self.overdue: str | None = None
+        """What a container does that takes longer than it may, in words. The run fails with it."""
         self._context = context
         self._settings = settings
         self._clients = clients
@@ -79,10 +81,17 @@ class LossWatch:
                 for client in self._clients():
                     client.last_beat_at = now
             last = now
+            self._look_for_overdue()
             for client in self._clients():
                 if client.lost is None and (reason := self._verdict(client, now)) is not None:
                     client.lost = reason
                     self.lose(client)
+
+    def _look_for_overdue(self) -> None:
+        beats = (client.last_beat for client in self._clients() if client.lost is None)
+        self.overdue = self.overdue or next((beat.overdue for beat in beats if beat is not None and beat.overdue), None)
+        if self.overdue is not None:
+            self._on_lost()  # cancels the batch
 
     def _verdict(self, client: ContainerClient, now: float) -> str | None:
         silence_ms = (now - client.last_beat_at) * 1000

@@ -15,13 +15,14 @@ from penstock.api.shipped import read_shipped
 from penstock.container.exchange import exchange
 from penstock.container.protocol import AttemptCall, ContainerAddress, Identity
 from penstock.container.tls import TlsIdentity
+from penstock.errors import PenstockTimeoutError
 from penstock.plan.portions import Portion
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.pandas_later import keep_pandas_out
-from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
 from penstock.runtime.source import InputReaders, SourceProgress, run_source
 from penstock.runtime.spool import Spool
 from penstock.runtime.streams import run_together
@@ -159,8 +160,26 @@ class SinkStage:
                 if others.num_rows:
                     yield others
             writers = _output_writers(self.package.digest, package, self.identity)
-            written = _batches(write_outputs(list(attempts.values()), writers))
-            yield from _alive(written, lambda: sum(attempt.packets_written for attempt in attempts.values()))
+            yield from self._written(package, attempts, writers)
+
+    def _written(
+        self, package: WorkerPackage, attempts: Mapping[int, SinkAttempt], writers: OutputWriters
+    ) -> Iterator[pa.RecordBatch]:
+        """Write what came, and report. One that takes longer than it may is left alone, and reported as failed."""
+        limit = package.settings.step_limits.of_outputs(self.batch)
+
+        def progress() -> object:
+            check_writing(package.topology, writers, limit)
+            return sum(attempt.packets_written for attempt in attempts.values()) if limit.is_general else object()
+
+        reported: set[int] = set()
+        try:
+            for batch in _alive(_batches(write_outputs(list(attempts.values()), writers, limit)), progress):
+                reported.update(batch.column("source_task").to_pylist())
+                yield batch
+        except PenstockTimeoutError as error:
+            _writers.clear()  # one that is stuck cannot be closed
+            yield to_batch([attempt.report(error) for task, attempt in attempts.items() if task not in reported])
 
 
 @dataclass(frozen=True, slots=True)

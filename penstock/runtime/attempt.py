@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import orjson
 
-from penstock.errors import FIRED_OFFSET, FailedMessage
+from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
 from penstock.plan.portions import Portion, PortionRead
 from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
@@ -250,7 +250,9 @@ class Attempt:
             return next(firings, None)
         except (OperatorFailedError, EngineFailedError) as failure:
             self._fail_without_message(failure)
-            return None
+        except PenstockTimeoutError as error:
+            self._error = (PenstockTimeoutError.__name__, str(error))
+        return None
 
     def _reclaim(self) -> None:
         try:

@@ -6,7 +6,6 @@ is applied the instance serves the next batch, if it is discarded the instance i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ from penstock.runtime.operators.application_code import Requests
 from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
 from penstock.runtime.operators.key_state import ListPlaces
 from penstock.runtime.router import Outlet, Router
+from penstock.runtime.steps import GENERAL, Step, StepLimits
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.runtime.wiring import Wiring
 from penstock.state.engines.engine import Engine
@@ -29,23 +29,6 @@ from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
 """Where a message began: what the outlets held, and the requests made so far."""
-
-
-@dataclass(slots=True)
-class Step:
-    """What an operator does without a message, at the start or at the end of an attempt's input. Any thread may look
-    at it."""
-
-    operator: str
-    began: float
-    """On the machine's monotonic clock, in seconds."""
-    firing: Firing | Firings | None = None
-    """What runs of it."""
-
-    def __str__(self) -> str:
-        firing = self.firing
-        what = "" if firing is None else firing.name if isinstance(firing, Firings) else firing.what or firing.name
-        return f"operator `{self.operator}`" + (f" ({what})" if what else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +51,8 @@ class RuntimeSettings:
     use event time."""
     window_ms: int = -1
     """How often tasks are called that have a `window`; below 1: never."""
+    step_limits: StepLimits = field(default_factory=StepLimits)
+    """How long what runs without a message may take."""
 
 
 class StageInstance:
@@ -101,6 +86,7 @@ class StageInstance:
         self.overlays: dict[str, Overlay] = {}
         self._list_places = ListPlaces()
         self._store_users = topology.graph.store_users()
+        self._step_limit = GENERAL
         self.step: Step | None = None
         """What an operator does without a message; None while messages are processed."""
         self._nodes: dict[str, Node] = {}
@@ -122,7 +108,7 @@ class StageInstance:
     def begin(self, token: str, batch: Batch) -> None:
         """An attempt of the batch starts: empty overlays, an empty router, no requests."""
         self.router.begin(token)
-        self.step = None
+        self._step_limit = self.settings.step_limits.of_operators(batch)
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
         self._list_places.begin(batch)
@@ -135,26 +121,31 @@ class StageInstance:
 
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
-        topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError."""
+        topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError, or
+        PenstockTimeoutError after an operator that took longer than it may."""
         return self._firings(lambda node: node.on_end_of_input(batch))
 
     def _firings(self, ask: Callable[[Node], Iterable[Firing | Firings]]) -> Iterator[tuple[str, Firing | Firings]]:
-        for op_id, node in reversed(self._nodes.items()):
-            with blaming(op_id):
-                firings = iter(ask(node))
-            count, step = 0, Step(op_id, time.monotonic())
-            self.step = step
-            while True:
+        try:
+            for op_id, node in reversed(self._nodes.items()):
+                self.step = step = Step(op_id, self._step_limit)
                 with blaming(op_id):
-                    firing = next(firings, None)
-                if firing is None:
-                    break
-                step.firing = firing
-                yield op_id, firing
-                count += len(firing.keys) if isinstance(firing, Firings) else 1
-            if count:
-                node.fired(count)
-        self.step = None
+                    firings = iter(ask(node))
+                count = 0
+                while True:
+                    with blaming(op_id):
+                        firing = next(firings, None)
+                    if firing is None:
+                        break
+                    step.firing = firing
+                    yield op_id, firing
+                    count += len(firing.keys) if isinstance(firing, Firings) else 1
+                if count:
+                    node.fired(count)
+                if late := step.late(self.stage, self.task):
+                    raise late
+        finally:
+            self.step = None
 
     def reclaim(self) -> None:
         """Delete some of what has expired, now that everything has been processed. Raises EngineFailedError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ from penstock.runtime.packet import Packet, decode_messages
 from penstock.runtime.reports import Report
 from penstock.runtime.sources import Sources
 from penstock.runtime.spool import Spool, Spooled
+from penstock.runtime.steps import GENERAL, StepLimit
 from penstock.runtime.topology import Topology
 from penstock.system.base import RawRecord, System, SystemWriter, WriterIdentity
 from penstock.wording import listed
@@ -31,18 +33,24 @@ class OutputWriters:
         self._systems = systems
         self._identity = identity
         self._writers: dict[str, SystemWriter] = {}
+        self.began: float | None = None
+        """When the append began that is under way, on the machine's monotonic clock. Any thread may look at it."""
 
     def append(self, records: OutputRecords) -> None:
         """Append to every partition, to those of one system in one transaction."""
         by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
         for ssp, own in records.items():
             by_system.setdefault(ssp.system, {})[ssp] = own
-        for system, part in sorted(by_system.items()):
-            if system not in self._writers:
-                self._writers[system] = self._systems[system].writer(self._identity)
-            with self._writers[system].begin() as transaction:
-                for ssp, own in part.items():
-                    transaction.append(ssp, own)
+        self.began = time.monotonic()
+        try:
+            for system, part in sorted(by_system.items()):
+                if system not in self._writers:
+                    self._writers[system] = self._systems[system].writer(self._identity)
+                with self._writers[system].begin() as transaction:
+                    for ssp, own in part.items():
+                        transaction.append(ssp, own)
+        finally:
+            self.began = None
 
     def close(self) -> None:
         """Close the writers. The next append opens new ones."""
@@ -85,7 +93,7 @@ class SinkAttempt:
     def __init__(self, topology: Topology, settings: RuntimeSettings, task: int, spool: Spool) -> None:
         if topology.sink is None:
             raise ValueError("a topology without outputs has no sink")
-        self._topology = topology
+        self.topology = topology
         self._stage = topology.sink
         self._task = task
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
@@ -116,7 +124,7 @@ class SinkAttempt:
         if self._sources.failed or self._records:
             return self._records
         for packet, payload in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
-            output = self._topology.channels[packet.channel].output
+            output = self.topology.channels[packet.channel].output
             if output is None:
                 raise ValueError(f"packet of channel {packet.channel} is not for an output")
             ssp = SystemStreamPartition(output.system, output.stream, packet.partition)
@@ -139,12 +147,26 @@ class SinkAttempt:
 
 def writing_text(topology: Topology) -> str:
     """What the last stage does, in words."""
-    outputs = dict.fromkeys(str(channel.output) for channel in topology.channels if channel.output is not None)
-    return f"the outputs {listed([f'`{output}`' for output in outputs])} are written"
+    return f"{_outputs(topology)} to be written"
 
 
-def write_outputs(attempts: Sequence[SinkAttempt], writers: OutputWriters) -> Iterator[Packet]:
-    """Write what came for these tasks, each partition with one atomic append, and report.
+def _outputs(topology: Topology) -> str:
+    names = dict.fromkeys(f"`{channel.output}`" for channel in topology.channels if channel.output is not None)
+    return f"the output{'s' if len(names) > 1 else ''} {listed(list(names))}"
+
+
+def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) -> None:
+    """Raise PenstockTimeoutError if the append that is under way has taken longer than it may. Called by any thread."""
+    began, now = writers.began, time.monotonic()
+    if began is not None and limit.is_over(began, now):
+        raise limit.error(f"the append to {_outputs(topology)}", now - began)
+
+
+def write_outputs(
+    attempts: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit = GENERAL
+) -> Iterator[Packet]:
+    """Write what came for these tasks, each partition with one atomic append, and report. One that took longer than it
+    may is reported as failed, although it was written.
 
     Output is at least once: a second execution writes again. What a fenced writer sends is refused.
 
@@ -159,14 +181,17 @@ def write_outputs(attempts: Sequence[SinkAttempt], writers: OutputWriters) -> It
         group.append(attempt)
         waiting = sum(records.messages for one in group for records in one.records().values())
         if waiting >= _RECORDS_AT_ONCE or number == len(attempts):
-            yield from _write(group, writers)
+            yield from _write(group, writers, limit)
             group = []
 
 
-def _write(group: Sequence[SinkAttempt], writers: OutputWriters) -> Iterator[Packet]:
+def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:
     failed: PenstockError | None = None
+    began = time.monotonic()
     try:
         writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
+        if limit.is_over(began, now := time.monotonic()):
+            failed = limit.error(f"the append to {_outputs(group[0].topology)}", now - began)
     except RetryableError:
         raise
     except PenstockError as error:

@@ -106,6 +106,11 @@ class InProcessFleet:
         return self._containers[name]
 
     @property
+    def overdue(self) -> str | None:
+        """None: attempts run in the caller's thread, and say themselves that they took too long."""
+        return None
+
+    @property
     def any_lost(self) -> bool:
         """See `Fleet`."""
         return bool(self._lost)
@@ -214,7 +219,7 @@ class InProcessRunner:
             packets = self._sources(batch, ranges)
             for stage in self._job.topology.container_stages:
                 packets = self._stage(epoch, batch, stage.number, packets)
-            packets = self._sinks(epoch, packets)
+            packets = self._sinks(epoch, batch, packets)
             self._step("reports")
         except RetryableError as error:  # also a container that is lost: the run loop looks for that
             raise RunBrokenError(str(error)) from error
@@ -275,7 +280,7 @@ class InProcessRunner:
             attempts.abandon(running)
             raise
 
-    def _sinks(self, epoch: int, packets: list[Packet]) -> list[Packet]:
+    def _sinks(self, epoch: int, batch: Batch, packets: list[Packet]) -> list[Packet]:
         job = self._job
         if job.topology.sink is None:
             return packets
@@ -287,7 +292,7 @@ class InProcessRunner:
                 attempts[packet.dest].accept(packet)
             self._writes = True
             try:
-                return sent + list(write_outputs(attempts, writers))
+                return sent + list(write_outputs(attempts, writers, job.settings.step_limits.of_outputs(batch)))
             finally:
                 self._writes = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,13 @@ class Waiting:
             for chunk in self.systems["m"].reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
                 found += [json.loads(value or b"") for _, _, _, value in chunk]
         return sorted(found, key=str)
+
+    def results(self) -> set[str]:
+        """What the messages come to in the output, as texts."""
+        hours = Counter((value["k"], value["t"] // HOUR_MS) for value in self.given)
+        panes = {str(["pane", hour * HOUR_MS, count]) for (_, hour), count in hours.items()}
+        numbers = [value["n"] for value in self.given]
+        return panes | {str(["timer", n]) for n in numbers} | {str(["alone", n, None]) for n in numbers}
 
     def panes(self) -> int:
         """How many windows of a key the messages make."""

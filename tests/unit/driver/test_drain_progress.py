@@ -125,7 +125,7 @@ def test_what_is_left_before_a_stage_is_shown(job: Waiting) -> None:
     assert [stage.left for stage in driver.board.drain.stages] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("step", "said"), [("on_drain", "operator `last`"), ("sink", "outputs `m.out`")])
+@pytest.mark.parametrize(("step", "said"), [("on_drain", "operator `last`"), ("sink", "output `m.out`")])
 def test_it_says_what_it_waits_for(job: Waiting, step: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = job.waits()
     seen: list[str] = []

@@ -45,12 +45,24 @@ def test_a_container_that_is_silent_for_too_long_is_lost() -> None:
 
 
 def test_a_container_whose_code_does_not_return_is_lost_though_it_beats() -> None:
-    client, noticed = Client(last_beat=SimpleNamespace(stalled_ms=5000)), threading.Event()
+    client, noticed = Client(last_beat=SimpleNamespace(stalled_ms=5000, overdue="")), threading.Event()
     losses = watch(client, container_attempt_timeout_ms=4000, container_lost_ms=600_000)
     losses.start(noticed.set)
     assert noticed.wait(DEADLINE_S)
     losses.stop()
     assert "processing one message for 5000 ms, container.attempt.timeout.ms is 4000" in str(client.lost)
+
+
+def test_what_takes_longer_than_it_may_ends_the_batch_and_loses_no_container() -> None:
+    client, noticed = (
+        Client(last_beat=SimpleNamespace(stalled_ms=0, overdue="operator `last` has taken")),
+        threading.Event(),
+    )
+    losses = watch(client, container_lost_ms=600_000)
+    losses.start(noticed.set)
+    assert noticed.wait(DEADLINE_S)
+    losses.stop()
+    assert (losses.overdue, client.lost, losses.lost.is_set()) == ("operator `last` has taken", None, False)
 
 
 def test_a_container_that_ends_after_the_run_is_not_lost() -> None:
