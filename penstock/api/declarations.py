@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec, ProcessSpec
+from penstock.api.graph import (
+    ApplicationGraph,
+    InputSpec,
+    IntermediateSpec,
+    OperatorSpec,
+    OutputSpec,
+    PartitionThroughSpec,
+    ProcessSpec,
+)
 from penstock.api.key_state import list_keys
 from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
@@ -206,12 +214,21 @@ class Declarations:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
 
     def graph(self) -> ApplicationGraph:
-        """All of it as plain values. Raises ConfigError if there is no input, or a temporal join waits for itself."""
+        """All of it as plain values. Raises ConfigError if there is no input, a temporal join waits for itself, or a
+        durable intermediate stream is an input or an output as well."""
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
         if not graph.inputs:
             raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
+        taken = {op.stream: f"the input `{op.id}`" for op in graph.inputs} | dict.fromkeys(self._outputs, "an output")
+        for op in graph.intermediates:
+            if op.stream in taken:
+                raise ConfigError(
+                    f"the intermediate stream `{op.stream}` of `{op.writer}` is {taken[op.stream]} of the application "
+                    "as well: choose a stream that nothing else uses"
+                )
+            taken[op.stream] = f"the intermediate stream of `{op.writer}`"
         return graph.in_order_of_time()
 
     def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
@@ -230,6 +247,21 @@ class Declarations:
         spec = make(op_id)
         self._operators[op_id] = spec
         return spec
+
+    def reader_of(self, writer: PartitionThroughSpec) -> IntermediateSpec:
+        """Add the operator that reads the stream that `writer` writes."""
+
+        def make(i: str) -> IntermediateSpec:
+            return IntermediateSpec(
+                id=i,
+                upstream=(),
+                key_serde=writer.key_serde,
+                value_serde=writer.value_serde,
+                stream=writer.through,
+                writer=writer.id,
+            )
+
+        return self.add(make, "through", f"{writer.id}.through")
 
     def input(
         self,

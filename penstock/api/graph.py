@@ -100,6 +100,24 @@ class PartitionBySpec(FunctionSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionThroughSpec(PartitionBySpec):
+    """Sends each message to the task that owns its new key, through a durable intermediate stream."""
+
+    through: SystemStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntermediateSpec(OperatorSpec):
+    """Reads what an operator wrote to a durable intermediate stream in batches that have ended."""
+
+    stream: SystemStream
+    writer: str
+    """The id of the operator that writes it."""
+    timestamp: None = None
+    """The event times are the messages' own timestamps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
@@ -202,6 +220,9 @@ class TemporalJoinSpec(OperatorSpec):
         return True
 
 
+SourceSpec: TypeAlias = InputSpec | IntermediateSpec
+
+
 @dataclass(frozen=True, slots=True)
 class ApplicationGraph:
     """A whole application: operators in the order they were made (upstream first), stores, outputs."""
@@ -215,6 +236,25 @@ class ApplicationGraph:
     def inputs(self) -> tuple[InputSpec, ...]:
         """The operators that read streams."""
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def intermediates(self) -> tuple[IntermediateSpec, ...]:
+        """The operators that read durable intermediate streams."""
+        return tuple(op for op in self.operators if isinstance(op, IntermediateSpec))
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """Everything that reads a stream: inputs, then durable intermediate streams. Their numbers in packets."""
+        return self.inputs + self.intermediates
+
+    def parts(self) -> tuple[frozenset[str], ...]:
+        """The operators that a batch can bring to their end together, in the order in which a drain does so: those
+        behind inputs; and behind each durable intermediate stream those of the part after the one that writes it."""
+        part: dict[str, int] = {}
+        for op in self.operators:
+            before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in op.upstream]
+            part[op.id] = max(before, default=0)
+        return tuple(frozenset(op for op in part if part[op] == number) for number in range(max(part.values()) + 1))
 
     @property
     def uses_time(self) -> bool:
@@ -237,6 +277,7 @@ class ApplicationGraph:
         """The same with every operator behind those whose watermarks hold back its own. Raises ConfigError if there is
         a circle."""
         sources, order, waiting = self.time_sources(), dict[str, OperatorSpec](), list[str]()
+        sources |= {op.id: (op.writer,) for op in self.intermediates}
 
         def place(op_id: str) -> None:
             if op_id in order:

@@ -14,6 +14,7 @@ from penstock.api.graph import (
     MergeSpec,
     OperatorSpec,
     PartitionBySpec,
+    PartitionThroughSpec,
     SendToSpec,
     SendToTableSpec,
     SinkFunction,
@@ -346,6 +347,7 @@ class MessageStream(Generic[T]):
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
+        through: str | None = ...,
         envelope: Literal[False] = ...,
         id: str | None = ...,
     ) -> MessageStream[T]: ...
@@ -356,6 +358,7 @@ class MessageStream(Generic[T]):
         *,
         key: Serde[Any] | None = ...,
         value: Serde[Any] | None = ...,
+        through: str | None = ...,
         envelope: Literal[True],
         id: str | None = ...,
     ) -> MessageStream[T]: ...
@@ -365,6 +368,7 @@ class MessageStream(Generic[T]):
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
+        through: str | None = None,
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[T]:
@@ -378,11 +382,14 @@ class MessageStream(Generic[T]):
             key: the serde of the new keys; by default `String`.
             value: the serde of the values on their way; by default as before, and `Json` after `map`, `flat_map` and
                 `process`.
+            through: a durable intermediate stream, as `system.stream`, that the messages go through instead of Spark's
+                shuffle. The job makes it, and alone writes it. Messages are read in the batches after the one that
+                wrote them, each exactly once, from positions that checkpoints hold.
             envelope: the function gets the whole message instead.
             id: the operator's stable name.
 
         Raises:
-            ConfigError: a serde is not one.
+            ConfigError: a serde is not one, or `through` is not the name of a stream.
 
         Example:
             >>> app = ps.StreamApplication("by-tail")
@@ -398,9 +405,15 @@ class MessageStream(Generic[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             same["value_serde"] = place.serde("value", value, same["value_serde"])
+            if through is not None:
+                stream = SystemStream.parse(through)
+                return PartitionThroughSpec(id=i, function=function, envelope=envelope, through=stream, **same)
             return PartitionBySpec(id=i, function=function, envelope=envelope, **same)
 
-        return self._next("partition_by", id, make)
+        operator = self._declared.add(make, "partition_by", id)
+        if isinstance(operator, PartitionThroughSpec):
+            return MessageStream(self._declared, self._declared.reader_of(operator))
+        return MessageStream(self._declared, operator)
 
     def process(
         self,

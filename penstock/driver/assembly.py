@@ -78,7 +78,7 @@ def offset_feed(job: PreparedJob) -> OffsetFeed:
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
     return OffsetFeed(
         job.ends,
-        job.inputs,
+        job.topology.graph,
         bounds,
         settings.batch_interval_ms,
         job.until,

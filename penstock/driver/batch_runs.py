@@ -10,7 +10,7 @@ from penstock.container.calls import START_RUN
 from penstock.container.protocol import StartRun
 from penstock.driver.commits import Commits
 from penstock.driver.failures import Failures
-from penstock.driver.feed import Planned
+from penstock.driver.planned import Planned
 from penstock.driver.ports import BatchRunner, Fleet, RunBrokenError
 from penstock.errors import (
     KINDS,

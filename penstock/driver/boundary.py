@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from penstock.api.graph import IntermediateSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
 from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
@@ -50,7 +51,9 @@ class Boundary:
     closing: Closing | None = None
     """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
-    """What is to be read of the durable intermediate streams."""
+    """The durable intermediate streams: what ended batches wrote to them, and what of it is still to be read."""
+    closed_operators: frozenset[str] = frozenset()
+    """Those that were brought to their end, while others behind an intermediate stream were not yet."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -63,7 +66,6 @@ class Boundary:
             record.watermarks,
             frozenset(record.ended_inputs),
             closing=record.closing,
-            intermediate=record.intermediate,
         )
 
     def time_at(self, now_ms: int) -> int:
@@ -74,16 +76,30 @@ class Boundary:
         """
         return max(self.batch_time_ms, now_ms)
 
-    def next_batch(self, moment: Moment, runs: int, control: Control = "none") -> Batch:
+    def next_batch(
+        self, moment: Moment, runs: int, control: Control = "none", closes: frozenset[str] | None = None
+    ) -> Batch:
         """The next batch.
 
         Args:
             runs: how many runs of a batch with this number have begun in this epoch.
+            closes: the operators that the control is for; None: all that are left.
         """
         marks = moment.watermarks
         time_ms = self.time_at(moment.time_ms)
         before_ms = self.batch_time_ms or None
-        return Batch(self.batch + 1, runs + 1, time_ms, control, marks.late, marks.firing, marks.held, before_ms)
+        return Batch(
+            self.batch + 1,
+            runs + 1,
+            time_ms,
+            control,
+            marks.late,
+            marks.firing,
+            marks.held,
+            before_ms,
+            None if closes is None else tuple(sorted(closes)),
+            tuple(sorted(self.closed_operators)),
+        )
 
     def after(
         self,
@@ -92,25 +108,48 @@ class Boundary:
         read: Mapping[TaskSsp, PortionRead],
         next_due: Mapping[str, Due],
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
+        written: Mapping[SystemStream, Written] | None = None,
     ) -> Boundary:
-        """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this."""
-        positions, closing = planned.advance(self.positions, read), _CLOSINGS.get(batch.control)
+        """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this.
+
+        Args:
+            written: what the batch wrote to each durable intermediate stream.
+        """
+        positions = planned.advance(self.positions, read)
+        closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
+        times = ((at, each.event_time_ms) for at, each in read.items() if at in positions)
+        closed = frozenset(batch.closed + (batch.closes or ()))
         return Boundary(
             positions,
             batch.number,
             batch.time_ms,
-            later_event_times(self.event_times, ((at, each.event_time_ms) for at, each in read.items())),
+            later_event_times(self.event_times, times),
             batch.firing,
             frozenset(at.ssp for at in positions) if closing == "end-of-stream" else ended_inputs,
-            next_due,
+            {op: due for op, due in next_due.items() if op not in closed},
             closing,
-            self.intermediate,
+            _read_and_written(self.intermediate, read, written or {}),
+            frozenset() if closing else closed,
         )
 
     @property
     def closed(self) -> bool:
         """Whether nothing is in flight, and nothing waits for time, because the last batch saw to it."""
         return self.closing is not None
+
+    @property
+    def partly_closed(self) -> bool:
+        """Whether some operators were brought to their end, and others not yet. No checkpoint is of such a boundary."""
+        return bool(self.closed_operators)
+
+    @property
+    def unread(self) -> dict[SystemStreamPartition, tuple[int, int]]:
+        """The first range of each partition of an intermediate stream that has something left to read."""
+        return {
+            SystemStreamPartition(stream.system, stream.stream, partition): offsets
+            for stream, each in self.intermediate.items()
+            for partition, offsets in each.next_ranges().items()
+        }
 
     def due(self, moment: Moment) -> bool:
         """Whether a timer or a window is to fire."""
@@ -133,3 +172,32 @@ class Boundary:
     def next_processing_ms(self) -> int | None:
         """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
         return min((at for _, at in (self.next_due or {}).values() if at is not None), default=None)
+
+
+def written_in(
+    batch: Batch, appended: Mapping[str, Mapping[int, Ranges]], readers: Iterable[IntermediateSpec]
+) -> dict[SystemStream, Written]:
+    """What a batch wrote to each durable intermediate stream, with the time up to which it is complete.
+
+    Args:
+        appended: the ranges of offsets, by stream and partition.
+        readers: the operators that read these streams.
+    """
+    return {
+        op.stream: Written(batch.number, batch.output_watermark(op.writer), appended.get(str(op.stream), {}))
+        for op in readers
+    }
+
+
+def _read_and_written(
+    before: Mapping[SystemStream, Intermediate],
+    read: Mapping[TaskSsp, PortionRead],
+    written: Mapping[SystemStream, Written],
+) -> dict[SystemStream, Intermediate]:
+    by_stream: dict[SystemStream, dict[int, int]] = {}
+    for at, part in read.items():
+        by_stream.setdefault(at.ssp.system_stream, {})[at.ssp.partition] = part.next_offset
+    return {
+        stream: before.get(stream, Intermediate()).after(by_stream.get(stream, {}), written.get(stream))
+        for stream in before.keys() | written.keys()
+    }

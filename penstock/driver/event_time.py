@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
@@ -65,18 +65,19 @@ class EventTime:
         """An epoch was opened: no partition has been idle in it yet."""
         self._waiting = {}
 
-    def look(self, boundary: Boundary, ends: Ends, now_ms: int) -> Moment:
+    def look(self, boundary: Boundary, ends: Ends | None, now_ms: int) -> Moment:
         """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
         Args:
-            ends: the ends of every input partition, now.
+            ends: the ends of every input partition, now; None: the inputs are not looked at.
             now_ms: the wall clock, in epoch milliseconds.
         """
         time_ms = boundary.time_at(now_ms)
-        ended = ended_partitions(boundary.positions, ends)
+        ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
         if self._flow is None:
             return Moment(time_ms, ended_inputs=ended)
-        self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
+        if ends is not None:
+            self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
         idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
         if boundary.next_due is None:
             return Moment(time_ms, standing_watermarks(self._flow, boundary.watermarks), ended, frozenset(idle))
@@ -88,6 +89,7 @@ class EventTime:
             idle=idle,
             ended=ended,
             oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
+            intermediate=boundary.intermediate,
         )
         return Moment(time_ms, marks, ended, frozenset(idle))
 
@@ -109,8 +111,9 @@ class EventTime:
             times.append((boundary.batch_time_ms // self._period_ms + 1) * self._period_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def close(self, boundary: Boundary, moment: Moment) -> Moment:
-        """The moment of a batch that ends all inputs."""
+    def close(self, boundary: Boundary, moment: Moment, closes: Collection[str] | None = None) -> Moment:
+        """The moment of a batch that brings these operators to their end; None: all."""
         if self._flow is None:
             return moment
-        return replace(moment, watermarks=closing_watermarks(self._flow, boundary.watermarks))
+        marks = closing_watermarks(self._flow, boundary.watermarks, closes, boundary.closed_operators)
+        return replace(moment, watermarks=marks)

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import Clock
 from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
+from penstock.driver.planned import End, Idle, Next, Planned
 from penstock.plan.pace import BatchBounds, Pace
-from penstock.plan.portions import PortionRead
+from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import NOTHING, BatchRanges, plan_ranges, read_by_input
-from penstock.runtime.batch import Control
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A batch is to run."""
-
-    ranges: BatchRanges
-    latest: Mapping[SystemStreamPartition, int]
-    """The next offset that every input partition will assign, when the batch was planned."""
-    moment: Moment
-    control: Control = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """There is nothing to do before `until`, on the run's monotonic clock, in seconds."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """There is nothing left to do: the run ends with its last commit."""
-
-
-Next: TypeAlias = Planned | Idle | End
+from penstock.plan.ranges import BatchRanges, Unread, plan_ranges, read_by_input
 
 
 class Feed(Protocol):
@@ -85,7 +60,7 @@ class OffsetFeed:
     def __init__(
         self,
         ends: Callable[[], Ends],
-        inputs: tuple[SystemStream, ...],
+        graph: ApplicationGraph,
         bounds: BatchBounds,
         interval_ms: int,
         until: Mapping[SystemStreamPartition, int] | None,
@@ -97,19 +72,20 @@ class OffsetFeed:
         """
         Args:
             ends: reads the ends of every input partition.
-            inputs: the input streams in the order of their numbers.
+            graph: the application, whose sources have their numbers in this order.
             interval_ms: how long to idle at most when there is nothing new.
             until: the offsets before which the run ends, by input partition; None: it has no end.
             close: whether a run that reaches its end closes the stream, if that matters to the application.
         """
         self._ends = ends
-        self._inputs = inputs
+        self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
         self._interval_s = interval_ms / 1000
         self._until = until
         self._clock = clock
         self._event_time = event_time
         self._close = close and event_time.has_end
+        self._closing = Closing(graph, event_time, clock)
         self._pace = Pace.first(bounds)
         self._latest: Mapping[SystemStreamPartition, int] = {}
 
@@ -125,24 +101,32 @@ class OffsetFeed:
             IncompatibleError: an input has another number of partitions than when the run began.
             ConfigError: a watermark policy fails.
         """
+        if boundary.partly_closed:
+            return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
         ends = self._ends()
-        portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, self._pace, self._until)
+        portions = {} if boundary.is_behind else self._portions(boundary, ends)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
         ends_here = not portions and (self._until is not None or len(moment.ended_inputs) == len(ends))
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
+            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
         if not self._close:
             return End()
-        return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
+        return self._closing.close(boundary, "end-of-stream", moment, latest)
 
     def drain(self, boundary: Boundary) -> Next:
-        """See `drain_batch`."""
-        return drain_batch(boundary, self._event_time, self._clock, self._latest)
+        """See `Closing`."""
+        return self._closing.next(boundary, "drain", self._pace, self._latest)
+
+    def _portions(self, boundary: Boundary, ends: Ends) -> Mapping[TaskSsp, Portion]:
+        """Of the inputs and of the intermediate streams together: they share the batch fairly."""
+        unread = Unread.of(boundary.unread)
+        until = None if self._until is None else {**self._until, **unread.until}
+        return plan_ranges({**boundary.positions, **unread.positions}, {**ends, **unread.ends}, self._pace, until)
 
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
         """Until the next timer is due or the next period begins, at most the interval."""
@@ -155,22 +139,9 @@ class OffsetFeed:
         self._pace = self._pace.after(self._bounds, took_ms, messages, read_by_input(read))
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Offsets before `until`; those of a broadcast partition count once for each task."""
+        """Offsets before `until`, and those that are unread in intermediate streams. Those of a broadcast partition
+        count once for each task."""
         if self._until is None:
             return None
-        return sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())
-
-
-def drain_batch(
-    boundary: Boundary, event_time: EventTime, clock: Clock, latest: Mapping[SystemStreamPartition, int] | None = None
-) -> Planned | End:
-    """One batch without ranges, in which everything fires that waits for time; after it the end.
-
-    Args:
-        latest: the ends of the inputs when they were last looked at.
-    """
-    if boundary.closed:
-        return End()
-    known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest or {})
-    moment = Moment(boundary.time_at(clock.now_ms()), ended_inputs=boundary.ended_inputs)
-    return Planned(NOTHING, known, event_time.close(boundary, moment), "drain")
+        unread = sum(each.left() for each in boundary.intermediate.values())
+        return unread + sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())

@@ -107,7 +107,7 @@ class JobMetrics:
         task.new_counter(stage, "dead-letters").inc(report.dead_letters)
         task.new_timer(stage, "process-ns").update(report.process_ns)
         for origin, read in report.inputs.items():
-            stream = topology.graph.inputs[split_origin(origin)[0]].stream
+            stream = topology.graph.sources[split_origin(origin)[0]].stream
             task.new_counter(f"stream.{stream}", "messages-read").inc(read.messages)
             task.new_counter(f"stream.{stream}", "bytes-read").inc(read.bytes)
             if topology.graph.uses_time:

@@ -173,6 +173,7 @@ def prepare(
         max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
         window_ms=config.task.window_ms,
         step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
+        run_id=run_id,
     )
     for stream in set(streams.outputs) - set(streams.fenced_outputs):
         logger.warning(

@@ -10,7 +10,8 @@ from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.driver.batch_runs import GoodRun
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.commits import Commits
-from penstock.driver.feed import Feed, Planned
+from penstock.driver.feed import Feed
+from penstock.driver.planned import Planned
 from penstock.driver.ports import Fleet
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import JobProgress, ProgressBoard, SourceTime, Stopwatch, now_text, source_progress
@@ -41,7 +42,8 @@ class ProgressReporter:
         """A batch has ended, and a commit has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
         highest: dict[SystemStream, int] = {}
-        for at, read in good.outcome.inputs.items():
+        inputs = {at: read for at, read in good.outcome.inputs.items() if at in before.positions}
+        for at, read in inputs.items():
             rows[at.ssp.system_stream] += read.messages
             if read.ahead:
                 self._warn_of(at.ssp, read.ahead)
@@ -72,9 +74,7 @@ class ProgressReporter:
         )
         self._board.metrics.took(watch.parts, total_ms)
         now = self._job.clock.monotonic()
-        again = self._board.replay.ended(
-            good.outcome.inputs, planned.latest, before.positions, after.positions, good.began, now
-        )
+        again = self._board.replay.ended(inputs, planned.latest, before.positions, after.positions, good.began, now)
         self._board.metrics.replayed(again)
         marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
         self._board.metrics.event_time(marks, after.batch_time_ms)

@@ -8,12 +8,13 @@ epoch, or end the run with the cause. The parts are in files of their own: the c
 from __future__ import annotations
 
 import logging
+import threading
 
 from penstock.container.calls import END
 from penstock.container.protocol import EndBatch
-from penstock.driver.boundary import Boundary
-from penstock.driver.feed import End, Idle, Planned
+from penstock.driver.boundary import Boundary, written_in
 from penstock.driver.parts import RunParts
+from penstock.driver.planned import End, Idle, Planned
 from penstock.driver.progress import Stopwatch
 from penstock.driver.record import CommitRequest
 from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
@@ -58,7 +59,8 @@ class RunLoop:
         commit: what was not committed has to be processed again first."""
         parts = self._parts
         while not parts.stop.immediate.is_set():
-            if (parts.stop.graceful.is_set() or self.step()) and not self._drains_first():
+            ended = self._stop.is_set() or self.step()
+            if ended and not self.boundary.partly_closed and not self._drains_first():
                 break
         if parts.stop.immediate.is_set():
             logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
@@ -79,6 +81,11 @@ class RunLoop:
         parts.drain.finish(drains)
         parts.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
+
+    @property
+    def _stop(self) -> threading.Event:
+        """What ends the run here. Nothing can be committed while the job is partly closed: that is done first."""
+        return self._parts.stop.immediate if self.boundary.partly_closed else self._parts.stop.graceful
 
     def _drains_first(self) -> bool:
         """Whether the run was asked to drain before it came to its end, and does so now. A store that fails delays the
@@ -115,8 +122,9 @@ class RunLoop:
             parts.commits.look()
             if parts.fleet.any_lost:
                 raise ContainerLostError(parts.fleet.loss())
-            if not self.boundary.closed and (newcomers := parts.fleet.newcomers()):
-                self._welcome(newcomers)  # otherwise only the last commit is left
+            closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
+            if not closes and (newcomers := parts.fleet.newcomers()):
+                self._welcome(newcomers)
             return self._step()
         except (FencedError, UserCodeError):
             raise
@@ -126,7 +134,7 @@ class RunLoop:
             self._rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
             parts.failures.count(error)
-            parts.clock.wait(parts.stop.graceful, _RETRY_SECONDS)
+            parts.clock.wait(self._stop, _RETRY_SECONDS)
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
@@ -137,13 +145,13 @@ class RunLoop:
 
     def _step(self) -> bool:
         parts = self._parts
-        if not parts.gate.await_batch(parts.stop.graceful, parts.commits.look):
+        if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
         try:
             taken_back = parts.drain.look() and parts.drain.taken_back()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
             logger.warning("it is not known whether the run is to drain, and no batch begins before: %s", error)
-            parts.clock.wait(parts.stop.graceful, _RETRY_SECONDS)
+            parts.clock.wait(self._stop, _RETRY_SECONDS)
             return False
         if taken_back:
             self._rewind(None)
@@ -161,14 +169,15 @@ class RunLoop:
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, Stopwatch()
-        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control)
+        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes)
         with parts.board.batch(batch.number, planned.ranges.messages):
             good = parts.runs.until_good(self.epoch, batch, planned)
         if good is None:
             return True
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
-        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended)
+        written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
+        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written)
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)
@@ -177,7 +186,7 @@ class RunLoop:
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()
-        if not after.closed:  # otherwise the last commit follows
+        if not (after.closed or after.partly_closed):  # otherwise the last commit follows
             parts.commits.if_due(self.boundary, watch)
         parts.reporter.ended(planned, good, before, self.boundary, watch)
         return good.outcome.shutdown

@@ -152,7 +152,7 @@ class SinkStage:
             raise ValueError("a job without outputs has no sink stage")
         with closing(Spool()) as spool:
             tasks = self.lanes[_partition()].tasks
-            attempts = {task: SinkAttempt(topology, package.settings, task, spool) for task in tasks}
+            attempts = {task: SinkAttempt(topology, package.settings, self.batch, task, spool) for task in tasks}
             for batch in batches:
                 mine, others = _split(batch, topology.sink)
                 for packet in from_batch(mine):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.api.graph import (
     ApplicationGraph,
     InputSpec,
+    IntermediateSpec,
     JoinSpec,
     OperatorSpec,
     PartitionBySpec,
@@ -145,6 +146,8 @@ def _spreads(
         elif isinstance(op, PartitionBySpec):
             what = f"the keys of `{op.id}` ({counted(tasks, 'task')})"
             found[op.id] = frozenset({_Spread(tasks, what, op.key_serde.name)})
+        elif isinstance(op, IntermediateSpec):
+            found[op.id] = found[op.writer]
         else:
             found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
     return found

@@ -11,7 +11,7 @@ from penstock.errors import NotFoundError, RetryableError
 from penstock.plan.pace import InputOfTask, InputRead, Pace, fair_shares
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, Positions, TaskSsp
-from penstock.system.base import OffsetRange
+from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.wording import counted
 
 
@@ -60,6 +60,27 @@ def _new_messages(
         stop = end.upcoming if until is None else min(end.upcoming, until[ssp])
         if stop > start:
             yield at, start, stop
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What is to be read of durable intermediate streams, as of inputs that end there: task i reads partition i."""
+
+    positions: Positions
+    ends: Ends
+
+    @classmethod
+    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]]) -> Unread:
+        """By partition, the next range of offsets."""
+        return cls(
+            {TaskSsp(ssp.partition, ssp): start for ssp, (start, _) in ranges.items()},
+            {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
+        )
+
+    @property
+    def until(self) -> dict[SystemStreamPartition, int]:
+        """The ends of the ranges."""
+        return {ssp: end.upcoming for ssp, end in self.ends.items()}
 
 
 @dataclass(frozen=True, slots=True)

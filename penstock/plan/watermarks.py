@@ -15,6 +15,7 @@ from typing import TypeAlias
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
+from penstock.checkpoint.intermediate import Intermediate
 from penstock.errors import ConfigError
 from penstock.plan.positions import Ends, Positions, TaskSsp
 
@@ -56,6 +57,8 @@ class TimeFlow:
     upstream: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, TimedInput]
     """By operator id."""
+    intermediates: Mapping[str, tuple[str, SystemStream]] = field(default_factory=dict)
+    """By the id of the operator that reads a durable intermediate stream: the one that writes it, and the stream."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> TimeFlow:
@@ -63,6 +66,7 @@ class TimeFlow:
         return cls(
             graph.time_sources(),
             {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
+            {op.id: (op.writer, op.stream) for op in graph.intermediates},
         )
 
 
@@ -130,6 +134,7 @@ def next_watermarks(
     idle: Mapping[TaskSsp, int] | None = None,
     ended: Collection[SystemStreamPartition] = (),
     oldest: Mapping[str, int] | None = None,
+    intermediate: Mapping[SystemStream, Intermediate] | None = None,
 ) -> Watermarks:
     """The watermarks of the next batch. None is below that of the last batch.
 
@@ -145,6 +150,8 @@ def next_watermarks(
         idle: the partitions that are idle, each with the batch time when it became idle.
         oldest: by operator id, the time of the oldest event-time timer. If it is due, it may not fire in the next
             batch, so the operator's output stays below it.
+        intermediate: the durable intermediate streams. What reads one has the watermark of the last batch whose
+            messages it has read.
     """
     oldest = {} if oldest is None else oldest
     idle = {} if idle is None else idle
@@ -161,7 +168,11 @@ def next_watermarks(
     reached: dict[str, _Reached] = {}
     for op, upstream in flow.upstream.items():
         source = flow.inputs.get(op)
-        if source is None:
+        if op in flow.intermediates:
+            writer, stream = flow.intermediates[op]
+            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, Intermediate())
+            found, idle_since = read.watermark, None if read.unread else reached[writer][1]
+        elif source is None:
             begin = min(past[up] for up in upstream)
             found, idle_since = _lowest([reached[up] for up in upstream])
         else:
@@ -197,10 +208,21 @@ def standing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
     return Watermarks(_known(late), _known(late), held)
 
 
-def closing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
-    """The watermarks of a batch that ends all inputs: everything that waits for event time fires."""
+def closing_watermarks(
+    flow: TimeFlow, last: Mapping[str, int], closes: Collection[str] | None = None, closed: Collection[str] = ()
+) -> Watermarks:
+    """The watermarks of a batch that brings operators to their end: everything that waits in them for event time fires.
+
+    Args:
+        closes: these operators; None: all. The watermarks of the others do not move.
+        closed: the operators that an earlier batch has brought to their end.
+    """
+    done = {op for op in flow.upstream if closes is None or op in closes or op in closed}
     late = next_watermarks(flow, (), {}, last).late
-    return Watermarks(late, dict.fromkeys(flow.upstream, END_OF_TIME))
+    held = standing_watermarks(flow, last).held
+    return Watermarks(
+        late, {**late, **dict.fromkeys(done, END_OF_TIME)}, {op: at for op, at in held.items() if op not in done}
+    )
 
 
 def slowest_partitions(

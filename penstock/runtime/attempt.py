@@ -19,6 +19,7 @@ from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
 from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.instance import StageInstance
+from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.packet import Packet, decode_messages, fired_origin, origin_code
 from penstock.runtime.reports import Report, engine_error
@@ -99,6 +100,12 @@ class Attempt:
                 messages=before.messages + len(messages),
                 bytes=before.bytes + size,
             )
+            if input_index >= self.instance.first_intermediate:
+                ssp = self.instance.ssps[origin]
+                messages = read_user_messages(ssp, list(messages))
+                if not messages:
+                    return
+                offsets, timestamps, keys, values = zip(*messages, strict=True)
             origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
             page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
             try:

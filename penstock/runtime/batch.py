@@ -54,6 +54,10 @@ class Batch:
 
     before_ms: int | None = None
     """The time of the batch before, in epoch milliseconds; None: this is the first batch of the job."""
+    closes: tuple[str, ...] | None = None
+    """The operators that the control is for, where durable intermediate streams part the application; None: all."""
+    closed: tuple[str, ...] = ()
+    """The operators that an earlier batch has closed: they do nothing any more."""
 
     @property
     def last_ended(self) -> int:
@@ -76,6 +80,12 @@ class Batch:
     def earliest_output(self, operator: str) -> int:
         """What the operator emits with this event time or a later one is late at no operator behind it."""
         return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
+
+    def seen_by(self, operator: str) -> Batch:
+        """The batch as the operator gets it: the control of others is not its own."""
+        if self.control == "none" or self.closes is None or operator in self.closes:
+            return self
+        return replace(self, control="none")
 
     def begins_period(self, period_ms: int) -> bool:
         """Whether it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,

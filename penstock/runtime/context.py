@@ -272,7 +272,7 @@ class SspTable(dict[int, SystemStreamPartition]):
     @classmethod
     def of(cls, graph: ApplicationGraph) -> SspTable:
         """The table of an application."""
-        return cls(tuple((op.stream.system, op.stream.stream) for op in graph.inputs))
+        return cls(tuple((op.stream.system, op.stream.stream) for op in graph.sources))
 
     def __missing__(self, origin: int) -> SystemStreamPartition:
         index, partition = split_origin(origin)

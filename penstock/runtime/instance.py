@@ -53,6 +53,8 @@ class RuntimeSettings:
     """How often tasks are called that have a `window`; below 1: never."""
     step_limits: StepLimits = field(default_factory=StepLimits)
     """How long what runs without a message may take."""
+    run_id: str = ""
+    """The run that the messages are of which say that a drain has passed."""
 
 
 class StageInstance:
@@ -102,8 +104,10 @@ class StageInstance:
             raise
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
         """Channel number -> where its messages come in."""
-        self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.inputs) if stage == 0}
-        """Index of an input -> where its messages come in."""
+        self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
+        """Index of a source -> where its messages come in."""
+        self.first_intermediate = len(topology.graph.inputs)
+        """The index of the first source that is a durable intermediate stream."""
 
     def begin(self, token: str, batch: Batch) -> None:
         """An attempt of the batch starts: empty overlays, an empty router, no requests."""
@@ -112,25 +116,29 @@ class StageInstance:
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
         self._list_places.begin(batch)
-        for node in reversed(self._nodes.values()):
-            node.begin(batch)
+        for op_id, node in reversed(self._nodes.items()):
+            node.begin(batch.seen_by(op_id))
 
     def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """What the operators (by id) have to do before the first message of the batch; as `on_end_of_input`."""
-        return self._firings(lambda node: node.on_start_of_input(batch))
+        return self._firings(batch, lambda node, seen: node.on_start_of_input(seen))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
         topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError, or
         PenstockTimeoutError after an operator that took longer than it may."""
-        return self._firings(lambda node: node.on_end_of_input(batch))
+        return self._firings(batch, lambda node, seen: node.on_end_of_input(seen))
 
-    def _firings(self, ask: Callable[[Node], Iterable[Firing | Firings]]) -> Iterator[tuple[str, Firing | Firings]]:
+    def _firings(
+        self, batch: Batch, ask: Callable[[Node, Batch], Iterable[Firing | Firings]]
+    ) -> Iterator[tuple[str, Firing | Firings]]:
         try:
             for op_id, node in reversed(self._nodes.items()):
+                if op_id in batch.closed:
+                    continue
                 self.step = step = Step(op_id, self._step_limit)
                 with blaming(op_id):
-                    firings = iter(ask(node))
+                    firings = iter(ask(node, batch.seen_by(op_id)))
                 count = 0
                 while True:
                     with blaming(op_id):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
@@ -31,6 +32,8 @@ class Succeeded:
     """What was read."""
     next_due: dict[str, Due] = field(default_factory=dict)
     """By operator, the times of the oldest timers of all tasks."""
+    appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
+    """By durable intermediate stream and partition, the ranges of offsets that were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
 
 def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Succeeded:
     ssps = SspTable.of(topology.graph)
+    through = {str(op.stream) for op in topology.graph.intermediates}
     tokens: dict[int, dict[int, str]] = {}
     written: dict[str, int] = {}
     for (stage, task), report in by_place.items():
@@ -149,13 +153,23 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
             if stage == 0
             for origin, read in r.inputs.items()
         },
-        messages_out=sum(written.values()),
+        messages_out=sum(count for name, count in written.items() if name not in through),
         written=written,
         dead_letters=sum(r.dead_letters for r in by_place.values()),
         commit=any(r.commit for r in by_place.values()),
         shutdown=any(r.shutdown for r in by_place.values()),
         next_due=earliest(report.next_due for report in by_place.values()),
+        appended=_appended(by_place.values()),
     )
+
+
+def _appended(reports: Iterable[Report]) -> dict[str, dict[int, Ranges]]:
+    """Each partition is written by one task."""
+    found: dict[str, dict[int, Ranges]] = {}
+    for report in reports:
+        for stream, by_partition in report.appended.items():
+            found.setdefault(stream, {}).update(by_partition)
+    return found
 
 
 def earliest(found: Iterable[Mapping[str, Due]]) -> dict[str, Due]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.checkpoint.intermediate import Ranges
 from penstock.documents import decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
@@ -29,6 +30,8 @@ class Report:
     dead_letters: int = 0
     written: dict[str, int] = field(default_factory=dict)
     """Output stream -> messages written (sink stage)."""
+    appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
+    """Durable intermediate stream -> partition -> the ranges of offsets that were written (sink stage)."""
     commit: bool = False
     shutdown: bool = False
     failed: FailedMessage | None = None

@@ -275,10 +275,11 @@ class Router:
             return
         partitions = self._tasks
         keys = batch.column(0)
-        if channel.output is not None:
+        by_output = channel.routing is Routing.OUTPUT
+        if by_output:
             partitions = self._output_partitions[str(channel.output)]
         targets = partitions_of(keys, partitions)
-        if channel.output is not None and keys.null_count:
+        if by_output and keys.null_count:
             targets = np.where(keys.is_null().to_numpy(zero_copy_only=False), self._task % partitions, targets)
         for partition, messages in _group(batch, targets, partitions):
             yield partition % self._tasks, partition, messages

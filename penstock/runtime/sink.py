@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from penstock.api.intermediate import DrainMessage, EndOfStreamMessage, WatermarkMessage, encode_control
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.attempt import new_token
+from penstock.runtime.batch import Batch
 from penstock.runtime.failure import failure_report
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.packet import Packet, decode_messages
@@ -17,7 +20,7 @@ from penstock.runtime.sources import Sources
 from penstock.runtime.spool import Spool, Spooled
 from penstock.runtime.steps import GENERAL, StepLimit
 from penstock.runtime.topology import Topology
-from penstock.system.base import RawRecord, System, SystemWriter, WriterIdentity
+from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity
 from penstock.wording import listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
@@ -36,8 +39,10 @@ class OutputWriters:
         self.began: float | None = None
         """When the append began that is under way, on the machine's monotonic clock. Any thread may look at it."""
 
-    def append(self, records: OutputRecords) -> None:
-        """Append to every partition, to those of one system in one transaction."""
+    def append(self, records: OutputRecords) -> Appended:
+        """Append to every partition, to those of one system in one transaction. Returns the ranges of offsets that the
+        records got, where the system says it."""
+        appended: dict[SystemStreamPartition, Ranges] = {}
         by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
         for ssp, own in records.items():
             by_system.setdefault(ssp.system, {})[ssp] = own
@@ -49,8 +54,11 @@ class OutputWriters:
                 with self._writers[system].begin() as transaction:
                     for ssp, own in part.items():
                         transaction.append(ssp, own)
+                if self._systems[system].reports_appended:
+                    appended |= transaction.appended()
         finally:
             self.began = None
+        return appended
 
     def close(self) -> None:
         """Close the writers. The next append opens new ones."""
@@ -66,6 +74,8 @@ class WaitingRecords:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._payloads: list[Spooled] = []
+        self.behind: tuple[RawRecord, ...] = ()
+        """What is written behind the messages: the control messages of an intermediate stream."""
         self.messages = 0
         """How many there are."""
         self.read = 0
@@ -82,6 +92,7 @@ class WaitingRecords:
             keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
             yield from zip(timestamps, keys, values, strict=True)
             self.read += 1
+        yield from self.behind
 
 
 class SinkAttempt:
@@ -90,10 +101,12 @@ class SinkAttempt:
     Until everything has come, payloads wait in the spool: a discarded attempt writes nothing.
     """
 
-    def __init__(self, topology: Topology, settings: RuntimeSettings, task: int, spool: Spool) -> None:
+    def __init__(self, topology: Topology, settings: RuntimeSettings, batch: Batch, task: int, spool: Spool) -> None:
         if topology.sink is None:
             raise ValueError("a topology without outputs has no sink")
         self.topology = topology
+        self._run_id = settings.run_id
+        self._batch = batch
         self._stage = topology.sink
         self._task = task
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
@@ -129,9 +142,13 @@ class SinkAttempt:
                 raise ValueError(f"packet of channel {packet.channel} is not for an output")
             ssp = SystemStreamPartition(output.system, output.stream, packet.partition)
             self._records.setdefault(ssp, WaitingRecords(self._spool)).add(packet, payload)
+        for reader in self.topology.graph.intermediates:
+            if control := control_messages(self._batch, reader.writer, self._run_id):
+                ssp = SystemStreamPartition(reader.stream.system, reader.stream.stream, self._task)
+                self._records.setdefault(ssp, WaitingRecords(self._spool)).behind = control
         return self._records
 
-    def report(self, error: PenstockError | None) -> Packet:
+    def report(self, error: PenstockError | None, appended: Appended) -> Packet:
         """What the driver gets, once the records are written or have failed to be."""
         token, read = new_token(), self._sources.tokens()
         if self._sources.failed:
@@ -142,7 +159,38 @@ class SinkAttempt:
         for ssp, own in self._records.items():
             name = str(ssp.system_stream)
             written[name] = written.get(name, 0) + own.messages
-        return Report(self._stage, self._task, token, read, messages=sum(written.values()), written=written).packet()
+        through: dict[str, dict[int, Ranges]] = {}
+        for reader in self.topology.graph.intermediates:
+            ssp = SystemStreamPartition(reader.stream.system, reader.stream.stream, self._task)
+            if ssp in appended and (messages := self._records[ssp].messages):
+                through[str(reader.stream)] = {self._task: first_offsets(appended[ssp], messages)}
+        messages = sum(written.values())
+        return Report(
+            self._stage, self._task, token, read, messages=messages, written=written, appended=through
+        ).packet()
+
+
+def first_offsets(ranges: Ranges, count: int) -> Ranges:
+    """The first `count` offsets of these: control messages behind them are for other readers, and are not read."""
+    found: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if count > 0:
+            found.append((start, min(end, start + count)))
+            count -= end - start
+    return tuple(found)
+
+
+def control_messages(batch: Batch, writer: str, run_id: str) -> tuple[RawRecord, ...]:
+    """What a batch says to the readers of an intermediate stream, behind its messages: how far event time has come, and
+    that nothing follows. Penstock's own reading knows it from the driver; other readers know it by these."""
+    found: list[RawRecord] = []
+    watermark = batch.output_watermark(writer)
+    if watermark > batch.late_watermark(writer):
+        found.append((batch.time_ms, None, encode_control(WatermarkMessage(watermark))))
+    if writer in batch.closed or batch.seen_by(writer).control == "none":
+        return tuple(found)
+    end = EndOfStreamMessage() if batch.control == "end-of-stream" else DrainMessage(run_id)
+    return (*found, (batch.time_ms, None, encode_control(end)))
 
 
 def writing_text(topology: Topology) -> str:
@@ -187,9 +235,10 @@ def write_outputs(
 
 def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:
     failed: PenstockError | None = None
+    appended: Appended = {}
     began = time.monotonic()
     try:
-        writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
+        appended = writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
         if limit.is_over(began, now := time.monotonic()):
             failed = limit.error(f"the append to {_outputs(group[0].topology)}", now - began)
     except RetryableError:
@@ -197,4 +246,4 @@ def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimi
     except PenstockError as error:
         failed = error
     for attempt in group:
-        yield attempt.report(failed)
+        yield attempt.report(failed, appended)

@@ -13,9 +13,11 @@ from typing import Any
 
 from penstock.api.graph import (
     ApplicationGraph,
+    IntermediateSpec,
     OperatorSpec,
     OutputSpec,
 )
+from penstock.api.intermediate import IntermediateMessageSerde
 from penstock.api.serdes import Bytes, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
@@ -37,13 +39,15 @@ class Routing(Enum):
     """The same as the one it comes from."""
     OUTPUT = "output"
     """The one that writes the partition of the output its key belongs to."""
+    THROUGH = "through"
+    """The one that owns its key, which writes the partition of its number to the intermediate stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
     """The messages one operator sends to a later stage.
 
-    `source` is the operator that emits them, `targets` are the operators that get them (none: an output stream).
+    `source` is the operator that emits them, `targets` are the operators that get them (none: a stream gets them).
     A `raw` channel carries an input's bytes as they are; they are decoded where they arrive.
     """
 
@@ -261,7 +265,9 @@ class _Channels:
             )
         )
 
-    def to_output(self, name: str, source: str, stage: int, output: OutputSpec) -> None:
+    def to_output(
+        self, name: str, source: str, stage: int, output: OutputSpec, routing: Routing = Routing.OUTPUT
+    ) -> None:
         self._add(
             lambda number: Channel(
                 number,
@@ -270,7 +276,7 @@ class _Channels:
                 stage,
                 (),
                 self.sink,
-                Routing.OUTPUT,
+                routing,
                 output.key_serde,
                 output.value_serde,
                 output=output.stream,
@@ -281,13 +287,22 @@ class _Channels:
         self.channels.append(make(len(self.channels)))
 
 
+def intermediate_output(reader: IntermediateSpec) -> OutputSpec:
+    """What is written to a durable intermediate stream."""
+    return OutputSpec(reader.stream, reader.key_serde, IntermediateMessageSerde(reader.value_serde))
+
+
 def _connect_outputs(
     graph: ApplicationGraph, edges: _Channels, stage_of: dict[str, int], outputs: dict[SystemStream, OutputSpec]
 ) -> None:
-    """A channel for each send_to; and for each output no send_to names, one from every task that may send to it."""
+    """A channel for each send_to and each intermediate stream; and for each output no send_to names, one from every
+    task that may send to it."""
+    through = {op.stream: intermediate_output(op) for op in graph.intermediates}
     for op in graph.operators:
         output = operator_of(op).output
-        if output is not None:
+        if output in through:
+            edges.to_output(op.id, op.id, stage_of[op.id], through[output], Routing.THROUGH)
+        elif output is not None:
             edges.to_output(op.id, op.id, stage_of[op.id], outputs[output])
     for op in graph.operators:
         if operator_of(op).sends:

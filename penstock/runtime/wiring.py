@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from penstock.api.graph import InputSpec, OperatorSpec
+from penstock.api.graph import OperatorSpec, SourceSpec
 from penstock.runtime.columns import NOWHERE, Entry, Fork, MeetingFork, Push, Target
 from penstock.runtime.context import Position
 from penstock.runtime.operators.base import Node, Operator, Surroundings
@@ -48,8 +48,8 @@ class Wiring:
             self._nodes[spec.id] = operator.build(surroundings, self._target(spec.id, following, outlets))
             self._reach[spec.id] = behind | stores | {("operator", spec.id)}
 
-    def input_entry(self, spec: InputSpec) -> Entry:
-        """Where an input's messages come in."""
+    def input_entry(self, spec: SourceSpec) -> Entry:
+        """Where the messages of a source come in."""
         return Entry(
             spec.id,
             operator_of(spec).place(spec.id),

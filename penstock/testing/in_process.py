@@ -287,7 +287,9 @@ class InProcessRunner:
         self._step("sink")
         mine, sent = _split(packets, job.topology.sink)
         with closing(Spool()) as spool, closing(OutputWriters(job.streams.systems, job.writer(epoch))) as writers:
-            attempts = [SinkAttempt(job.topology, job.settings, task, spool) for task in range(job.settings.tasks)]
+            attempts = [
+                SinkAttempt(job.topology, job.settings, batch, task, spool) for task in range(job.settings.tasks)
+            ]
             for packet in mine:
                 attempts[packet.dest].accept(packet)
             self._writes = True

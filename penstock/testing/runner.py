@@ -27,14 +27,15 @@ from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
-from penstock.driver.feed import End, Next, Planned, drain_batch
+from penstock.driver.planned import End, Next, Planned
 from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import NOTHING, BatchRanges, plan_ranges
+from penstock.plan.ranges import BatchRanges, Unread, plan_ranges
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
@@ -129,16 +130,14 @@ class TestRunner:
         self._release = weakref.finalize(self, _release, self._root, self._folder)
         self._config = _driver_config(graph, loaded, self._root, self._folder, dead, broadcast_inputs)
         outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
-        streams = [*(op.stream for op in graph.inputs), *outputs]
+        streams = [*(op.stream for op in graph.sources), *outputs]
         changelogs = [self._config.store(spec.name).changelog for spec in graph.stores]
         self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*streams, *changelogs)}
         for stream in streams:
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
         event_time = EventTime.of(graph, self._config)
         self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
-        operators = tuple(op.id for op in graph.operators)
-        inputs = tuple(op.stream for op in graph.inputs)
-        self._feed = _Feed(self._ends, inputs, operators, event_time, self._clock)
+        self._feed = _Feed(self._ends, graph, event_time, self._clock)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self._drained = False
@@ -438,15 +437,15 @@ class _Feed:
     def __init__(
         self,
         ends: Callable[[], Ends],
-        inputs: tuple[SystemStream, ...],
-        operators: tuple[str, ...],
+        graph: ApplicationGraph,
         event_time: EventTime,
         clock: SettableClock,
     ) -> None:
         self._ends = ends
-        self._inputs = inputs
-        self._operators = operators
+        self._sources = tuple(op.stream for op in graph.sources)
+        self._operators = tuple(op.id for op in graph.operators)
         self._event_time = event_time
+        self._closing = Closing(graph, event_time, clock)
         self._clock = clock
         self.messages = sys.maxsize
         self.watermark = NO_WATERMARK
@@ -464,15 +463,17 @@ class _Feed:
 
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
-        ends = self._ends()
-        pace = Pace(self.messages, sys.maxsize)
-        portions = {} if boundary.is_behind else plan_ranges(boundary.positions, ends, pace, None)
+        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread)
+        if boundary.partly_closed:
+            return self._closing.next(boundary, "end-of-stream", pace, {})
+        positions, everything = {**boundary.positions, **unread.positions}, {**ends, **unread.ends}
+        portions = {} if boundary.is_behind else plan_ranges(positions, everything, pace, None)
         moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
-            return Planned(BatchRanges.group(portions, self._inputs), latest, moment)
+            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
         if self.ending and not boundary.closed:
-            return Planned(NOTHING, latest, self._event_time.close(boundary, moment), "end-of-stream")
+            return self._closing.close(boundary, "end-of-stream", moment, latest)
         return End()
 
     def _is_behind(self, boundary: Boundary) -> bool:
@@ -490,7 +491,7 @@ class _Feed:
 
     def drain(self, boundary: Boundary) -> Next:
         """See `Feed`."""
-        return drain_batch(boundary, self._event_time, self._clock)
+        return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""

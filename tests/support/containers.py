@@ -212,7 +212,7 @@ class Job:
         for task in range(self.tasks):
             identity = WriterIdentity("totals", self.epoch)
             with closing(Spool()) as spool, closing(OutputWriters(self._systems, identity)) as writers:
-                sink = SinkAttempt(self.topology, self.settings, task, spool)
+                sink = SinkAttempt(self.topology, self.settings, Batch(run.batch, run.run, 0), task, spool)
                 for packet in (*run.packets, *results):
                     if packet.stage == self.topology.sink and packet.dest == task:
                         sink.accept(packet)

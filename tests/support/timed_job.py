@@ -115,6 +115,8 @@ class TimedWorld:
     """Whether the second operator is in another stage than the first one."""
     second: bool = True
     """Whether there is a second operator."""
+    through: bool = False
+    """Whether messages go through durable intermediate streams, not through Spark's shuffle."""
     inputs: dict[str, ps.WatermarkPolicy | None] = field(default_factory=lambda: {"m.in": None})
     config: dict[str, object] = field(default_factory=dict)
 
@@ -122,7 +124,7 @@ class TimedWorld:
         self.root = f"memory://{uuid.uuid4().hex}"
         self.objects = open_store(self.root)
         self.system: MemorySystem | LocalSystem = MemorySystem("m")
-        for stream in ("in", "other", "out"):
+        for stream in ("in", "other", "out", "by-key", "by-n"):
             self.system.admin().create_stream(stream, TASKS)
         self.clock = SettableClock(NOW)
         self.drivers: list[InProcessDriver] = []
@@ -137,8 +139,12 @@ class TimedWorld:
             for name, policy in self.inputs.items()
         ]
         stream = first.merge(*others, id="all") if others else first
-        held = hold(stream.partition_by(lambda v: v["k"], id="by-key"), "one")
-        held = held.partition_by(lambda v: str(v["n"] % 3), id="by-n") if self.apart else held.map(dict, id="copy")
+        by_key, by_n = ("m.by-key", "m.by-n") if self.through else (None, None)
+        held = hold(stream.partition_by(lambda v: v["k"], through=by_key, id="by-key"), "one")
+        if self.apart:
+            held = held.partition_by(lambda v: str(v["n"] % 3), through=by_n, id="by-n")
+        else:
+            held = held.map(dict, id="copy")
         if self.second:
             held = hold(held, "two")
         held.send_to(app.output("m.out"), id="out")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.graph import PartitionBySpec
+from penstock.api.graph import PartitionBySpec, PartitionThroughSpec
 from penstock.api.serdes.failures import Place, partition_by_place
+from penstock.api.ssp import SystemStream
 from penstock.runtime.columns import Columns, Push
 from penstock.runtime.operators.elementwise import Deliver, Elementwise
 
@@ -23,3 +24,14 @@ class PartitionBy(Elementwise[PartitionBySpec]):
 
     def deliver(self, downstream: Push) -> Deliver:
         return lambda _key, value, result: downstream(result, value)
+
+
+class PartitionThrough(PartitionBy):
+    """The same, but the messages leave by the channel to the intermediate stream."""
+
+    changes_key = False
+    spec: PartitionThroughSpec
+
+    @property
+    def output(self) -> SystemStream:
+        return self.spec.through

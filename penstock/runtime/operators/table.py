@@ -8,11 +8,13 @@ from penstock.api.graph import (
     FilterSpec,
     FlatMapSpec,
     InputSpec,
+    IntermediateSpec,
     JoinSpec,
     MapSpec,
     MergeSpec,
     OperatorSpec,
     PartitionBySpec,
+    PartitionThroughSpec,
     ProcessSpec,
     SendToSpec,
     SendToTableSpec,
@@ -25,11 +27,12 @@ from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.filter import Filter
 from penstock.runtime.operators.flat_map import FlatMap
 from penstock.runtime.operators.input import Input
+from penstock.runtime.operators.intermediate import Intermediate
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
 from penstock.runtime.operators.map import Map
 from penstock.runtime.operators.merge import Merge
-from penstock.runtime.operators.partition_by import PartitionBy
+from penstock.runtime.operators.partition_by import PartitionBy, PartitionThrough
 from penstock.runtime.operators.process import Process
 from penstock.runtime.operators.send_to import SendTo
 from penstock.runtime.operators.send_to_table import SendToTable
@@ -41,10 +44,12 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     FilterSpec: Filter,
     FlatMapSpec: FlatMap,
     InputSpec: Input,
+    IntermediateSpec: Intermediate,
     JoinSpec: StreamJoin,
     MapSpec: Map,
     MergeSpec: Merge,
     PartitionBySpec: PartitionBy,
+    PartitionThroughSpec: PartitionThrough,
     ProcessSpec: Process,
     SendToSpec: SendTo,
     SendToTableSpec: SendToTable,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.event_time import EventTime
-from penstock.driver.feed import End, Idle, OffsetFeed, Planned
+from penstock.driver.feed import OffsetFeed
+from penstock.driver.planned import End, Idle, Planned
 from penstock.errors import RetryableError
 from penstock.plan.pace import BatchBounds
 from penstock.plan.portions import Portion, PortionRead
@@ -19,6 +21,9 @@ from penstock.testing import SettableClock
 STREAM = SystemStream("m", "in")
 SSP = SystemStreamPartition("m", "in", 0)
 AT = TaskSsp(0, SSP)
+APP = ps.StreamApplication("copy")
+APP.input("m.in").send_to(APP.output("m.out"))
+GRAPH = APP.graph()
 NO_TIME = EventTime(None, {})
 BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 
@@ -26,7 +31,7 @@ BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
     ends = {SSP: PartitionOffsets(0, upcoming)}
     return OffsetFeed(
-        lambda: ends, (STREAM,), BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock(), NO_TIME
+        lambda: ends, GRAPH, BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock(), NO_TIME
     )
 
 

@@ -124,7 +124,7 @@ def test_a_sink_writes_what_waited_in_a_file_in_order(system: MemorySystem) -> N
     append(system, *values)
     topology = plan_topology(app.graph())
     with closing(Spool(10 << 20)) as waiting, closing(OutputWriters({"m": system}, WriterIdentity("a", 1))) as writers:
-        sink = SinkAttempt(topology, SETTINGS, 0, waiting)
+        sink = SinkAttempt(topology, SETTINGS, Batch(1, 1, 0), 0, waiting)
         for packet in source(system, app, 40):
             if packet.stage == topology.sink:
                 sink.accept(packet)

@@ -1,0 +1,54 @@
+"""How a run brings its application to its end: part by part, where durable intermediate streams part it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import Clock
+from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.event_time import EventTime
+from penstock.driver.planned import End, Planned
+from penstock.plan.pace import Pace
+from penstock.plan.ranges import NOTHING, BatchRanges, Unread, plan_ranges
+from penstock.runtime.batch import Control
+
+
+class Closing:
+    """What is left to do once nothing more is to be read from the inputs.
+
+    What waits in intermediate streams is read. Then each part of the application has a batch without ranges, in which
+    everything fires that waits for time; what it writes is read before the next part has its own.
+    """
+
+    def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
+        self._parts = graph.parts()
+        self._sources = tuple(op.stream for op in graph.sources)
+        self._event_time = event_time
+        self._clock = clock
+
+    def next(
+        self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
+    ) -> Planned | End:
+        """The next batch; the end, if the last one closed the job.
+
+        Args:
+            latest: the ends of the inputs when they were last looked at.
+        """
+        if boundary.closed:
+            return End()
+        moment = self._event_time.look(boundary, None, self._clock.now_ms())
+        known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
+        unread = Unread.of(boundary.unread)
+        if portions := plan_ranges(unread.positions, unread.ends, pace, None):
+            return Planned(BatchRanges.group(portions, self._sources), known, moment)
+        return self.close(boundary, control, moment, known)
+
+    def close(
+        self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
+    ) -> Planned:
+        """The batch that closes the next part."""
+        *before_last, _ = self._parts
+        closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
+        return Planned(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)

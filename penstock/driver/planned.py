@@ -1,0 +1,40 @@
+"""What the run loop may be told to do next. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.driver.boundary import Moment
+from penstock.plan.ranges import BatchRanges
+from penstock.runtime.batch import Control
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch is to run."""
+
+    ranges: BatchRanges
+    latest: Mapping[SystemStreamPartition, int]
+    """The next offset that every input partition will assign, when the batch was planned."""
+    moment: Moment
+    control: Control = "none"
+    closes: frozenset[str] | None = None
+    """The operators that the control is for; None: all that are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do before `until`, on the run's monotonic clock, in seconds."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is nothing left to do: the run ends with its last commit."""
+
+
+Next: TypeAlias = Planned | Idle | End

@@ -1,0 +1,119 @@
+"""Jobs whose messages go through durable intermediate streams, on drivers and containers of this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, WatermarkMessage
+from penstock.api.ssp import SystemStreamPartition
+from penstock.drain.utils import write_drain_notification
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.batch import END_OF_TIME
+from penstock.system.base import OffsetRange
+from penstock.testing.in_process import InProcessDriver
+from tests.support.timed_job import HoldNode, TimedWorld, steps
+
+PATHS = JobPaths("timed", "1")
+
+
+@pytest.fixture
+def world(timed_world: TimedWorld) -> TimedWorld:
+    timed_world.through = True
+    return timed_world
+
+
+def drain(world: TimedWorld, driver: InProcessDriver) -> None:
+    write_drain_notification(world.objects, PATHS)
+    driver.loop.ask_to_drain()
+    while not driver.loop.step():
+        pass
+    driver.loop.finish()
+
+
+def test_messages_pass_and_what_waits_follows_the_watermark(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    steps(driver)
+    assert world.came() == {0: [], 1: [], 2: []}
+    world.put(90, 90)
+    steps(driver)
+    assert world.came() == {number: [] for number in range(6)}
+
+
+def test_nothing_is_read_in_the_batch_that_wrote_it(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    driver.loop.step()
+    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 4]
+    driver.loop.step()
+    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 0]
+
+
+def test_the_watermark_behind_a_stream_is_that_of_what_was_read(world: TimedWorld) -> None:
+    """A source's watermark never reaches it directly."""
+    world.config["job.batch.max.messages"] = 1000
+    driver = world.started()
+    driver.loop.step()  # the first batch of an epoch moves no watermark
+    world.put(*range(100, 140))
+    driver.loop.step()
+    driver.loop.step()
+    marks = driver.loop.boundary.watermarks
+    assert marks["by-key"] == 138
+    assert "by-key.through" not in marks
+    driver.loop.step()
+    assert driver.loop.boundary.watermarks["by-key.through"] == 138
+
+
+def test_a_drain_closes_one_part_after_the_other(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    steps(driver)
+    assert set(world.came()) < set(world.given)
+    world.put(50, 60)
+    HoldNode.batches.clear()
+    drain(world, driver)
+    assert world.came() == {number: [] for number in range(4)}, "and nothing more was read"
+    closing = {b.number: b for b in HoldNode.batches if b.control == "drain"}
+    parts = [("by-key.through", "by-n", "one"), None]  # after that of the input, in which no operator holds anything
+    assert [batch.closes for _, batch in sorted(closing.items())] == parts
+    assert driver.loop.boundary.closing == "drained"
+    assert not driver.loop.boundary.partly_closed
+    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 0]
+
+
+def test_the_end_of_the_stream_closes_one_part_after_the_other(world: TimedWorld) -> None:
+    world.put(*range(10, 100, 10))
+    driver = world.driver(until_latest=True)
+    driver.loop.run()
+    assert world.came() == {number: [] for number in range(9)}
+    assert world.checkpoints[-1].ended == "end-of-stream"
+
+
+def test_a_run_that_does_not_close_the_stream_reads_what_is_in_flight(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.driver(until_latest=True, close=False)
+    driver.loop.run()
+    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 0]
+    assert world.checkpoints[-1].ended == "stopped"
+
+
+def test_control_messages_tell_other_readers_of_the_stream(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    steps(driver)
+    drain(world, driver)
+    ssp = SystemStreamPartition("m", "by-key", 0)
+    ends = world.system.admin().offsets("by-key")[0]
+    serde = IntermediateMessageSerde(driver.job.topology.graph.operator("by-key").value_serde)
+    found = [
+        serde.from_bytes(value or b"")
+        for chunk in world.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100)
+        for _, _, _, value in chunk
+    ]
+    control = [each for each in found if not isinstance(each, dict)]
+    assert control == [
+        WatermarkMessage(30),
+        WatermarkMessage(END_OF_TIME),
+        DrainMessage(driver.job.claim.run_id),
+    ]
+    assert found[-2:] == control[-2:]
