@@ -43,8 +43,10 @@ def assemble(
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
+    streams = job.topology.graph.intermediates
+    layouts = {op.stream: f"{op.writer} {op.key_serde.name} {op.value_serde.name}" for op in streams}
     coordinator = CommitCoordinator(
-        Recorder(log, job.layout, tasks, task), fleet, Collection(log, job.admins), runner.cancel, clock
+        Recorder(log, job.layout, tasks, task, layouts), fleet, Collection(log, job.admins), runner.cancel, clock
     )
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)

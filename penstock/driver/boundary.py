@@ -199,5 +199,5 @@ def _read_and_written(
         by_stream.setdefault(at.ssp.system_stream, {})[at.ssp.partition] = part.next_offset
     return {
         stream: before.get(stream, Intermediate()).after(by_stream.get(stream, {}), written.get(stream))
-        for stream in before.keys() | written.keys()
+        for stream in {**before, **written}
     }

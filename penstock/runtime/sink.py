@@ -24,6 +24,7 @@ from penstock.system.base import Appended, RawRecord, System, SystemWriter, Writ
 from penstock.wording import listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
+_NOWHERE: Appended = {}
 _RECORDS_AT_ONCE = 10_000
 """Tasks of fewer records together are written together."""
 
@@ -148,7 +149,7 @@ class SinkAttempt:
                 self._records.setdefault(ssp, WaitingRecords(self._spool)).behind = control
         return self._records
 
-    def report(self, error: PenstockError | None, appended: Appended) -> Packet:
+    def report(self, error: PenstockError | None, appended: Appended = _NOWHERE) -> Packet:
         """What the driver gets, once the records are written or have failed to be."""
         token, read = new_token(), self._sources.tokens()
         if self._sources.failed:
@@ -235,7 +236,7 @@ def write_outputs(
 
 def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:
     failed: PenstockError | None = None
-    appended: Appended = {}
+    appended = _NOWHERE
     began = time.monotonic()
     try:
         appended = writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})

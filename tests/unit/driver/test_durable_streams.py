@@ -44,7 +44,7 @@ def test_nothing_is_read_in_the_batch_that_wrote_it(world: TimedWorld) -> None:
     world.put(10, 20, 30, 40)
     driver = world.started()
     driver.loop.step()
-    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 4]
+    assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [4, 0]
     driver.loop.step()
     assert [each.left() for each in driver.loop.boundary.intermediate.values()] == [0, 0]
 
