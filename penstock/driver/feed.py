@@ -15,7 +15,7 @@ from penstock.driver.planned import End, Idle, Next, Planned
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, Unread, plan_ranges, read_by_input
+from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread, read_by_input
 
 
 class Feed(Protocol):
@@ -104,7 +104,10 @@ class OffsetFeed:
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
         ends = self._ends()
-        portions = {} if boundary.is_behind else self._portions(boundary, ends)
+        portions: Mapping[TaskSsp, Portion] = {}
+        if not boundary.is_behind:
+            unread = Unread.of(boundary.unread)
+            portions = plan_with_unread(boundary.positions, ends, self._pace, self._until, unread)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
         ends_here = not portions and (self._until is not None or len(moment.ended_inputs) == len(ends))
@@ -121,12 +124,6 @@ class OffsetFeed:
     def drain(self, boundary: Boundary) -> Next:
         """See `Closing`."""
         return self._closing.next(boundary, "drain", self._pace, self._latest)
-
-    def _portions(self, boundary: Boundary, ends: Ends) -> Mapping[TaskSsp, Portion]:
-        """Of the inputs and of the intermediate streams together: they share the batch fairly."""
-        unread = Unread.of(boundary.unread)
-        until = None if self._until is None else {**self._until, **unread.until}
-        return plan_ranges({**boundary.positions, **unread.positions}, {**ends, **unread.ends}, self._pace, until)
 
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
         """Until the next timer is due or the next period begins, at most the interval."""

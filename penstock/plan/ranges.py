@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError, RetryableError
@@ -77,10 +77,27 @@ class Unread:
             {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
         )
 
-    @property
-    def until(self) -> dict[SystemStreamPartition, int]:
-        """The ends of the ranges."""
-        return {ssp: end.upcoming for ssp, end in self.ends.items()}
+
+def plan_with_unread(
+    positions: Positions,
+    ends: Ends,
+    pace: Pace,
+    until: Mapping[SystemStreamPartition, int] | None,
+    unread: Unread,
+) -> dict[TaskSsp, Portion]:
+    """The same with what is unread in durable intermediate streams, which comes first: the inputs have what is left of
+    the batch. So a stream holds about what one batch writes, however many messages a message of an input leads to.
+
+    Raises:
+        NotFoundError: as `plan_ranges`.
+    """
+    portions = plan_ranges(unread.positions, unread.ends, pace, None)
+    messages = sum(portion.messages for portion in portions.values())
+    size = sum(portion.messages * pace.size_of(at.task, at.ssp.system_stream) for at, portion in portions.items())
+    left = replace(pace, messages=pace.messages - messages, bytes=pace.bytes - math.ceil(size))
+    if portions and (left.messages < 1 or left.bytes < 1):
+        return portions
+    return {**portions, **plan_ranges(positions, ends, left, until)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, Unread, plan_ranges
+from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
@@ -466,8 +466,7 @@ class _Feed:
         ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread)
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", pace, {})
-        positions, everything = {**boundary.positions, **unread.positions}, {**ends, **unread.ends}
-        portions = {} if boundary.is_behind else plan_ranges(positions, everything, pace, None)
+        portions = {} if boundary.is_behind else plan_with_unread(boundary.positions, ends, pace, None, unread)
         moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
