@@ -136,3 +136,26 @@ def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, victim: str, s
     if victim == "driver":
         assert home.read() == committed
     home.verify_drained(notification, committed, read)
+
+
+@pytest.mark.slow
+def test_a_process_is_killed_at_one_step_after_the_other(tmp_path: Path) -> None:
+    """In one drain: the driver at its steps, a container at those of containers."""
+    home = DrainHome(tmp_path, "two_exchanges", config=CONFIG)
+    home.put(COMMITTED, commit=True)
+    with running(home) as driver:
+        home.await_checkpoint(home.everything, lambda: driver.running)
+        home.faults.plan(*(Fault(step, point, "kill") for step, point in STEPS.items() if step != "after the record"))
+        committed = home.everything
+        notification = home.ask()
+        home.put(UNREAD)
+        driver.ended()
+    while not has_drained(home):
+        with running(home) as driver:
+            assert driver.ended().status == (0 if has_drained(home) else SIGKILLED)
+    assert not home.faults.left()
+    home.verify_drained(notification, committed)
+
+
+def has_drained(home: DrainHome) -> bool:
+    return home.checkpoints[-1].ended == "drained"

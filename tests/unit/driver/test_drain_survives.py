@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -127,6 +128,40 @@ class TestRewinds:
         ends(driver)
         assert world.read() == committed
         world.verify_drained(notification, committed, read)
+
+
+class KilledError(BaseException):
+    """What ends a driver in the middle of a step."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drivers_and_containers_are_killed_one_after_the_other(world: DrainWorld, seed: int) -> None:
+    """Each at some step before the drained record, until there is nobody left to kill."""
+    chance = random.Random(seed)
+    world.config |= {"job.retry.max": 20}
+    victims = [chance.choice(["driver", "container"]) for _ in range(5)]
+    driver = world.waiting(8)
+    committed, read = world.read(), world.everything
+    notification = world.ask_for(driver)
+
+    def at(step: str) -> None:
+        if not victims or step in {"clean-up", "wind-down"} or chance.random() > 0.3:
+            return
+        if victims.pop() == "driver":
+            raise KilledError(step)
+        driver.fleet.lose(chance.randrange(2))
+
+    while True:
+        driver.fleet.at = driver.runner.at = at
+        try:
+            ends(driver)
+            break
+        except (KilledError, PenstockError):  # the latter from the thread of commits
+            driver.close()
+            driver = world.started()
+    assert victims == []
+    assert world.read() in (committed, read)
+    world.verify_drained(notification, committed, read)
 
 
 class TestBackends:
