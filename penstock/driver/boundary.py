@@ -66,6 +66,7 @@ class Boundary:
             record.watermarks,
             frozenset(record.ended_inputs),
             closing=record.closing,
+            intermediate=record.intermediate,
         )
 
     def time_at(self, now_ms: int) -> int:
