@@ -101,7 +101,7 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     from penstock.runtime.topology import plan_topology  # brings Arrow
 
     plan_topology(graph, config.task.dead_letter_stream)
-    systems = {stream.system for stream in (*(op.stream for op in graph.inputs), *(o.stream for o in graph.outputs))}
+    systems = {stream.system for stream in (*(op.stream for op in graph.sources), *(o.stream for o in graph.outputs))}
     problems = [
         f"the application uses the system `{name}`, which is not configured: set `{SYSTEM_FACTORY.full(name)}`"
         for name in sorted(systems - set(config.system_names))

@@ -25,6 +25,7 @@ from penstock.driver.record import Recorder
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.run_loop import RunLoop
 from penstock.driver.stop import StopRequest
+from penstock.driver.truncation import Truncation
 from penstock.metadata.lease import LeaseKeeper
 from penstock.plan.pace import BatchBounds
 
@@ -43,11 +44,9 @@ def assemble(
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
-    streams = job.topology.graph.intermediates
-    layouts = {op.stream: f"{op.writer} {op.key_serde.name} {op.value_serde.name}" for op in streams}
-    coordinator = CommitCoordinator(
-        Recorder(log, job.layout, tasks, task, layouts), fleet, Collection(log, job.admins), runner.cancel, clock
-    )
+    recorder = Recorder(log, job.layout, tasks, task, job.intermediate_layout)
+    collection = Collection(log, job.admins, Truncation(job.streams, job.writer))
+    coordinator = CommitCoordinator(recorder, fleet, collection, runner.cancel, clock)
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics

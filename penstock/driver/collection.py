@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.driver.truncation import Truncation
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
@@ -15,9 +17,11 @@ logger = logging.getLogger(__name__)
 class Collection:
     """Deletes what no checkpoint needs any more, one collection at a time."""
 
-    def __init__(self, log: CheckpointLog, admins: BackendAdmins) -> None:
+    def __init__(self, log: CheckpointLog, admins: BackendAdmins, truncation: Truncation | None = None) -> None:
+        """Without `truncation` there are no durable intermediate streams."""
         self._log = log
         self._admins = admins
+        self._truncation = truncation
         self._swept_epoch: int | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
         self._running: Future[None] | None = None
@@ -35,6 +39,8 @@ class Collection:
         """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
         before left behind, too. The records go last: until then it is known what they needed."""
         view = self._log.known()
+        if self._truncation is not None:
+            self._truncate(self._truncation, record, view.restorable)
         left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
         if not left and not sweep:
             return
@@ -45,3 +51,16 @@ class Collection:
             logger.warning("collecting after checkpoint %s failed, the next one tries again: %s", record.id, error)
         else:
             self._swept_epoch = record.epoch
+
+    def _truncate(
+        self, truncation: Truncation, record: CheckpointRecord, restorable: Sequence[CheckpointRecord]
+    ) -> None:
+        """Delete what no checkpoint reads any more of the durable intermediate streams."""
+        try:
+            truncation.behind(record.epoch, restorable)
+        except Exception as error:
+            logger.warning(
+                "truncating the intermediate streams after checkpoint %s failed, the next one tries again: %s",
+                record.id,
+                error,
+            )

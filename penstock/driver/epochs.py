@@ -122,7 +122,7 @@ class Epochs:
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
-            return Boundary(start.positions)
+            return Boundary(start.positions, intermediate=start.intermediate)
         return Boundary(
             start.positions,
             record.batch,
@@ -130,6 +130,7 @@ class Epochs:
             times.event_times,
             times.watermarks,
             times.ended_inputs,
+            intermediate=start.intermediate,
         )
 
     def _open(self, origin: Origin, boundary: Boundary) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -26,6 +27,13 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.plan.copartitioning import check_copartitioning
 from penstock.plan.fit import check_config
+from penstock.plan.intermediate import (
+    begin_streams,
+    declared_streams,
+    kept_streams,
+    operators_of,
+    recorded_operators,
+)
 from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.reset import plan_reset
 from penstock.plan.start import StartPlan, plan_start
@@ -36,6 +44,7 @@ from penstock.runtime.topology import Topology, plan_topology
 from penstock.startpoint.decide import JobInputs
 from penstock.startpoint.manager import StartpointManager
 from penstock.state.admins import BackendAdmins
+from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
 from penstock.system.base import PartitionOffsets, WriterIdentity
 from penstock.wording import listed
 
@@ -54,6 +63,7 @@ class PreparedJob:
     settings: RuntimeSettings
     streams: JobStreams
     layout: dict[str, str]
+    intermediate_layout: dict[SystemStream, str]
     claim: Claim
     start: StartPlan
     startpoints: StartpointManager
@@ -84,8 +94,8 @@ class PreparedJob:
         return WriterIdentity(f"{self.paths.root}-{self.uid}", epoch)
 
     def fence_outputs(self, epoch: int) -> None:
-        """From now on no older epoch can append to an output whose system fences writers."""
-        for stream in self.streams.fenced_outputs:
+        """From now on no older epoch can append to an output or intermediate stream whose system fences writers."""
+        for stream in self.streams.fenced:
             self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
 
     def markers_of(self, origin: FromRecord) -> Markers:
@@ -151,11 +161,14 @@ def prepare(
     inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
     start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
     operators = [op.id for op in graph.operators]
-    reset = plan_reset(reset_operators, operators, start.restore_from, layout)
+    between = declared_streams(graph)
+    resettable = {*chain(*(operators_of(each.writer) for each in between)), *recorded_operators(start.restore_from)}
+    reset = plan_reset(reset_operators, operators, start.restore_from, layout, resettable)
     start = start.resetting(reset, graph.operators)
     if start.restore_from is not None:
         emptied = start.restore_from.stores if start.clears_state else start.reset.stores
         check_layout(start.restore_from, layout, tasks, emptied)
+    kept = kept_streams(start.restore_from, between, clears_state=start.clears_state, reset=start.reset.operators)
     if start.reset.operators:
         logger.warning(
             "this start drops what waits in operator %s, as it was asked to, and keeps all other state. Each start "
@@ -163,10 +176,12 @@ def prepare(
             listed([f"`{operator}`" for operator in start.reset.operators]),
         )
     uid = settle(objects, paths, config.job.root)
+    new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
+    start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))
     settings = RuntimeSettings(
         job_name=config.job.name,
         tasks=tasks,
-        output_partitions=streams.create_outputs(tasks),
+        output_partitions={**streams.create_outputs(tasks), **{str(each.stream): tasks for each in between}},
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),
@@ -175,7 +190,7 @@ def prepare(
         step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
         run_id=run_id,
     )
-    for stream in set(streams.outputs) - set(streams.fenced_outputs):
+    for stream in set(streams.outputs) - set(streams.fenced):
         logger.warning(
             "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
             stream,
@@ -192,6 +207,7 @@ def prepare(
         settings=settings,
         streams=streams,
         layout=layout,
+        intermediate_layout={each.stream: each.layout for each in between},
         claim=claim,
         start=start,
         startpoints=startpoints,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.record import CheckpointRecord
@@ -30,6 +31,14 @@ class DeclaredStream:
     def layout(self) -> str:
         """What a checkpoint remembers of it."""
         return f"{self.writer} {self.serdes}"
+
+
+def declared_streams(graph: ApplicationGraph) -> tuple[DeclaredStream, ...]:
+    """The durable intermediate streams of an application."""
+    return tuple(
+        DeclaredStream(each.stream, each.writer, f"{each.key_serde.name} {each.value_serde.name}")
+        for each in graph.intermediates
+    )
 
 
 def operators_of(writer: str) -> tuple[str, str]:

@@ -36,13 +36,17 @@ class Reset:
         watermarks = {op: each for op, each in kept.watermarks.items() if op not in self.operators}
         for operator in operators:
             if operator.id in self.operators and operator.id in kept.watermarks:
-                read = (watermarks.get(up, NO_WATERMARK) for up in operator.upstream)
-                watermarks[operator.id] = min(kept.watermarks[operator.id], *read)
+                read = [watermarks.get(up, NO_WATERMARK) for up in operator.upstream]
+                watermarks[operator.id] = min([kept.watermarks[operator.id], *read]) if read else NO_WATERMARK
         return replace(kept, watermarks={op: each for op, each in watermarks.items() if each > NO_WATERMARK})
 
 
 def plan_reset(
-    operators: Sequence[str], declared: Collection[str], record: CheckpointRecord | None, layout: Mapping[str, str]
+    operators: Sequence[str],
+    declared: Collection[str],
+    record: CheckpointRecord | None,
+    layout: Mapping[str, str],
+    between: Collection[str] = (),
 ) -> Reset:
     """The operators that begin again, each once.
 
@@ -51,6 +55,8 @@ def plan_reset(
         declared: the ids of the application's operators.
         record: the checkpoint that the start chose; None: there is none.
         layout: the application's stores.
+        between: the operators that write or read a durable intermediate stream, by the application and by the
+            checkpoint.
 
     Raises:
         NotFoundError: neither the application nor the checkpoint has such an operator, or it keeps nothing that could
@@ -58,6 +64,7 @@ def plan_reset(
     """
     stores = {*layout, *(record.stores if record else ())}
     clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    clearable.update(between)
     known = clearable.union(declared, record.watermarks if record else ())
     for operator in operators:
         if operator not in known:
@@ -68,7 +75,8 @@ def plan_reset(
         if operator not in clearable:
             raise NotFoundError(
                 f"operator `{operator}` has nothing that could be reset: only windows, joins and timers have stores "
-                f"that belong to them alone. These have: {_named(clearable)}. A startpoint with the state `clear` "
+                "that belong to them alone, and only a partition_by through a stream has messages that wait. These "
+                f"have: {_named(clearable)}. A startpoint with the state `clear` "
                 "empties all stores"
             )
     return Reset(tuple(dict.fromkeys(operators)))

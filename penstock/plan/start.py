@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.graph import OperatorSpec
+from penstock.api.ssp import SystemStream
 from penstock.checkpoint.edit import choose_origin
+from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.origin import Origin, origin_of
 from penstock.checkpoint.record import CheckpointRecord
@@ -39,6 +41,8 @@ class StartPlan:
     """The event times and watermarks that the run begins with."""
     reset: Reset = field(default_factory=Reset)
     """The operators that begin again."""
+    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    """What is to be read of the durable intermediate streams."""
 
     @property
     def origin(self) -> Origin:

@@ -11,10 +11,12 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.system.base import PartitionOffsets, System, SystemAdmin
 from penstock.system.registry import open_system
+
+INTERMEDIATE = "an intermediate stream of the job, of which checkpoints say what is to be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class JobStreams:
     least_tasks: int = 0
     retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
     """How long outputs keep their messages, where the configuration says it."""
+    intermediates: tuple[SystemStream, ...] = ()
+    """The durable intermediate streams."""
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
@@ -46,18 +50,22 @@ class JobStreams:
                     f"`{changelog}` is an output and the changelog of store `{spec.name}`: set "
                     f"`stores.{spec.name}.changelog` to another stream"
                 )
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs)}
+        intermediates = tuple(reader.stream for reader in graph.intermediates)
+        _refuse_shared(intermediates, dead_letter, dict(zip(changelogs, (s.name for s in graph.stores), strict=True)))
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates)}
         opened = given or {}
         systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
+        for stream in intermediates:
+            _refuse_silent(stream, systems[stream.system])
         admins = {name: system.admin() for name, system in systems.items()}
         least = config.job.intermediate_stream_partitions or 0
         retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}
-        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least, retention)
+        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least, retention, intermediates)
 
     @property
-    def fenced_outputs(self) -> tuple[SystemStream, ...]:
-        """The outputs that refuse what an older epoch appends."""
-        return tuple(stream for stream in self.outputs if self.systems[stream.system].fences)
+    def fenced(self) -> tuple[SystemStream, ...]:
+        """The streams that the job writes and that refuse what an older epoch appends."""
+        return tuple(stream for stream in self.outputs + self.intermediates if self.systems[stream.system].fences)
 
     def input_partitions(self) -> list[SystemStreamPartition]:
         """Every partition of every input. Raises NotFoundError if an input does not exist."""
@@ -92,6 +100,46 @@ class JobStreams:
                 raise ConfigError(f"the output `{stream}` is a changelog that only its owner writes: {owner}")
         return counts
 
+    def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:
+        """Make the durable intermediate streams with a partition for each task, where they are missing, and own them.
+
+        Args:
+            tasks: how many the job has.
+            owner: the text by which streams name the job as their owner.
+
+        Returns:
+            The streams that were not the job's before, where the system keeps owners.
+
+        Raises:
+            IncompatibleError: a stream that exists has another number of partitions.
+            ConfigError: it has another owner, or deletes old messages.
+        """
+        new: set[SystemStream] = set()
+        for stream in self.intermediates:
+            admin = self.admins[stream.system]
+            try:
+                admin.create_stream(stream.stream, tasks)
+            except IncompatibleError as error:
+                raise IncompatibleError(
+                    f"{error}. An intermediate stream has a partition for each task of the job: name another stream in "
+                    f"`through`, or delete this one (`penstock stream delete {stream}`)"
+                ) from error
+            if not self.systems[stream.system].compacts_on_request:
+                continue
+            if admin.owner(stream.stream) is None:
+                new.add(stream)
+            if (found := admin.own(stream.stream, owner)) != owner:
+                raise ConfigError(
+                    f"the intermediate stream `{stream}` belongs to another owner: {found}. This is {owner}. Name "
+                    "another stream in `through`. If the owner's job was deleted, "
+                    f"`penstock stream delete {stream}` deletes what it left"
+                )
+        return frozenset(new)
+
+    def intermediate_ends(self) -> dict[SystemStream, dict[int, PartitionOffsets]]:
+        """The ends of every partition of every durable intermediate stream."""
+        return {stream: self.admins[stream.system].offsets(stream.stream) for stream in self.intermediates}
+
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every partition of every input."""
         return {
@@ -106,9 +154,37 @@ class JobStreams:
             config.store(spec.name).changelog: f"the changelog of store `{spec.name}`" for spec in graph.stores
         }
         outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
-        return {stream: what for stream, what in {**changelogs, **outputs}.items() if stream not in self.inputs}
+        between = dict.fromkeys(self.intermediates, INTERMEDIATE)
+        named = {**changelogs, **outputs, **between}
+        return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
     def close(self) -> None:
         """Close the admins."""
         for admin in self.admins.values():
             admin.close()
+
+
+def _refuse_shared(
+    intermediates: Iterable[SystemStream], dead_letter: SystemStream | None, changelogs: Mapping[SystemStream, str]
+) -> None:
+    """Raise ConfigError if the configuration uses an intermediate stream for something else."""
+    for stream in intermediates:
+        if stream == dead_letter:
+            raise ConfigError(
+                f"task.dead.letter.stream `{stream}` is an intermediate stream of the application as well"
+            )
+        if stream in changelogs:
+            raise ConfigError(
+                f"`{stream}` is an intermediate stream and the changelog of store `{changelogs[stream]}`: name another "
+                "stream in `through`"
+            )
+
+
+def _refuse_silent(stream: SystemStream, system: System) -> None:
+    """Raise ConfigError if the system cannot hold an intermediate stream."""
+    if not system.reports_appended:
+        raise ConfigError(
+            f"`{stream}` cannot be an intermediate stream: the system `{system.name}` does not say which offsets the "
+            "records of a batch got (`System.reports_appended`). Name a stream of another system in `through`, or "
+            "leave `through` out"
+        )

@@ -17,6 +17,7 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.plan.positions import to_next_offsets
 from penstock.plan.start import resolve_request, start_positions
+from penstock.plan.streams import INTERMEDIATE
 from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_name
@@ -115,4 +116,5 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
     others = {config.store(store).changelog: f"the changelog of store `{store}`" for store in record.stores}
     if config.task.dead_letter_stream is not None:
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
+    others |= dict.fromkeys(record.intermediate, INTERMEDIATE)
     return JobInputs(tasks, ends, others)

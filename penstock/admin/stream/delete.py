@@ -84,6 +84,7 @@ def stream_use(found: FoundStream) -> StreamUse:
         name
         for name, record in records
         if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+        or stream in record.intermediate
     ]
     uid = None if owner is None else owner_uid(owner)
     if uid is None or uid in uids:

@@ -1,10 +1,10 @@
-"""The text by which a changelog stream names its owner: a store of a job."""
+"""The text by which a stream names its owner: a store of a job, or a job with an intermediate stream."""
 
 from __future__ import annotations
 
 import re
 
-_OWNER = re.compile(r"job \S+ \(uid (\S+)\), store .+", re.DOTALL)
+_OWNER = re.compile(r"job \S+ \(uid (\S+)\), (?:store .+|intermediate stream)", re.DOTALL)
 
 
 def owner_text(job: str, uid: str, store: str) -> str:
@@ -17,8 +17,13 @@ def owner_text(job: str, uid: str, store: str) -> str:
     return f"{_job(job, uid)}, store {store}"
 
 
+def owner_of_intermediates(job: str, uid: str) -> str:
+    """The owner of a durable intermediate stream."""
+    return f"{_job(job, uid)}, intermediate stream"
+
+
 def is_owned_by(owner: str, job: str, uid: str) -> bool:
-    """Whether the owner is a store of the job."""
+    """Whether the owner is the job, or a store of it."""
     return owner.startswith(_job(job, uid))
 
 
