@@ -1,0 +1,31 @@
+"""Requests to drain that the monitor does not see in time, on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from tests.support import drained_app
+from tests.support.drained_job import DrainHome
+from tests.support.jobs import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.spark
+NEVER = {"job.drain-monitor.poll.interval.ms": 3_600_000}
+
+
+def test_a_stop_right_after_a_request_drains(spark: SparkSession, tmp_path: Path) -> None:
+    """The monitor's next look is an hour away: the run looks once more before it ends."""
+    cloudpickle.register_pickle_by_value(drained_app)
+    home = DrainHome(tmp_path, "one_exchange", config=NEVER)
+    home.put(20)
+    job = drained_app.APPS[home.app]().run(home.config, spark=spark)
+    read = sum(home.everything.values())
+    wait_until(lambda: job.exception or (job.progress and job.progress.total_input_rows == read), "all messages")
+    notification = home.ask()
+    job.stop(wait=False)
+    assert job.await_termination(DEADLINE_S)
+    assert job.phase == "drained"
+    home.verify_drained(notification)
