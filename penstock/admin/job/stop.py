@@ -12,6 +12,7 @@ from typing import Literal
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
+from penstock.drain.requests import DrainRequests
 from penstock.errors import NotFoundError, PenstockTimeoutError
 from penstock.metadata.lease import LeaseState
 from penstock.metadata.stop_request import StopRequests
@@ -27,10 +28,13 @@ class StopFacts:
     status: Literal["not running", "asked", "stopped"]
     run_id: str | None
     last_checkpoint: str | None
+    drains: bool = False
+    """Whether the run drains before it ends, because it was asked to, or has done so."""
 
 
 def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
     """Ask the present run of the job to stop after its current batch, with a last commit. Later runs are not affected.
+    A run that was asked to drain drains first.
 
     Args:
         job: the job.
@@ -53,7 +57,8 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     StopRequests(job.objects, job.paths).ask(state.token, who)
     if not wait:
-        return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job))
+        waiting = DrainRequests(job.objects, job.paths).find().of_run(state.holder.run_id)
+        return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job), bool(waiting))
     while _holds(job, state):
         if time.monotonic() > deadline:
             raise PenstockTimeoutError(
@@ -62,7 +67,9 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
                 "the last checkpoint"
             )
         time.sleep(_POLL_SECONDS)
-    return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job))
+    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    drained = latest is not None and (latest.run_id, latest.ended) == (state.holder.run_id, "drained")
+    return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job), drained)
 
 
 def _holds(job: FoundJob, asked: LeaseState) -> bool:

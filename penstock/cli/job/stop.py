@@ -22,7 +22,8 @@ def stop(
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 
-    It works from every machine that reaches the job root. It never stops a later run.
+    It works from every machine that reaches the job root. It never stops a later run. A run that was asked to drain
+    drains first.
     """
     with open_job(job, config, assignments) as found:
         facts = stop_job(found, wait=wait, timeout_s=timeout_s)
@@ -33,6 +34,8 @@ def stop(
         if facts.status == "not running":
             typer.echo(f"job {facts.job} is not running; {checkpoint}")
         elif facts.status == "asked":
-            typer.echo(f"job {facts.job}, run {facts.run_id}, was asked to stop after its current batch")
+            first = "; it was asked to drain, and does so first" if facts.drains else ""
+            typer.echo(f"job {facts.job}, run {facts.run_id}, was asked to stop after its current batch{first}")
         else:
-            typer.echo(f"job {facts.job}, run {facts.run_id}, has ended; {checkpoint}")
+            ended = "drained" if facts.drains else "ended"
+            typer.echo(f"job {facts.job}, run {facts.run_id}, has {ended}; {checkpoint}")

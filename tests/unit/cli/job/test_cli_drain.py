@@ -20,6 +20,7 @@ from penstock.drain.requests import DrainRequests
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.stop_request import StopRequests, StopWatch
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import utc_text
@@ -138,6 +139,17 @@ def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: 
     assert "Drained: what was processed since the request" in call("status", "visits")[0]
     assert objects.list(PATHS.metadata_folder(NAMESPACE)) == []
     assert "has no run that could drain" in call("drain", "visits", status=1)[1]
+
+
+def test_a_stop_says_that_the_run_drains_first(running: Running, objects: FileObjectStore) -> None:
+    watch = StopWatch(StopRequests(objects, PATHS), running.keeper.lease.state.token, running.driver.stop.ask)
+    running.gate.clear()
+    call("drain", "visits")
+    assert "was asked to stop after its current batch; it was asked to drain" in call("stop", "visits", "--no-wait")[0]
+    running.gate.set()
+    said = call("stop", "visits")[0]
+    watch.close()
+    assert "has drained; the last checkpoint is" in said or "is not running" in said
 
 
 def test_a_second_request_says_so(running: Running, objects: FileObjectStore) -> None:
