@@ -32,9 +32,10 @@ class Remind(ps.StreamTask):
     """Sets a timer for each message."""
 
     def init(self, context: Any) -> None:
-        self.context = context
+        self.context, self.newest = context, context.store("newest")
 
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.newest[envelope.key] = envelope.value["n"]
         self.context.schedule(envelope.key, envelope.value["t"] + HOUR_MS, str(envelope.value["n"]))
 
     def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
@@ -63,6 +64,7 @@ def application(name: str = "waiting") -> ps.StreamApplication:
     """The job, whose watermark never comes near a message."""
     app = ps.StreamApplication(name)
     app.store("came")
+    app.store("newest")
     late = ps.BoundedOutOfOrderness(max_delay_ms=10**12)
     left, right = (
         app.input(f"m.{stream}", timestamp=lambda value: value["t"], watermark=late, id=stream).partition_by(
@@ -71,7 +73,7 @@ def application(name: str = "waiting") -> ps.StreamApplication:
         for stream in ("in", "other")
     )
     panes = left.window(ps.Windows.tumbling(HOUR_MS, aggregates={"n": ps.Count()}), id="hours")
-    timers = left.process(Remind, timers=ps.String(), id="remind")
+    timers = left.process(Remind, stores=["newest"], timers=ps.String(), id="remind")
     pairs = left.join(right, lambda own, other: ["alone", own["n"], other], within_ms=(0, 10), kind="left", id="pairs")
     shown = panes.map(lambda pane: ["pane", pane.window.start_ms, pane.message["n"]], id="shown")
     merged = shown.merge(timers, pairs, id="all").partition_by(lambda value: str(value[1]), id="by-number")
