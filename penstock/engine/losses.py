@@ -88,8 +88,10 @@ class LossWatch:
                     self.lose(client)
 
     def _look_for_overdue(self) -> None:
-        beats = (client.last_beat for client in self._clients() if client.lost is None)
-        self.overdue = self.overdue or next((beat.overdue for beat in beats if beat is not None and beat.overdue), None)
+        """A container that is stuck is asked nothing more: it would not answer before the end of its patience."""
+        for client in self._clients():
+            if client.lost is None and client.last_beat is not None and client.last_beat.overdue:
+                self.overdue = client.lost = client.last_beat.overdue
         if self.overdue is not None:
             self._on_lost()  # cancels the batch
 
