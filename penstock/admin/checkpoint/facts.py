@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -103,6 +104,7 @@ class CheckpointFacts:
     versions: tuple[int, ...]
     tasks: tuple[TaskFacts, ...]
     problems: tuple[Problem, ...]
+    intermediate: tuple[IntermediateFacts, ...] = ()
 
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
@@ -206,6 +208,7 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
             for task in tasks
         ),
         problems=problems(view, paths),
+        intermediate=intermediate_facts(record),
     )
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
+from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
@@ -114,6 +115,8 @@ class JobStatus:
     """The uuids of the requests that wait for the run to drain."""
     drain: DrainStatus = NO_DRAIN
     """The drain of the run, asked for or done, and requests that cannot be read."""
+    intermediate: tuple[IntermediateFacts, ...] = ()
+    """The durable intermediate streams, as of the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,7 @@ def assemble(
         startpoints=startpoints,
         taken_startpoints=taken_facts(view),
         watermarks=() if last is None else _watermarks(last),
+        intermediate=() if last is None else intermediate_facts(last),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
 
 from penstock.admin.checkpoint.export import export_checkpoint as export_lines
 from penstock.admin.checkpoint.facts import CheckpointFacts, ListedCheckpoint, Problem, checkpoints, read_checkpoint
+from penstock.admin.checkpoint.intermediate import IntermediateFacts
 from penstock.admin.jobs import open_job
 from penstock.cli.checkpoint import import_ as checkpoint_import
 from penstock.cli.checkpoint import set as checkpoint_set
@@ -19,6 +21,8 @@ from penstock.wording import utc_text
 
 app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
+_RANGES = 5
+"""How many ranges of a partition are shown."""
 CheckpointText = Annotated[str | None, typer.Argument(metavar="[ID]", help="The checkpoint; by default the last one.")]
 
 
@@ -144,6 +148,8 @@ def _show(facts: CheckpointFacts) -> None:
     )
     offsets = [(each.task, ssp, offset) for each in facts.tasks for ssp, offset in each.next_offsets.items()]
     print_table("Positions", ("task", "input", "next"), offsets, right="task next")
+    if facts.intermediate:
+        _show_intermediate(facts.intermediate)
     if facts.stores:
         layouts = ((store, *_layout(layout)) for store, layout in sorted(facts.stores.items()))
         print_table("Stores", ("store", "operators", "key serde", "value serde"), layouts)
@@ -156,6 +162,23 @@ def _show(facts: CheckpointFacts) -> None:
     if found:
         print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
     _print_problems(list(facts.problems))
+
+
+def _show_intermediate(streams: Sequence[IntermediateFacts]) -> None:
+    rows = [
+        (each.stream, each.generation, part.partition, part.position, part.unread, _ranges(part.ranges))
+        for each in streams
+        for part in each.partitions
+    ]
+    columns = ("stream", "generation", "partition", "read up to", "unread", "ranges")
+    print_table("Intermediate streams", columns, rows, right="generation partition unread")
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
+    """The first and last offsets of each."""
+    shown = [f"{start} to {end - 1}" for start, end in ranges[:_RANGES]]
+    more = [f"and {len(ranges) - _RANGES} more"] if len(ranges) > _RANGES else []
+    return ", ".join(shown + more) or None
 
 
 def _layout(text: str) -> tuple[str | None, ...]:

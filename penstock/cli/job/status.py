@@ -16,6 +16,7 @@ from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, W
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
+from penstock.api.watermarks import END_OF_TIME
 from penstock.cli.job.drain_table import print_drain
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
@@ -188,6 +189,7 @@ def _show(facts: JobStatus) -> None:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_inputs(facts)
+    _show_intermediate(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
 
@@ -225,6 +227,22 @@ def _show_watermarks(facts: JobStatus) -> None:
                 time = part.event_time_ms
                 reached = "it has had no message yet" if time is None else f"its highest event time is {utc_text(time)}"
                 say(f"note: `{each.stream}` partition {part.partition} holds the watermark back: {reached}")
+
+
+def _show_intermediate(facts: JobStatus) -> None:
+    rows = [
+        (each.stream, each.writer, each.generation, each.unread, _reached(each.watermark_ms))
+        for each in facts.intermediate
+    ]
+    if rows:
+        columns = ("stream", "written by", "generation", "unread", "watermark")
+        print_table("Intermediate streams, as of the last checkpoint", columns, rows, right="generation unread")
+
+
+def _reached(watermark_ms: int | None) -> str | None:
+    if watermark_ms is None:
+        return None
+    return "its inputs have ended" if watermark_ms == END_OF_TIME else utc_text(watermark_ms)
 
 
 def _watermark(status: WatermarkStatus) -> tuple[object, ...]:

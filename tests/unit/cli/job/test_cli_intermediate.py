@@ -1,0 +1,58 @@
+"""`penstock status` and `penstock checkpoint show` of a job with durable intermediate streams."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.intermediate import Intermediate, Written
+from penstock.checkpoint.log import CheckpointLog
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.paths import JobPaths
+from tests.support.checkpoints import checkpoint
+from tests.support.cli import call, call_json, own_home
+
+PATHS = JobPaths("flights", "1")
+STREAM = SystemStream("local", "trips-by-tail")
+AT = 1_700_000_000_000
+OWN = Intermediate(2, AT, {0: 7, 1: 3}, (Written(4, AT + 5, {0: ((7, 9), (12, 20))}),))
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = own_home(tmp_path, monkeypatch)
+    log = CheckpointLog(FileObjectStore(home / "jobs"), PATHS)
+    made = replace(checkpoint(log.claim("run-a"), 4), intermediate={STREAM: OWN})
+    log.append(replace(made, intermediate_layout={STREAM: "by-tail string json"}))
+
+
+def test_the_status_shows_what_is_unread() -> None:
+    text, _ = call("status", "flights")
+    assert "Intermediate streams, as of the last checkpoint" in text
+    assert re.search(r"local\.trips-by-tail +by-tail +2 +10 +2023-11-14T22:13:20\.000Z", text)
+    (stream,) = call_json("status", "flights")["intermediate"]
+    assert (stream["writer"], stream["generation"], stream["unread"], stream["watermarkMs"]) == ("by-tail", 2, 10, AT)
+
+
+def test_a_checkpoint_shows_positions_and_ranges() -> None:
+    text, _ = call("checkpoint", "show", "flights")
+    assert re.search(r"local\.trips-by-tail +2 +0 +7 +10 +7 to 8, 12 to 19", text)
+    assert re.search(r"local\.trips-by-tail +2 +1 +3 +0", text)
+    (stream,) = call_json("checkpoint", "show", "flights")["intermediate"]
+    assert stream == {
+        "stream": "local.trips-by-tail",
+        "writer": "by-tail",
+        "keySerde": "string",
+        "valueSerde": "json",
+        "generation": 2,
+        "unread": 10,
+        "watermarkMs": AT,
+        "partitions": [
+            {"partition": 0, "position": 7, "unread": 10, "ranges": [[7, 9], [12, 20]]},
+            {"partition": 1, "position": 3, "unread": 0, "ranges": []},
+        ],
+    }
