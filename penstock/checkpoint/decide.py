@@ -6,6 +6,7 @@ deleted, so a log has holes. Which are allowed is what the last list of retained
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -81,23 +82,47 @@ def retained(records: Mapping[int, Record]) -> dict[int, CheckpointId]:
     }
 
 
-def abandoned(checkpoints: Mapping[int, CheckpointRecord], parent: CheckpointId | None) -> dict[int, int | None]:
-    """The checkpoints (by slot) that a new one with this parent does not descend from, because a start or an edit went
-    back behind them, each with the slot of the checkpoint that tells so; None for the new one itself.
+def abandoned(retained: Mapping[int, CheckpointRecord], parent: CheckpointId | None) -> dict[int, int | None]:
+    """The retained checkpoints (by slot) that a new one with this parent does not descend from, because a start or an
+    edit went back behind them, each with the slot of the checkpoint that tells so; None for the new one itself.
 
-    A parent that is not there any more was followed directly: what tells otherwise stays as long as what it is about.
+    Ids grow with the slots. Where a parent is not retained any more, the newest checkpoint below it is the next
+    ancestor, because `keep` and `traceable` drop what would be mistaken for it.
     """
     found: dict[int, int | None] = {}
-    remaining = sorted(checkpoints)
     teller: int | None = None
-    while remaining:
-        slots = [slot for slot in remaining if checkpoints[slot].id == parent]
-        at = remaining.index(slots[-1]) if slots else len(remaining) - 1
-        found.update(dict.fromkeys(remaining[at + 1 :], teller))
-        teller = remaining[at]
-        parent = checkpoints[teller].parent
-        remaining = remaining[:at]
+    for slot in sorted(retained, reverse=True):
+        if parent is not None and retained[slot].id > parent:
+            found[slot] = teller
+        else:
+            teller, parent = slot, retained[slot].parent
     return found
+
+
+def traceable(
+    kept: Mapping[int, CheckpointId], retained: Mapping[int, CheckpointRecord], abandoned: Collection[int]
+) -> dict[int, CheckpointId]:
+    """What of `kept` stays: an abandoned checkpoint is dropped where the newest one up to its parent would be one that
+    it does not descend from. A start that goes back to it would take that one for its lineage."""
+
+    def ancestor(slot: int, among: list[int]) -> int | None:
+        """The newest of the ascending slots that is not above the parent."""
+        parent = retained[slot].parent
+        count = len(among) if parent is None else bisect_right(among, parent, key=lambda other: retained[other].id)
+        return among[count - 1] if count else None
+
+    before: list[int] = []
+    staying: list[int] = []
+    behind_dropped: dict[int | None, int | None] = {}  # a dropped checkpoint and its next ancestor that stays
+    for slot in sorted(retained):
+        known = ancestor(slot, before)
+        known = behind_dropped.get(known, known)
+        before.append(slot)
+        if slot in kept and (slot not in abandoned or ancestor(slot, staying) == known):
+            staying.append(slot)
+        else:
+            behind_dropped[slot] = known
+    return {slot: kept[slot] for slot in staying}
 
 
 def repetitions(checkpoints: Mapping[int, CheckpointRecord], retained: Collection[int]) -> frozenset[int]:

@@ -156,8 +156,10 @@ class LogView:
         checkpoints, retained = self._checkpoints(), self.retained
         repeated = decide.repetitions({**checkpoints, self.end: new}, {*retained, self.end})
         counting = {slot: each for slot, each in retained.items() if slot not in repeated}
-        abandoned = decide.abandoned(checkpoints, new.parent)
-        return keep(counting, new.id, policy, abandoned, new_counts=self.end not in repeated)
+        records = {slot: checkpoints[slot] for slot in retained}
+        abandoned = decide.abandoned(records, new.parent)
+        kept = keep(counting, new.id, policy, abandoned, new_counts=self.end not in repeated)
+        return decide.traceable(kept, records, abandoned)
 
     def next_epoch(self) -> int:
         """The epoch of the next claim."""

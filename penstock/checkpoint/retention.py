@@ -28,7 +28,7 @@ def keep(
 
     `abandoned` has the checkpoints that the new one does not descend from, as `decide.abandoned` returns them. They
     stay only in the places that the live lineage leaves free, and no longer than the checkpoint that tells that they
-    were abandoned, so that no later decision takes them for the lineage.
+    were abandoned, so that no later decision takes them for the lineage (`decide.traceable` drops more of them).
 
     Without `new_counts` the new one repeats one that is retained, and is none of the newest `policy.newest`.
 

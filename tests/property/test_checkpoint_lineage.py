@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
@@ -15,6 +15,7 @@ from penstock.checkpoint import decide
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
+from penstock.checkpoint.retention import keep
 from penstock.config.retained import RetentionPolicy
 from tests.support.checkpoints import checkpoint
 
@@ -48,10 +49,11 @@ class Job:
         record = replace(record, retained=view.retained_beside(record, self.policy))
         self.records[view.end] = record
         self.lineages[new] = (*self.lineages[parent], parent) if parent else ()
-        ancestors = [each for each in self.lineages[new] if each in view.retained.values()]
-        newest = ancestors[max(0, len(ancestors) - self.policy.newest + 1) :]
-        kept = set(self.view.retained.values())
-        assert changes or {new, *newest} <= kept, "the newest ones of the lineage stay"
+        ancestors = {slot: each for slot, each in view.retained.items() if each in self.lineages[new]}
+        newest = list(ancestors)[max(0, len(ancestors) - self.policy.newest + 1) :]
+        kept = self.view.retained
+        assert changes or {view.end, *newest} <= set(kept), "the newest ones of the lineage stay"
+        assert changes or set(keep(ancestors, new, self.policy)) <= set(kept), "what else was left takes no place"
         for slot in decide.prunable(self.view.records):  # the most that pruning may take
             del self.records[slot]
         return record
@@ -134,6 +136,11 @@ runs = st.lists(
 )
 
 
+@example(
+    [(-1, 3, None), (0, 2, 0), (0, 5, 27), (0, 1, None), (0, 1, None), (0, 1, None), (0, 2, 20)],
+    RetentionPolicy(4, 1, 1),
+)
+@example([(0, 3, None), (HOUR_MS, 1, None), (0, 2, 5), (0, 1, 5), (0, 1, 8)], RetentionPolicy(3, 1, 1))
 @given(runs, st.builds(RetentionPolicy, st.integers(1, 5), st.integers(0, 4), st.integers(0, 2)))
 def test_the_live_lineage_is_what_stays(steps: Sequence[tuple[int, int, int | None]], policy: RetentionPolicy) -> None:
     job, now = Job(policy), NOON
