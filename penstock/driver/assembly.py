@@ -10,7 +10,7 @@ from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
 from penstock.driver.commits import Commits
 from penstock.driver.drain import Drain
-from penstock.driver.drain_report import DrainReport, nothing_left
+from penstock.driver.drain_report import DrainReport
 from penstock.driver.drain_tally import DrainTally
 from penstock.driver.epochs import Epochs
 from penstock.driver.event_time import EventTime
@@ -53,7 +53,7 @@ def assemble(
     board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
     feed = feed or offset_feed(job)
     tally, shown = DrainTally(job.topology), ShownDrain(job.objects, job.paths)
-    report = DrainReport(job.claim.run_id, tally, shown, board, clock, nothing_left)
+    report = DrainReport(job.claim.run_id, tally, shown, board, clock)
     return RunLoop(
         RunParts(
             feed=feed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.clock import Clock
@@ -18,28 +18,16 @@ from penstock.runtime.reports import Report
 logger = logging.getLogger(__name__)
 _SHOW_SECONDS = 1.0
 
-Left = Callable[[Boundary], Mapping[int, int]]
-"""How many messages wait at a boundary before each stage, by its number, in streams of a system between two stages.
-Stages without any may be missing."""
-
-
-def nothing_left(_boundary: Boundary) -> Mapping[int, int]:
-    """Streams between stages are Spark's shuffles, which hold nothing between batches."""
-    return {}
-
 
 class DrainReport:
     """Used by the run loop's thread. Nothing of it changes the outcome of a drain: an error is logged."""
 
-    def __init__(
-        self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock, left: Left
-    ) -> None:
+    def __init__(self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock) -> None:
         self._run_id = run_id
         self._tally = tally
         self._shown = shown
         self._board = board
         self._clock = clock
-        self._left = left
         self._began = self._shown_at = clock.monotonic()
         self._logged: set[int] = set()
         """The stages whose end was logged."""
@@ -99,7 +87,7 @@ class DrainReport:
             self._show()
 
     def _update(self, phase: DrainPhase, requests: Sequence[str], boundary: Boundary) -> DrainProgress:
-        stages = self._tally.stages(self._left(boundary), ended=boundary.closing == "drained")
+        stages = self._tally.stages(boundary)
         drain = DrainProgress(self._run_id, tuple(requests), phase, stages)
         self._board.update(drain=drain)
         return drain

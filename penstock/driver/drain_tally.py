@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from penstock.api.graph import IntermediateSpec
 from penstock.drain.progress import StageDrain
+from penstock.driver.boundary import Boundary
 from penstock.runtime.reports import Report
 from penstock.runtime.topology import Topology
 
@@ -48,18 +50,14 @@ class DrainTally:
         self.settle(batch)
         self._batches.clear()
 
-    def stages(self, left: Mapping[int, int], *, ended: bool) -> tuple[StageDrain, ...]:
-        """All stages.
-
-        Args:
-            left: messages that wait before a stage in streams of a system, by stage.
-            ended: whether all stages have drained.
-        """
+    def stages(self, boundary: Boundary) -> tuple[StageDrain, ...]:
+        """All stages, at the boundary behind the last batch."""
         counts = self._settled + sum(self._batches.values(), Counter())
-        topology = self._topology
+        left, topology = unread_before(self._topology, boundary), self._topology
         names = {stage.number: tuple(op.id for op in stage.operators) for stage in topology.stages}
         if topology.sink is not None:
             names[topology.sink] = tuple(dict.fromkeys(str(c.output) for c in topology.channels if c.output))
+        drained = boundary.closing == "drained"
         return tuple(
             StageDrain(
                 stage,
@@ -69,7 +67,18 @@ class DrainTally:
                 counts[stage, "timers"],
                 counts[stage, "joined"],
                 left.get(stage, 0),
-                ended,
+                drained or boundary.closed_operators.issuperset(own),
             )
             for stage, own in names.items()
         )
+
+
+def unread_before(topology: Topology, boundary: Boundary) -> dict[int, int]:
+    """How many messages wait in durable intermediate streams for a stage that reads them, by its number; fewer where
+    offsets have gaps."""
+    found: dict[int, int] = {}
+    for stage in topology.stages:
+        for op in stage.operators:
+            if isinstance(op, IntermediateSpec) and (stream := boundary.intermediate.get(op.stream)) is not None:
+                found[stage.number] = found.get(stage.number, 0) + stream.left()
+    return found

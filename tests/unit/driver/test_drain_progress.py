@@ -11,9 +11,13 @@ import pytest
 
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.shown import ShownDrain
+from penstock.drain.utils import write_drain_notification
+from penstock.driver.boundary import Boundary
 from penstock.driver.drain_tally import DrainTally
+from penstock.metadata.paths import JobPaths
 from penstock.runtime.reports import Report
 from penstock.runtime.topology import plan_topology
+from tests.support.timed_job import TimedWorld
 from tests.support.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
 
 
@@ -111,18 +115,29 @@ def test_a_drain_that_is_taken_back_shows_nothing(job: Waiting) -> None:
     assert counts(driver.board.drain)[1][1:] == (job.panes(), 15, 15)
 
 
-def test_what_is_left_before_a_stage_is_shown(job: Waiting) -> None:
-    """Streams of a system between two stages say how much they hold."""
-    driver = job.waits()
-    report = driver.loop._parts.drain._report
-    report._left = lambda boundary: {2: 0 if boundary.closed else 7}
-    job.ask(driver)
-    driver.loop._parts.drain.look()
-    assert driver.board.drain is not None
-    assert [stage.left for stage in driver.board.drain.stages] == [0, 0, 7, 0]
-    assert "7 messages left" in str(driver.board.drain)
-    to_the_end(driver)
-    assert [stage.left for stage in driver.board.drain.stages] == [0, 0, 0, 0]
+def test_what_is_left_in_durable_streams_is_shown(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    timed_world.through = True
+    timed_world.config["job.batch.max.messages"] = 1000
+    timed_world.put(*range(100, 140))
+    driver = timed_world.started()
+    driver.loop.step()
+    write_drain_notification(timed_world.objects, JobPaths("timed", "1"))
+    driver.loop.ask_to_drain()
+    seen: list[tuple[int, list[bool]]] = []
+    with caplog.at_level(logging.INFO):
+        while not driver.loop.step():
+            drain = driver.board.drain
+            assert drain is not None
+            left = sum(each.left() for each in driver.loop.boundary.intermediate.values())
+            assert sum(stage.left for stage in drain.stages) == left
+            seen.append((left, [stage.ended for stage in drain.stages]))
+        driver.loop.finish()
+    assert max(seen)[0] == len(timed_world.given), "all waited in a stream"
+    assert seen[-1] == (0, [True] * 3)
+    assert not any(any(ended) for _, ended in seen[:-1]), "each stage has operators behind a stream"
+    said = [record.message for record in caplog.records if "; it has drained" in record.message]
+    assert [line.partition(" (")[0] for line in said] == ["stage 0", "stage 1", "stage 2"]
+    assert set(timed_world.came()) == set(timed_world.given)
 
 
 @pytest.mark.parametrize(("step", "said"), [("on_drain", "operator `last`"), ("sink", "output `m.out`")])
@@ -165,5 +180,5 @@ class TestTally:
         assert self.of(tally, 1) == (0, 0)
 
     def of(self, tally: DrainTally, number: int) -> tuple[int, int]:
-        stage: StageDrain = tally.stages({}, ended=False)[number]
+        stage: StageDrain = tally.stages(Boundary({}))[number]
         return stage.messages, stage.panes

@@ -17,7 +17,7 @@ from penstock.drain.requests import DrainRequests
 from penstock.drain.shown import ShownDrain
 from penstock.drain.utils import cleanup_all, write_drain_notification
 from penstock.driver.drain import Drain
-from penstock.driver.drain_report import DrainReport, nothing_left
+from penstock.driver.drain_report import DrainReport
 from penstock.driver.drain_tally import DrainTally
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
@@ -180,7 +180,7 @@ class TestStops:
 def drain_of(world: TimedWorld, run_id: str) -> Drain:
     """What the run loop of this run would have, without a monitor."""
     board, tally = ProgressBoard(), DrainTally(plan_topology(world.app().graph()))
-    report = DrainReport(run_id, tally, ShownDrain(world.objects, PATHS), board, world.clock, nothing_left)
+    report = DrainReport(run_id, tally, ShownDrain(world.objects, PATHS), board, world.clock)
     return Drain(requests(world), run_id, None, StopRequest(), board, report)
 
 
