@@ -79,9 +79,9 @@ events = st.one_of(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.booleans(), st.lists(events, max_size=14))
-def test_nothing_is_late_and_nothing_is_lost(apart: bool, schedule: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder, closing(TimedWorld(Path(folder), apart)) as world:
+@given(st.booleans(), st.booleans(), st.lists(events, max_size=14))
+def test_nothing_is_late_and_nothing_is_lost(apart: bool, through: bool, schedule: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, closing(TimedWorld(Path(folder), apart, through=through)) as world:
         world.config |= {"job.retry.max": 100, "streams.m.in.idle.ms": 10**12}
         life = Life(world)
         for name, *arguments in schedule:

@@ -21,9 +21,9 @@ ACTIONS = 25
 class Schedule:
     """One schedule, from its seed. `story` says what happened."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, through: str | None) -> None:
         self.random = random.Random(seed)
-        self.world = World(folder)
+        self.world = World(folder, through=through)
         self.story: list[str] = []
         self.driver = self._next()
 
@@ -97,8 +97,9 @@ SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ra
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_state_is_the_sum_of_what_was_put_in(seed: int, tmp_path: Path) -> None:
-    schedule = Schedule(seed, tmp_path)
+@pytest.mark.parametrize("through", [None, "m.by-key"])
+def test_state_is_the_sum_of_what_was_put_in(through: str | None, seed: int, tmp_path: Path) -> None:
+    schedule = Schedule(seed, tmp_path, through)
     try:
         schedule.run()
     except BaseException as error:

@@ -48,11 +48,12 @@ class Sum(ps.StreamTask):
 class World:
     """What outlives a driver: the object store, the streams, the clock. And what was put into the streams."""
 
-    def __init__(self, folder: Path, system: MemorySystem | None = None) -> None:
+    def __init__(self, folder: Path, system: MemorySystem | None = None, through: str | None = None) -> None:
+        """`through` is a durable intermediate stream that all messages go through."""
         self.app = ps.StreamApplication("sums")
         self.app.store("sums", key=ps.String(), value=ps.Integer())
         source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
-        source.partition_by(lambda envelope: envelope.key, envelope=True).process(
+        source.partition_by(lambda envelope: envelope.key, through=through, envelope=True).process(
             Sum, stores=["sums"], id="sum"
         ).send_to(self.app.output("m.sums", key=ps.String(), value=ps.Integer()))
         self.root = f"memory://{uuid.uuid4().hex}"

@@ -11,6 +11,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME
 from penstock.system.base import OffsetRange
 from penstock.testing.in_process import InProcessDriver
+from tests.support.sums_job import once
 from tests.support.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
@@ -117,3 +118,35 @@ def test_control_messages_tell_other_readers_of_the_stream(world: TimedWorld) ->
         DrainMessage(driver.job.claim.run_id),
     ]
     assert found[-2:] == control[-2:]
+
+
+def test_a_restart_reads_what_its_checkpoint_left_unread(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    driver.loop.step()
+    driver.loop.commit()
+    assert sum(each.left() for each in driver.loop.boundary.intermediate.values()) == 4
+    driver.close()
+    world.put(90, 90)
+    last = world.driver(until_latest=True)
+    last.loop.run()
+    assert world.came() == {number: [] for number in range(6)}
+
+
+@pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports", "end", "commit"])
+def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: TimedWorld, step: str) -> None:
+    """What a run wrote that did not end is in the stream, and is never read."""
+    world.config["job.retry.max"] = 100
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    driver.loop.step()
+    driver.fleet.at = driver.runner.at = once(step, lambda: driver.fleet.lose(0))
+    world.put(50, 60)
+    steps(driver)
+    driver.loop.commit()
+    driver.close()
+    last = world.driver(until_latest=True)
+    last.loop.run()
+    assert world.came() == {number: [] for number in range(6)}
+    kept = world.checkpoints[-1].intermediate.values()
+    assert [each.left() for each in kept] == [0, 0]
