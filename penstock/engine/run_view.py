@@ -43,7 +43,7 @@ class RunView:
     def phase_text(self) -> str:
         """The phase, and how far a restore is, or what a drain waits for."""
         if self.waits_for:
-            return f"{self.phase} (waits: {self.waits_for})"
+            return f"{self.phase} (waits for {self.waits_for})"
         return f"{self.phase} ({size_text(self.restored_bytes)})" if self.phase == "restoring" else self.phase
 
     @property

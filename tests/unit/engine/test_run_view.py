@@ -8,6 +8,7 @@ import threading
 import pytest
 
 import penstock as ps
+from penstock.drain.progress import DrainProgress
 from penstock.driver.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.driver.stop import StopRequest
 from penstock.engine.job import Job
@@ -42,6 +43,16 @@ def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
     assert "batch 4 of 10,000 messages, 4,000 processed" in str(observer.look())
     board.update(running=None)
     assert job.running_batch is None
+
+
+def test_a_drain_that_takes_long_shows_what_it_waits_for() -> None:
+    clock = SettableClock()
+    board = ProgressBoard(waits_for=lambda: "the output `local.out` to be written")
+    board.update(phase="draining", running=(4, 0), drain=DrainProgress("r"))
+    observer = RunObserver(Job("shop-1", "r", board, StopRequest()), clock.monotonic)
+    assert str(observer.look()).startswith("draining, ")
+    clock.advance(5)
+    assert str(observer.look()).startswith("draining (waits for the output `local.out` to be written), ")
 
 
 def test_a_script_logs_starts_batches_and_checkpoints(caplog: pytest.LogCaptureFixture) -> None:
