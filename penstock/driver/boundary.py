@@ -144,6 +144,11 @@ class Boundary:
         return bool(self.closed_operators)
 
     @property
+    def left(self) -> int:
+        """How many messages wait in durable intermediate streams. Stage 0 reads them."""
+        return sum(each.left() for each in self.intermediate.values())
+
+    @property
     def unread(self) -> dict[SystemStreamPartition, tuple[int, int]]:
         """The first range of each partition of an intermediate stream that has something left to read."""
         return {

@@ -140,5 +140,4 @@ class OffsetFeed:
         count once for each task."""
         if self._until is None:
             return None
-        unread = sum(each.left() for each in boundary.intermediate.values())
-        return unread + sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())
+        return boundary.left + sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())
