@@ -147,7 +147,7 @@ def state(driver: InProcessDriver) -> dict[str, int]:
 
 def drain(driver: InProcessDriver) -> None:
     """Steps until everything is read."""
-    while any(at_end(driver)):
+    while any(at_end(driver)) or driver.loop.boundary.left:
         driver.loop.step()
 
 

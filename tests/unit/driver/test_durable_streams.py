@@ -150,3 +150,19 @@ def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: Time
     assert world.came() == {number: [] for number in range(6)}
     kept = world.checkpoints[-1].intermediate.values()
     assert [each.left() for each in kept] == [0, 0]
+
+
+def test_a_drain_says_how_much_is_unread(world: TimedWorld) -> None:
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    driver.loop.step()
+    write_drain_notification(world.objects, PATHS)
+    driver.loop.ask_to_drain()
+    driver.loop._parts.drain.look()
+    assert driver.board.drain is not None
+    assert [stage.left for stage in driver.board.drain.stages if stage.left] == [4]
+    assert "4 messages left" in str(driver.board.drain)
+    while not driver.loop.step():
+        pass
+    driver.loop.finish()
+    assert [stage.left for stage in driver.board.drain.stages if stage.left] == []
