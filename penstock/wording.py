@@ -36,6 +36,19 @@ def listed(items: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
 
 
+def owned_stream(owner: str) -> str:
+    """What a stream is that has an owner.
+
+    Args:
+        owner: the owner on record.
+
+    Example:
+        >>> owned_stream("job counts-1 (uid 0123456789ab), store words")
+        'a changelog'
+    """
+    return "an intermediate stream" if owner.endswith("intermediate stream") else "a changelog"
+
+
 def argument(name: str, value: str | list[str] | None = None) -> str:
     """An argument of a function, for a message that says what to give: `` `with_state="keep"` ``, `` `operator=...` ``.
     The command line prints its option instead (`penstock.cli.shared.arguments`).

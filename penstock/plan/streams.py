@@ -15,6 +15,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.system.base import PartitionOffsets, System, SystemAdmin
 from penstock.system.registry import open_system
+from penstock.wording import owned_stream
 
 INTERMEDIATE = "an intermediate stream of the job, of which checkpoints say what is to be read"
 
@@ -97,7 +98,7 @@ class JobStreams:
             if stream in self.retention:
                 admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
             if (owner := admin.owner(stream.stream)) is not None:
-                raise ConfigError(f"the output `{stream}` is a changelog that only its owner writes: {owner}")
+                raise ConfigError(f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}")
         return counts
 
     def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:

@@ -31,7 +31,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.ranges import Compacted, check_call, check_inside, missing, take_chunk
-from penstock.wording import counted
+from penstock.wording import counted, owned_stream
 
 
 @dataclass(slots=True)
@@ -207,7 +207,9 @@ class MemoryAdmin(SystemAdmin):
         with self._system.lock:
             partitions = self._system.partitions(stream)
             if (owner := self._system.owners.get(stream)) is not None:
-                raise ConfigError(f"the stream `{self._system.name}.{stream}` is a changelog that {owner} writes")
+                raise ConfigError(
+                    f"the stream `{self._system.name}.{stream}` is {owned_stream(owner)} that {owner} writes"
+                )
             for partition in partitions:
                 partition.ended_at = partition.upcoming
 

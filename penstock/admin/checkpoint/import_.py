@@ -12,6 +12,8 @@ from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
+from penstock.plan.intermediate import writer_in
+from penstock.wording import argument, counted
 
 
 def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
@@ -58,8 +60,19 @@ def _change(
         log,
         changes,
         notes=(*samza.notes, *adopted.notes, *new_stores),
-        warnings=(*target.ends.warnings(), *_foreign(view, target, samza)),
+        warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),
     )
+
+
+def _between(target: ImportTarget) -> Iterator[str]:
+    """Samza's checkpoints have positions in intermediate streams; Penstock's export leaves them out."""
+    for stream, own in target.base.intermediate.items():
+        if own.unread:
+            yield (
+                f"the file says nothing of the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
+                f"that were not read yet at checkpoint {target.base.id} will be read. To drop them, start with "
+                f"{argument('reset_operators', [writer_in(target.base.intermediate_layout[stream])])}"
+            )
 
 
 def _foreign(view: LogView, target: ImportTarget, samza: SamzaCheckpoint) -> Iterator[str]:

@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError
 from penstock.metadata.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid
-from penstock.wording import flag, listed
+from penstock.wording import flag, listed, owned_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def stream_use(found: FoundStream) -> StreamUse:
         or stream in record.intermediate
     ]
     uid = None if owner is None else owner_uid(owner)
-    if uid is None or uid in uids:
+    if owner is None or uid is None or uid in uids:
         return StreamUse(tuple(readers), owner)
     root = load_without_job(sources.file, sources.assignments, sources.overrides).job.root
-    note = f"`{stream}` is the changelog of {owner}, which is gone: no job in job.root {root} has this uid"
+    note = f"`{stream}` is {_of(owner)}, which is gone: no job in job.root {root} has this uid"
     copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
     return StreamUse((*readers, *copies), None, note)
 
@@ -100,9 +100,13 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
     if readers:
         uses.append(f"is read by {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}")
     if owner is not None:
-        uses.append(f"is the changelog of {owner}")
+        uses.append(f"is {_of(owner)}")
     first = "the job" if len(readers) < 2 else "the jobs"
     return (
         f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or give {flag('force')}: "
         f"{first} cannot continue then"
     )
+
+
+def _of(owner: str) -> str:
+    return f"the {owned_stream(owner).partition(' ')[2]} of {owner}"

@@ -17,7 +17,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
-from penstock.wording import counted
+from penstock.wording import counted, owned_stream
 
 __all__ = ["Format", "MalformedRecordError", "PublishOptions", "Published", "publish", "read_records"]
 
@@ -111,7 +111,7 @@ def publish(
     try:
         partitions = admin.partition_count(stream)
         if (owner := admin.owner(stream)) is not None:
-            raise ConfigError(f"`{system.name}.{stream}` is a changelog that only its owner writes: {owner}")
+            raise ConfigError(f"`{system.name}.{stream}` is {owned_stream(owner)} that only its owner writes: {owner}")
     finally:
         admin.close()
     done = Published()

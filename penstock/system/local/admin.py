@@ -25,6 +25,7 @@ from penstock.system.local.partition import (
 )
 from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, stored_integer, transaction
+from penstock.wording import owned_stream
 
 _CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"
 _AT_TIME = """
@@ -112,7 +113,8 @@ class LocalAdmin(SystemAdmin):
         """See `SystemAdmin.end_stream`: a row in each partition's file, which the next append makes void."""
         if (owner := self.owner(stream)) is not None:
             raise ConfigError(
-                f"the stream `{self._files.system}.{stream}` is a changelog, which ends with its owner: {owner}"
+                f"the stream `{self._files.system}.{stream}` is {owned_stream(owner)}, which ends with its owner: "
+                f"{owner}"
             )
 
         def end_one(ssp: SystemStreamPartition) -> None:

@@ -9,6 +9,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, FencedError
 from penstock.system.base import PartitionOffsets, WriterIdentity
 from penstock.system.local.sqlite import stored_integer
+from penstock.wording import owned_stream
 
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
 _ENDED_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ended'"
@@ -70,8 +71,8 @@ def check_has_no_owner(connection: sqlite3.Connection, ssp: SystemStreamPartitio
     """
     if (owner := owner_of(connection)) is not None:
         raise ConfigError(
-            f"the stream `{ssp.system_stream}` is a changelog: its owner, {owner}, needs all its messages. It cannot "
-            "have a retention"
+            f"the stream `{ssp.system_stream}` is {owned_stream(owner)}: its owner, {owner}, needs all its messages. "
+            "It cannot have a retention"
         )
 
 

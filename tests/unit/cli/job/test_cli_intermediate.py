@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock import admin
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.intermediate import Intermediate, Written
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.versions import build_versions
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.paths import JobPaths
 from tests.support.checkpoints import checkpoint
@@ -26,8 +28,9 @@ OWN = Intermediate(2, AT, {0: 7, 1: 3}, (Written(4, AT + 5, {0: ((7, 9), (12, 20
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = own_home(tmp_path, monkeypatch)
     log = CheckpointLog(FileObjectStore(home / "jobs"), PATHS)
-    made = replace(checkpoint(log.claim("run-a"), 4), intermediate={STREAM: OWN})
-    log.append(replace(made, intermediate_layout={STREAM: "by-tail string json"}))
+    made = checkpoint(log.claim("run-a"), 4)
+    made = replace(made, task_count=1, next_offsets={0: {}}, tasks={0: build_versions(made.id, {}, {}, (2,))})
+    log.append(replace(made, intermediate={STREAM: OWN}, intermediate_layout={STREAM: "by-tail string json"}))
 
 
 def test_the_status_shows_what_is_unread() -> None:
@@ -56,3 +59,10 @@ def test_a_checkpoint_shows_positions_and_ranges() -> None:
             {"partition": 1, "position": 3, "unread": 0, "ranges": []},
         ],
     }
+
+
+def test_an_import_says_that_what_is_unread_stays() -> None:
+    with admin.open_job("flights") as found:
+        (warning,) = admin.plan_import(found, admin.export_checkpoint(found)).warnings
+    assert "the intermediate stream `local.trips-by-tail`: the 10 messages that were not read yet" in warning
+    assert 'reset_operators=["by-tail"]' in warning
