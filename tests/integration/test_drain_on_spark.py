@@ -108,27 +108,3 @@ def test_the_last_commit_waits_for_the_one_in_flight_and_for_all_processing(
     begin = steps.index(("snapshot.begin", str(last.id)))
     assert {checkpoint for _, checkpoint in steps[begin:]} == {str(last.id)}, "one commit after the other"
     home.verify_drained(notification)
-
-
-@pytest.mark.slow
-def test_a_drain_has_a_separate_time_limit(spark: SparkSession, tmp_path: Path) -> None:
-    """What does not return is named, and the run fails. The next start drains, and reads nothing."""
-    limit = {"task.callback.drain.timeout.ms": 500}
-    home = DrainHome(tmp_path, "one_exchange", config={**CONFIG, **limit})
-    home.put(30, commit=True)
-    job = start(home, spark)
-    home.await_checkpoint(home.everything, lambda: job.is_active)
-    read = home.everything
-    home.faults.plan(Fault("hold", "drain.first", "block", times=1000))
-    job.drain(wait=False)
-    (notification,) = home.requests.find().notifications
-    with pytest.raises(ps.PenstockError, match=r"operator `first` \(`on_drain`\) in task \d, stage 1 has taken"):
-        job.await_termination(DEADLINE_S)
-    assert home.checkpoints[-1].ended is None
-    assert home.requests.find().notifications == (notification,)
-    home.faults.open()
-    home.put(10)
-    again = start(home, spark)
-    assert again.await_termination(DEADLINE_S)
-    assert home.read() == read
-    home.verify_drained(notification, read)
