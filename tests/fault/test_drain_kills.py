@@ -59,7 +59,11 @@ def cases() -> Iterator[object]:
     for victim in ("driver", *VICTIMS):
         for step in STEPS:
             marks = () if (victim, step) in SAMPLE else pytest.mark.slow
-            yield pytest.param(victim, step, id=f"{victim} {step}", marks=marks)
+            yield pytest.param("two_exchanges", victim, step, id=f"{victim} {step}", marks=marks)
+    for victim in ("driver", "container"):
+        for step in ("planned", "in the first stage", "after End", "in an upload of the last commit"):
+            case = f"{victim} {step}, a durable stream"
+            yield pytest.param("two_exchanges_one_durable", victim, step, id=case, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +106,9 @@ def verify_next_run(home: DrainHome, read: Read) -> None:
     assert panes == expected.panes, "each message in one pane of one of the two runs"
 
 
-@pytest.mark.parametrize(("victim", "step"), list(cases()))
-def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, victim: str, step: str) -> None:
-    home = DrainHome(tmp_path, "two_exchanges", config={**CONFIG, **(CLUSTER if victim == "executor" else {})})
+@pytest.mark.parametrize(("app", "victim", "step"), list(cases()))
+def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, app: str, victim: str, step: str) -> None:
+    home = DrainHome(tmp_path, app, config={**CONFIG, **(CLUSTER if victim == "executor" else {})})
     home.put(COMMITTED, commit=True)
     with running(home) as driver:
         home.await_checkpoint(home.everything, lambda: driver.running)

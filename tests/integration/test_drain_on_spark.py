@@ -20,6 +20,7 @@ SHAPES = {
     "high level, several partitions": ("two_inputs", 2),
     "high level, an exchange": ("one_exchange", 2),
     "high level, exchanges and a merge": ("two_exchanges", 2),
+    "high level, a durable exchange and another one": ("two_exchanges_one_durable", 2),
     "low level, one partition": ("task_of_one_input", 1),
     "low level, several partitions": ("task_of_two_inputs", 2),
 }
@@ -56,7 +57,8 @@ def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession
     home.faults.open()
     assert job.await_termination(DEADLINE_S)
     assert job.phase == "drained"
-    assert home.checkpoints[-1].batch == batch.batch + 1
+    if not app.endswith("durable"):  # what is in the stream is read in further batches
+        assert home.checkpoints[-1].batch == batch.batch + 1
     read = home.read()
     assert all(0 < read[ssp] < there for ssp, there in home.everything.items())
     assert any(message.get("at") for ssp, there in home.given.items() for message in there[: read[ssp]])

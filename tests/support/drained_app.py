@@ -140,13 +140,18 @@ def one_exchange() -> ps.StreamApplication:
     return app
 
 
-def two_exchanges() -> ps.StreamApplication:
+def two_exchanges(through: str | None = None) -> ps.StreamApplication:
     """`a` by key, and its panes by group; there they meet `b`, which has passed one exchange only."""
     app = _application("first", "last")
-    panes = _kept(app, _input(app, "a").partition_by(key_of, id="by-key"))
+    panes = _kept(app, _input(app, "a").partition_by(key_of, id="by-key", through=through))
     both = panes.merge(_input(app, "b").map(one, id="one"))
     both.partition_by(group_of, id="by-group").process(Last, stores=["last"], id="last")
     return app
+
+
+def two_exchanges_one_durable() -> ps.StreamApplication:
+    """The same with the first exchange through a stream."""
+    return two_exchanges("local.between")
 
 
 def _task(*streams: str) -> ps.TaskApplication:
@@ -169,6 +174,14 @@ def task_of_two_inputs() -> ps.TaskApplication:
 
 APPS: dict[str, Callable[[], Application]] = {
     each.__name__: each
-    for each in (one_input, two_inputs, one_exchange, two_exchanges, task_of_one_input, task_of_two_inputs)
+    for each in (
+        one_input,
+        two_inputs,
+        one_exchange,
+        two_exchanges,
+        two_exchanges_one_durable,
+        task_of_one_input,
+        task_of_two_inputs,
+    )
 }
 """By the names that the driver's script gets, with a prefix."""

@@ -34,9 +34,12 @@ def _engines_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_backend, "_watch_copies", lambda faults: None)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[DrainWorld]:
-    world = DrainWorld(tmp_path)
+APPS = ("two_exchanges", "two_exchanges_one_durable")
+
+
+@pytest.fixture(params=[APPS[0], pytest.param(APPS[1], marks=pytest.mark.slow)])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DrainWorld]:
+    world = DrainWorld(tmp_path, request.param)
     yield world
     world.close()
 
@@ -98,6 +101,7 @@ class TestCommits:
 class TestRewinds:
     """The run goes back to its last checkpoint when the request comes."""
 
+    @pytest.mark.parametrize("world", APPS, indirect=True)
     @pytest.mark.parametrize("losses", [1, 3])
     def test_the_request_comes_in_a_rewind(self, world: DrainWorld, losses: int) -> None:
         """Nothing that was read after the checkpoint is read again."""
@@ -134,6 +138,7 @@ class KilledError(BaseException):
     """What ends a driver in the middle of a step."""
 
 
+@pytest.mark.parametrize("world", APPS, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_drivers_and_containers_are_killed_one_after_the_other(world: DrainWorld, seed: int) -> None:
     """Each at some step before the drained record, until there is nobody left to kill."""
@@ -218,7 +223,7 @@ class TestInputs:
             world.system.admin().end_stream("a")
             world.firing = "due"  # no message of `a` holds them back
         driver = world.started(until_latest=True)
-        while driver.loop.boundary.batch < 4:
+        while driver.loop.boundary.batch < 6:
             assert not driver.loop.step()
         assert bool(driver.loop.boundary.ended_inputs) == ended
         notification = world.ask()
