@@ -48,7 +48,7 @@ departures = app.input(
 hours = ps.Windows.tumbling(HOUR_MS, fold=(dict, add))
 (
     departures.map(delayed, id="delayed")
-    .partition_by(lambda message: message["airport"], id="by-airport")
+    .partition_by(lambda message: message["airport"], through="local.delays-by-airport", id="by-airport")
     .window(hours, id="hours")
     .map(lambda pane: {"hour": pane.window.start_ms, "firing": pane.firing, "delays": pane.message}, id="hour")
     .send_to(app.output("local.airport-delays"))

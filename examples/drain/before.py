@@ -42,7 +42,7 @@ hours = ps.Windows.tumbling(
 )
 (
     departures.map(delayed, id="delayed")
-    .partition_by(lambda message: message["airport"], id="by-airport")
+    .partition_by(lambda message: message["airport"], through="local.delays-by-airport", id="by-airport")
     .window(hours, id="hours")
     .map(lambda pane: {"hour": pane.window.start_ms, "firing": pane.firing, "delays": pane.message}, id="hour")
     .send_to(app.output("local.airport-delays"))
