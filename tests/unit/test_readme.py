@@ -78,6 +78,12 @@ def test_the_page_on_state_of_the_key_runs_as_written() -> None:
     exec(compile(block, "key-state.md", "exec"), {"__name__": "key_state_page"})
 
 
+def test_the_page_on_durable_streams_runs_as_written() -> None:
+    names: dict[str, object] = {"__name__": "durable_streams_page"}
+    for block in examples("docs/durable-streams.md"):
+        exec(compile(block, "durable-streams.md", "exec"), names)
+
+
 def test_the_page_on_timers_runs_as_written() -> None:
     overdue, silent, discard = examples("docs/timers.md")
     exec(compile(overdue + silent + discard, "timers.md", "exec"), {"__name__": "timers_page"})
