@@ -41,6 +41,12 @@ _LOCAL_DEFAULTS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # Shuffled rows only go through this machine's page cache.
     "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    # A task of a shuffle writes two files in place of five: where much is deleted, a file system takes long to create
+    # one. Spark then gathers the task's frames in memory, and writes them out whenever they have about this size.
+    "spark.shuffle.sort.bypassMergeThreshold": "0",
+    "spark.shuffle.checksum.enabled": "false",
+    "spark.shuffle.spill.maxSizeInBytesForSpillThreshold": "16m",
 }
 
 

@@ -18,11 +18,17 @@ LANE_OF = [task % LANES for task in range(TASKS)]
 
 
 @pytest.fixture(scope="module")
-def context(sessions: Sessions) -> SparkContext:
-    return sessions.get({"spark.master": f"local[{LANES}]"}).sparkContext
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark keeps its files."""
+    return tmp_path_factory.mktemp("spark")
 
 
-@pytest.mark.parametrize("size", [2, 2_000_000])
+@pytest.fixture(scope="module")
+def context(sessions: Sessions, scratch: Path) -> SparkContext:
+    return sessions.get({"spark.master": f"local[{LANES}]", "spark.local.dir": str(scratch)}).sparkContext
+
+
+@pytest.mark.parametrize("size", [2, 3_000_000])  # in all, more than a task of a shuffle keeps in memory
 @pytest.mark.parametrize("exchanges", [1, 3])
 def test_packets_reach_the_lane_of_their_task(context: SparkContext, size: int, exchanges: int) -> None:
     rdd = PacketRdd.empty(context, LANES).map_partitions(Send(size))
@@ -34,6 +40,18 @@ def test_packets_reach_the_lane_of_their_task(context: SparkContext, size: int, 
     )
     for packet in found:
         assert bytes(packet.payload or b"") == bytes([packet.source_task, packet.dest]) * (size // 2)
+
+
+def test_a_task_of_a_shuffle_writes_two_files(context: SparkContext, scratch: Path) -> None:
+    before = _block_files(scratch)
+    rdd = PacketRdd.empty(context, LANES).map_partitions(Send(2)).exchange(LANE_OF, LANES).map_partitions(Receive())
+    rdd.collect()
+    written = sorted(path.suffix for path in _block_files(scratch) - before)
+    assert written == [".data"] * LANES + [".index"] * LANES
+
+
+def _block_files(scratch: Path) -> set[Path]:
+    return {path for path in scratch.glob("blockmgr-*/*/*") if path.is_file()}
 
 
 def test_a_command_that_is_too_long_for_every_task(context: SparkContext) -> None:
