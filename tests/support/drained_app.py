@@ -140,18 +140,23 @@ def one_exchange() -> ps.StreamApplication:
     return app
 
 
-def two_exchanges(through: str | None = None) -> ps.StreamApplication:
+def two_exchanges(through: str | None = None, by_group: str | None = None) -> ps.StreamApplication:
     """`a` by key, and its panes by group; there they meet `b`, which has passed one exchange only."""
     app = _application("first", "last")
     panes = _kept(app, _input(app, "a").partition_by(key_of, id="by-key", through=through))
     both = panes.merge(_input(app, "b").map(one, id="one"))
-    both.partition_by(group_of, id="by-group").process(Last, stores=["last"], id="last")
+    both.partition_by(group_of, id="by-group", through=by_group).process(Last, stores=["last"], id="last")
     return app
 
 
 def two_exchanges_one_durable() -> ps.StreamApplication:
     """The same with the first exchange through a stream."""
     return two_exchanges("local.between")
+
+
+def two_exchanges_both_durable() -> ps.StreamApplication:
+    """The same with both of them."""
+    return two_exchanges("local.between", "local.by-group")
 
 
 def _task(*streams: str) -> ps.TaskApplication:
@@ -180,6 +185,7 @@ APPS: dict[str, Callable[[], Application]] = {
         one_exchange,
         two_exchanges,
         two_exchanges_one_durable,
+        two_exchanges_both_durable,
         task_of_one_input,
         task_of_two_inputs,
     )

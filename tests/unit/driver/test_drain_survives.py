@@ -34,10 +34,10 @@ def _engines_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_backend, "_watch_copies", lambda faults: None)
 
 
-APPS = ("two_exchanges", "two_exchanges_one_durable")
+APPS = ("two_exchanges", "two_exchanges_one_durable", "two_exchanges_both_durable")
 
 
-@pytest.fixture(params=[APPS[0], pytest.param(APPS[1], marks=pytest.mark.slow)])
+@pytest.fixture(params=[APPS[0], *(pytest.param(app, marks=pytest.mark.slow) for app in APPS[1:])])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DrainWorld]:
     world = DrainWorld(tmp_path, request.param)
     yield world
