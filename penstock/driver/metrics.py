@@ -72,7 +72,7 @@ class JobMetrics:
                 self._parts[part].update(duration_ms * NS_PER_MS)
 
     def lag(self, messages: Mapping[str, int]) -> None:
-        """How many messages each input held at the end of a batch that were not read."""
+        """How many messages each input or intermediate stream held at the end of a batch that were not read."""
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
 

@@ -78,7 +78,10 @@ class ProgressReporter:
         self._board.metrics.replayed(again)
         marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
         self._board.metrics.event_time(marks, after.batch_time_ms)
-        self._board.metrics.lag({source.description: source.lag for source in progress.sources})
+        self._board.metrics.lag(
+            {source.description: source.lag for source in progress.sources}
+            | {str(stream): between.left() for stream, between in after.intermediate.items()}
+        )
         self._board.update(last=progress, remaining=self._feed.remaining(after))
 
     def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:

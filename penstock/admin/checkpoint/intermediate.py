@@ -22,9 +22,8 @@ class IntermediatePartition:
 @dataclass(frozen=True, slots=True)
 class IntermediateFacts:
     """A durable intermediate stream at a checkpoint. `writer` is the operator that writes it. `unread` counts the
-    offsets that ended batches wrote and that are still to be read, control messages among them. `watermark_ms` is the
-    watermark of the operator that reads, in epoch milliseconds: None if it has none yet, 2^63 - 1 once all inputs have
-    ended."""
+    messages that ended batches wrote and that are still to be read. `watermark_ms` is the watermark of the operator
+    that reads, in epoch milliseconds: None if it has none yet, 2^63 - 1 once all inputs have ended."""
 
     stream: str
     writer: str

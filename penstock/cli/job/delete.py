@@ -21,8 +21,8 @@ def delete(
 ) -> None:
     """Delete a job that is not running: its checkpoints, state and metadata, and its folders on this host.
 
-    Its streams stay, changelogs included; `penstock stream delete` deletes those. If the command is interrupted,
-    repeat it: until then, the job cannot be started.
+    Its streams stay, changelogs and intermediate streams included; `penstock stream delete` deletes those. If the
+    command is interrupted, repeat it: until then, the job cannot be started.
     """
     with open_job(job, config, assignments) as found:
         refuse_running(found)
@@ -37,7 +37,7 @@ def delete(
         say(f"job {content.job} was deleted")
         if content.changelogs:
             commands = "\n".join(f"  penstock stream delete {stream}" for stream in content.changelogs)
-            say(f"its changelog streams are still there; to delete them:\n{commands}")
+            say(f"its changelogs and intermediate streams are still there; to delete them:\n{commands}")
 
 
 def _show(content: JobContent) -> None:
@@ -50,6 +50,6 @@ def _show(content: JobContent) -> None:
             ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
             ("metadata", counted(content.metadata_objects, "object")),
             *(("folder of this host", folder) for folder in content.folders),
-            *(("changelog that stays", stream) for stream in content.changelogs),
+            *(("stream that stays", stream) for stream in content.changelogs),
         ]
     )

@@ -13,6 +13,7 @@ from penstock.config.load import load_config
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, NotFoundError
 from penstock.metadata.paths import JobPaths
+from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.plan.streams import JobStreams
 from penstock.startpoint.manager import StartpointManager
 from penstock.system.memory import MemorySystem
@@ -75,6 +76,12 @@ def everything(world: TimedWorld) -> None:
 def test_a_start_reads_what_ended_batches_wrote(unread: TimedWorld) -> None:
     everything(unread)
     assert len(unread.output()) == len(unread.came()), "nothing came twice"
+
+
+def test_what_is_unread_is_the_lag_of_the_stream(world: TimedWorld) -> None:
+    driver = begun(world)
+    found = driver.board.metrics.snapshot()
+    assert found[MetricId("job", "stream.m.by-key", "messages-behind-high-watermark")] == GaugeValue(4)
 
 
 def test_what_a_batch_wrote_that_no_checkpoint_has_is_not_read(world: TimedWorld) -> None:
