@@ -309,7 +309,7 @@ def test_a_stopped_holder_that_wakes_does_not_overwrite_its_successor(tmp_path: 
         assert holder.stdout.readline() == "holding\n"
         until(lambda: stored(store).renewal >= 1)
         with pytest.raises(LeaseHeldError, match="stopped-run"):
-            acquire(store, PATHS, LeaseHolder.of_this_process("early"), 600, time.monotonic() + TIMEOUT_S)
+            acquire(store, PATHS, LeaseHolder.of_this_process("early"), 60_000, time.monotonic() + TIMEOUT_S)
         os.kill(holder.pid, signal.SIGSTOP)
         began = time.monotonic()
         lease = acquire(store, PATHS, LeaseHolder.of_this_process("successor"), 600, began + TIMEOUT_S)

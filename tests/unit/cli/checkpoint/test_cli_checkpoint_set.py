@@ -24,8 +24,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of, read_task
 from penstock.cli.shared.confirm import Confirmation
 from penstock.config.load import load_config
-from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity
+from tests.support.leases import LONG_MS, EagerKeeper
 from tests.support.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp
 
 DEADLINE_S = 60.0
@@ -177,10 +178,10 @@ def test_a_job_without_a_checkpoint_or_with_a_damaged_one(job: StoppedJob) -> No
 def running(job: StoppedJob) -> Iterator[None]:
     """Somebody holds the lease and renews it."""
     holder = replace(LeaseHolder.of_this_process("run-b"), host="elsewhere")
-    keeper = LeaseKeeper(acquire(job.objects, PATHS, holder, 600, time.monotonic() + 5))
+    keeper = EagerKeeper(acquire(job.objects, PATHS, holder, LONG_MS, time.monotonic() + DEADLINE_S))
     keeper.start()
     yield
-    keeper.stop(5)
+    keeper.stop(DEADLINE_S)
     keeper.lease.release()
 
 

@@ -17,11 +17,12 @@ from penstock.checkpoint.v2 import CheckpointV2
 from penstock.checkpoint.versions import build_versions
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.identity import known_uid, settle
-from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.lease import LeaseHolder, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, own_home, published
+from tests.support.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("totals", "1")
 
@@ -158,8 +159,8 @@ def test_what_goes_is_named(objects: FileObjectStore) -> None:
 
 
 def test_a_job_that_runs_is_not_deleted(objects: FileObjectStore) -> None:
-    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-1"), 300, time.monotonic() + 60)
-    keeper = LeaseKeeper(lease)
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-1"), LONG_MS, time.monotonic() + 60)
+    keeper = EagerKeeper(lease)
     keeper.start()
     before = objects.list("totals-1")
     assert "Stop that run first" in call("job", "delete", "totals", "--yes", status=1)[1]

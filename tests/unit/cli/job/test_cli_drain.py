@@ -18,13 +18,14 @@ from penstock.config.load import load_config
 from penstock.drain.notification import NAMESPACE, decode_notification
 from penstock.drain.requests import DrainRequests
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.lease import LeaseHolder, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.stop_request import StopRequests, StopWatch
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import utc_text
 from tests.support.cli import call, call_json, own_home
+from tests.support.leases import LONG_MS, EagerKeeper
 from tests.support.places import GOLDEN
 
 PATHS = JobPaths("visits", "1")
@@ -34,7 +35,7 @@ DEADLINE_S = 60.0
 class Running:
     """A run of a job whose window never closes by itself."""
 
-    def __init__(self, folder: Path, objects: FileObjectStore) -> None:
+    def __init__(self, folder: Path, objects: FileObjectStore, lease_ms: int = LONG_MS) -> None:
         self.system = MemorySystem("local")
         for stream in ("visits", "counts"):
             self.system.admin().create_stream(stream, 1)
@@ -56,7 +57,7 @@ class Running:
         )
         self.driver = InProcessDriver(app.graph(), config, objects, {"local": self.system})
         holder = LeaseHolder.of_this_process(self.driver.job.claim.run_id)
-        self.keeper = LeaseKeeper(acquire(objects, PATHS, holder, 300, time.monotonic() + DEADLINE_S))
+        self.keeper = EagerKeeper(acquire(objects, PATHS, holder, lease_ms, time.monotonic() + DEADLINE_S))
         self.keeper.start()
         self.gate = threading.Event()
         self.gate.set()
@@ -240,7 +241,7 @@ def test_a_run_that_was_killed_before_its_start_checkpoint_has_nothing_to_drain(
     tmp_path: Path, objects: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start would be another run."""
-    killed = Running(tmp_path, objects)
+    killed = Running(tmp_path, objects, lease_ms=300)
     killed.keeper.stop(DEADLINE_S)  # the lease runs out
     killed.driver.close()
     monkeypatch.setattr(LeaseHolder, "known_alive", lambda _: None)  # it is this process, which lives

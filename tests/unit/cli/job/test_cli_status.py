@@ -24,11 +24,12 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.container.logs import log_path
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, LeaseKeeper, LeaseState, acquire
+from penstock.metadata.lease import LeaseHolder, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.testing.system_contract import append
 from tests.support.cli import call, call_json, own_home, published
 from tests.support.jobs import wait_until
+from tests.support.leases import LONG_MS, EagerKeeper
 
 DEADLINE_S = 60.0
 PATHS = JobPaths("flights", "1")
@@ -195,8 +196,8 @@ def test_a_released_lease_is_seen_at_once(objects: FileObjectStore) -> None:
 
 @pytest.mark.usefixtures("log")
 def test_a_job_whose_lease_is_renewed_runs(objects: FileObjectStore) -> None:
-    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), 900, time.monotonic() + DEADLINE_S)
-    keeper = LeaseKeeper(lease)
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
+    keeper = EagerKeeper(lease)
     keeper.start()
     try:
         facts = call_json("status", "flights")

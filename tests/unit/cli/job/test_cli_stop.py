@@ -17,10 +17,11 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState, acquire
+from penstock.metadata.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.stop_request import StopRequests, StopWatch
 from tests.support.cli import call, call_json, own_home
+from tests.support.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("flights", "1")
 DEADLINE_S = 60.0
@@ -47,8 +48,8 @@ class Driver:
     """What a driver does about requests: it gives the lease back once it is asked to stop."""
 
     def __init__(self, objects: FileObjectStore) -> None:
-        self.lease = begin(objects)
-        self.keeper = LeaseKeeper(self.lease)
+        self.lease = begin(objects, lease_ms=LONG_MS)
+        self.keeper = EagerKeeper(self.lease)
         self.keeper.start()
         self.asked = threading.Event()
         self.watch = StopWatch(StopRequests(objects, PATHS), self.lease.state.token, self.asked.set)
@@ -88,7 +89,7 @@ def test_it_need_not_be_awaited(driver: Driver) -> None:
 
 
 def test_a_run_that_does_not_end_is_reported(objects: FileObjectStore) -> None:
-    keeper = LeaseKeeper(begin(objects))
+    keeper = EagerKeeper(begin(objects, lease_ms=LONG_MS))
     keeper.start()
     error = call("stop", "flights", "--timeout", "0.3", status=1)[1]
     assert "run `run-1`, pid" in error

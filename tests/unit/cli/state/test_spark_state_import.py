@@ -25,7 +25,7 @@ from penstock.cli.shared.application import load_application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, LeaseKeeper, acquire
+from penstock.metadata.lease import LeaseHolder, acquire
 from penstock.metadata.paths import JobPaths
 from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
@@ -33,6 +33,7 @@ from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.faults import Fault, Faults
+from tests.support.leases import LONG_MS, EagerKeeper
 from tests.support.places import ROOT
 from tests.support.spark_state import GOLDEN
 
@@ -308,7 +309,7 @@ def test_an_empty_store_is_no_content() -> None:
 
 def test_a_running_job_is_refused() -> None:
     objects = FileObjectStore(os.environ["PENSTOCK_HOME"] + "/jobs")
-    keeper = LeaseKeeper(acquire(objects, PATHS, LeaseHolder.of_this_process("r"), 1000, float("inf")))
+    keeper = EagerKeeper(acquire(objects, PATHS, LeaseHolder.of_this_process("r"), LONG_MS, float("inf")))
     keeper.start()
     _, error = import_spark("--state-var", "total", "--batch", "0", status=1)
     keeper.stop(10)
