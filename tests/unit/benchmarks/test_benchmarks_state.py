@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import async_commit, commit, commit_figures, restore, snapshot
+from benchmarks import async_commit, commit, commit_figures, restore, slow_backend, snapshot
 from benchmarks.side_state import settle
 from benchmarks.slow_backend import NAME, Line, SlowStore, environment
 from benchmarks.spark_loads import Load, first_load
@@ -153,20 +152,34 @@ class TestStateJob:
 
 
 class TestSlowStore:
-    def test_calls_wait_side_by_side_and_their_bytes_one_after_the_other(self) -> None:
+    def test_calls_wait_side_by_side_and_their_bytes_one_after_the_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        waits: list[float] = []
+        together = threading.Barrier(4, timeout=60)
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            together.wait()
+
+        monkeypatch.setattr(slow_backend, "time", SimpleNamespace(monotonic=lambda: 10.0, sleep=sleep))
         line = Line(0.1, 1_000_000)
-        began = time.monotonic()
         threads = [threading.Thread(target=line.call, args=(50_000,)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert 0.3 <= time.monotonic() - began < 0.6
+        assert not together.broken
+        assert sorted(waits) == pytest.approx([0.15, 0.2, 0.25, 0.3])
 
-    def test_without_a_bandwidth_only_the_latency_counts(self) -> None:
-        began = time.monotonic()
+    def test_without_a_bandwidth_only_the_latency_counts(self, waits: list[float]) -> None:
         Line(0.05, 0).call(1 << 40)
-        assert 0.05 <= time.monotonic() - began < 1
+        assert waits == pytest.approx([0.05])
+
+    @pytest.fixture
+    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """What a line would wait, on a clock that stands still."""
+        waits: list[float] = []
+        monkeypatch.setattr(slow_backend, "time", SimpleNamespace(monotonic=lambda: 10.0, sleep=waits.append))
+        return waits
 
     def test_passes_calls_on(self, tmp_path: Path) -> None:
         store = SlowStore(FileObjectStore(tmp_path), Line(0.0, 0.0))
@@ -178,13 +191,14 @@ class TestSlowStore:
         assert store.list("a") == []
         store.close()
 
-    def test_is_a_backend_that_the_environment_makes_slow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_a_backend_that_the_environment_makes_slow(
+        self, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+    ) -> None:
         assert backend_factory(NAME).name == NAME
         for name, value in environment(20, 1000).items():
             monkeypatch.setenv(name, value)
-        began = time.monotonic()
         Line.of_environment().call(100)
-        assert time.monotonic() - began >= 0.12
+        assert waits == pytest.approx([0.12])
 
 
 class TestCounting:
