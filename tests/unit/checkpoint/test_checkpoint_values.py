@@ -140,7 +140,7 @@ def test_golden_log_record_with_durable_intermediate_streams() -> None:
             between: Intermediate(2, -2000, {0: 7, 10: 3}, unread),
             empty: Intermediate(1, NO_WATERMARK, {0: 0}),
         },
-        intermediate_layout={between: "string json", empty: "bytes bytes"},
+        intermediate_layout={between: "by-tail string json", empty: "by-n bytes bytes"},
     )
     assert decode_record(data, "k") == record
     assert encode_record(record) == data

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import admin
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.intermediate import Intermediate, Written
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions import build_versions
@@ -20,6 +20,7 @@ from tests.support.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")
 STREAM = SystemStream("local", "trips-by-tail")
+INPUT = SystemStreamPartition("local", "trips", 0)
 AT = 1_700_000_000_000
 OWN = Intermediate(2, AT, {0: 7, 1: 3}, (Written(4, AT + 5, {0: ((7, 9), (12, 20))}),))
 
@@ -29,7 +30,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = own_home(tmp_path, monkeypatch)
     log = CheckpointLog(FileObjectStore(home / "jobs"), PATHS)
     made = checkpoint(log.claim("run-a"), 4)
-    made = replace(made, task_count=1, next_offsets={0: {}}, tasks={0: build_versions(made.id, {}, {}, (2,))})
+    made = replace(
+        made, task_count=1, next_offsets={0: {INPUT: 5}}, tasks={0: build_versions(made.id, {INPUT: "4"}, {}, (2,))}
+    )
     log.append(replace(made, intermediate={STREAM: OWN}, intermediate_layout={STREAM: "by-tail string json"}))
 
 
@@ -63,6 +66,20 @@ def test_a_checkpoint_shows_positions_and_ranges() -> None:
 
 def test_an_import_says_that_what_is_unread_stays() -> None:
     with admin.open_job("flights") as found:
-        (warning,) = admin.plan_import(found, admin.export_checkpoint(found)).warnings
+        *_, warning = admin.plan_import(found, admin.export_checkpoint(found)).warnings
     assert "the intermediate stream `local.trips-by-tail`: the 10 messages that were not read yet" in warning
     assert 'reset_operators=["by-tail"]' in warning
+
+
+@pytest.mark.parametrize("how", ["set", "import"])
+def test_a_checkpoint_that_is_written_by_hand_keeps_what_is_unread(how: str) -> None:
+    with admin.open_job("flights") as found:
+        if how == "set":
+            change = admin.plan_offsets(found, {INPUT: 3})
+        else:
+            lines = [line.replace(':\\"4\\"', ':\\"2\\"') for line in admin.export_checkpoint(found)]
+            change = admin.plan_import(found, lines)
+        written = admin.write_checkpoint(change)
+        last = CheckpointLog(found.objects, PATHS).read().checkpoints[-1]
+    assert (str(last.id), last.next_offsets) == (written.checkpoint, {0: {INPUT: 3}})
+    assert (last.intermediate, last.intermediate_layout) == ({STREAM: OWN}, {STREAM: "by-tail string json"})
