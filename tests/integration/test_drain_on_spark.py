@@ -25,6 +25,8 @@ SHAPES = {
     "low level, several partitions": ("task_of_two_inputs", 2),
 }
 """The application, and how many partitions each input has."""
+LONG = {"high level, one partition", "high level, an exchange"}
+"""In the long runs only: others show as much."""
 BEFORE = ("high level, several partitions", "high level, exchanges and a merge", "low level, several partitions")
 CONFIG = {"stores.backup.factories": "changelog-files", "job.batch.max.messages": 24}
 
@@ -38,7 +40,7 @@ def start(home: DrainHome, spark: SparkSession) -> ps.Job:
     return drained_app.APPS[home.app]().run(home.config, spark=spark)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=pytest.mark.slow if s in LONG else ()) for s in SHAPES])
 def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession, tmp_path: Path, shape: str) -> None:
     """A message is in user code when the request comes: its batch ends as any other, and it is the last one that
     reads."""
