@@ -147,7 +147,7 @@ def test_a_second_copy_is_refused_while_the_first_runs(spark: SparkSession, home
     home.publish(50, seed=23)
     job = start(home, spark, until=None, job_lease_ms=1500)
     with pytest.raises(LeaseHeldError) as caught:
-        start(home, spark, job_lease_ms=1500)
+        start(home, spark, job_lease_ms=60_000)  # how long it would watch the lease
     assert f"pid {os.getpid()}" in str(caught.value)
     assert socket.gethostname() in str(caught.value)
     wait_until(lambda: job.progress and job.progress.total_input_rows == 50, "the first copy goes on")
