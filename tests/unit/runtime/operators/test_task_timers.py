@@ -454,6 +454,17 @@ def test_on_end_schedules_no_timers(script: Any) -> None:
     assert "at `on_end` of task 0" in str(raised.value)
 
 
+def test_an_on_end_that_fails_is_no_dead_letter(script: Any) -> None:
+    """What the task keeps is in no message: the stream has not ended."""
+
+    def fails(context: Any, timer: Any) -> None:
+        raise ValueError("poisoned")
+
+    script["end"] = fails
+    with pytest.raises(ps.UserCodeError, match="poisoned"):
+        runner_of(Ending, dead_letter="local.dead").end_inputs()
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_operators_end_one_after_the_other(apart: bool) -> None:
     """Through any number of exchanges: what one emits at its end comes before the end of the next one."""
