@@ -249,10 +249,11 @@ class ApplicationGraph:
 
     def parts(self) -> tuple[frozenset[str], ...]:
         """The operators that a batch can bring to their end together, in the order in which a drain does so: those
-        behind inputs; and behind each durable intermediate stream those of the part after the one that writes it."""
-        part: dict[str, int] = {}
+        behind inputs; and behind each durable intermediate stream those of the part after the one that writes it. A
+        temporal join is in no earlier part than what writes its table."""
+        part, sources = dict[str, int](), self.time_sources()
         for op in self.operators:
-            before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in op.upstream]
+            before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in sources[op.id]]
             part[op.id] = max(before, default=0)
         return tuple(frozenset(op for op in part if part[op] == number) for number in range(max(part.values()) + 1))
 
