@@ -40,7 +40,7 @@ class Closing:
             return End()
         moment = self._event_time.look(boundary, None, self._clock.now_ms())
         known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
-        unread = Unread.of(boundary.unread)
+        unread = Unread.of(boundary.unread, boundary.left)
         if portions := plan_ranges(unread.positions, unread.ends, pace, None):
             return Planned(BatchRanges.group(portions, self._sources), known, moment)
         return self.close(boundary, control, moment, known)

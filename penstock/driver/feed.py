@@ -106,7 +106,7 @@ class OffsetFeed:
         ends = self._ends()
         portions: Mapping[TaskSsp, Portion] = {}
         if not boundary.is_behind:
-            unread = Unread.of(boundary.unread)
+            unread = Unread.of(boundary.unread, boundary.left)
             portions = plan_with_unread(boundary.positions, ends, self._pace, self._until, unread)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}

@@ -68,13 +68,16 @@ class Unread:
 
     positions: Positions
     ends: Ends
+    messages: int
+    """How many there are, with those behind these ranges."""
 
     @classmethod
-    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]]) -> Unread:
+    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> Unread:
         """By partition, the next range of offsets."""
         return cls(
             {TaskSsp(ssp.partition, ssp): start for ssp, (start, _) in ranges.items()},
             {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
+            messages,
         )
 
 
@@ -86,7 +89,8 @@ def plan_with_unread(
     unread: Unread,
 ) -> dict[TaskSsp, Portion]:
     """The same with what is unread in durable intermediate streams, which comes first: the inputs have what is left of
-    the batch. So a stream holds about what one batch writes, however many messages a message of an input leads to.
+    a batch that reads all of it. So a stream holds about what one batch writes, however many messages a message of an
+    input leads to, and however large they are.
 
     Raises:
         NotFoundError: as `plan_ranges`.
@@ -95,7 +99,7 @@ def plan_with_unread(
     messages = sum(portion.messages for portion in portions.values())
     size = sum(portion.messages * pace.size_of(at.task, at.ssp.system_stream) for at, portion in portions.items())
     left = replace(pace, messages=pace.messages - messages, bytes=pace.bytes - math.ceil(size))
-    if portions and (left.messages < 1 or left.bytes < 1):
+    if messages < unread.messages or (portions and (left.messages < 1 or left.bytes < 1)):
         return portions
     return {**portions, **plan_ranges(positions, ends, left, until)}
 

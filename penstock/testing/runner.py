@@ -444,6 +444,8 @@ class _Feed:
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
         self._operators = tuple(op.id for op in graph.operators)
+        self._raises = graph.parts()[0]
+        """Behind durable intermediate streams, watermarks follow with the messages that are in them."""
         self._event_time = event_time
         self._closing = Closing(graph, event_time, clock)
         self._clock = clock
@@ -463,7 +465,7 @@ class _Feed:
 
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
-        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread)
+        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread, boundary.left)
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", pace, {})
         portions = {} if boundary.is_behind else plan_with_unread(boundary.positions, ends, pace, None, unread)
@@ -485,8 +487,8 @@ class _Feed:
         if self.watermark == NO_WATERMARK or not self._event_time.used:
             return moment
         marks = moment.watermarks
-        firing = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._operators}
-        return replace(moment, watermarks=replace(marks, firing=firing))
+        raised = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._raises}
+        return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
 
     def drain(self, boundary: Boundary) -> Next:
         """See `Feed`."""
