@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.api.graph import IntermediateSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import NO_WATERMARK
 from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
 from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.plan.portions import PortionRead
@@ -29,6 +30,9 @@ class Moment:
     """The partitions that have ended, and have been read to their end."""
     idle: frozenset[TaskSsp] = frozenset()
     """The partitions that do not hold the watermark back, because there has been nothing new for long."""
+    coming: Mapping[str, int] = field(default_factory=dict)
+    """By operator, the watermark that batches without messages would raise it to, through durable intermediate streams;
+    empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,10 @@ class Boundary:
         }
 
     def due(self, moment: Moment) -> bool:
-        """Whether a timer or a window is to fire."""
-        firing = moment.watermarks.firing
+        """Whether a timer or a window is to fire, in the next batch or once watermarks have come to it."""
+        firing, coming = moment.watermarks.firing, moment.coming
         return any(
-            (event is not None and event <= firing.get(operator, event - 1))
+            (event is not None and event <= max(firing.get(operator, event - 1), coming.get(operator, event - 1)))
             or (processing is not None and processing <= moment.time_ms)
             for operator, (event, processing) in (self.next_due or {}).items()
         )
@@ -183,14 +187,20 @@ class Boundary:
 def written_in(
     batch: Batch, appended: Mapping[str, Mapping[int, Ranges]], readers: Iterable[IntermediateSpec]
 ) -> dict[SystemStream, Written]:
-    """What a batch wrote to each durable intermediate stream, with the time up to which it is complete.
+    """What a batch wrote to each durable intermediate stream, with the time up to which it is complete. While the job
+    is being closed, event time stands still behind a stream, until its readers have their own closing batch.
 
     Args:
         appended: the ranges of offsets, by stream and partition.
         readers: the operators that read these streams.
     """
     return {
-        op.stream: Written(batch.number, batch.output_watermark(op.writer), appended.get(str(op.stream), {}))
+        op.stream: Written(
+            batch.number,
+            # What closes behind the stream still emits messages of the time that it has reached.
+            NO_WATERMARK if batch.ends(op.writer) else batch.output_watermark(op.writer),
+            appended.get(str(op.stream), {}),
+        )
         for op in readers
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
@@ -81,7 +82,8 @@ class EventTime:
         idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
         if boundary.next_due is None:
             return Moment(time_ms, standing_watermarks(self._flow, boundary.watermarks), ended, frozenset(idle))
-        marks = next_watermarks(
+        find = partial(
+            next_watermarks,
             self._flow,
             boundary.positions,
             boundary.event_times,
@@ -91,7 +93,8 @@ class EventTime:
             oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
             intermediate=boundary.intermediate,
         )
-        return Moment(time_ms, marks, ended, frozenset(idle))
+        coming = find(carried=True).firing if self._flow.intermediates else {}
+        return Moment(time_ms, find(), ended, frozenset(idle), coming)
 
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
         """Whether a batch is to run although there may be nothing to read: something is due, a period begins, or no

@@ -135,6 +135,7 @@ def next_watermarks(
     ended: Collection[SystemStreamPartition] = (),
     oldest: Mapping[str, int] | None = None,
     intermediate: Mapping[SystemStream, Intermediate] | None = None,
+    carried: bool = False,
 ) -> Watermarks:
     """The watermarks of the next batch. None is below that of the last batch.
 
@@ -152,6 +153,8 @@ def next_watermarks(
             batch, so the operator's output stays below it.
         intermediate: the durable intermediate streams. What reads one has the watermark of the last batch whose
             messages it has read.
+        carried: whether the streams have carried the watermarks to their readers, as the next batches do if there is
+            nothing to read.
     """
     oldest = {} if oldest is None else oldest
     idle = {} if idle is None else idle
@@ -172,6 +175,8 @@ def next_watermarks(
             writer, stream = flow.intermediates[op]
             begin, read = NO_WATERMARK, (intermediate or {}).get(stream, Intermediate())
             found, idle_since = read.watermark, None if read.unread else reached[writer][1]
+            if carried and not read.unread:
+                found = max(found, reached[writer][0])
         elif source is None:
             begin = min(past[up] for up in upstream)
             found, idle_since = _lowest([reached[up] for up in upstream])

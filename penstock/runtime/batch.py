@@ -87,6 +87,10 @@ class Batch:
             return self
         return replace(self, control="none")
 
+    def ends(self, operator: str) -> bool:
+        """Whether this batch or an earlier one brings the operator to its end."""
+        return operator in self.closed or self.seen_by(operator).control != "none"
+
     def begins_period(self, period_ms: int) -> bool:
         """Whether it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
         there are none."""
