@@ -114,6 +114,7 @@ class TestMonitor:
         assert state_of(monitor) is DrainMonitorState.RUNNING
         assert not monitor.register_drain_callback(called.set)
         requests.write(DrainNotification.create(uuid.uuid4(), "b"))
+        assert not monitor.look()
         requests.write(DrainNotification.create(UUID, "a"))
         assert called.wait(DEADLINE_S)
         assert state_of(monitor) is DrainMonitorState.STOPPED

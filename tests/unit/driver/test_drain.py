@@ -13,6 +13,7 @@ from penstock.drain.utils import cleanup, cleanup_all, present_run, write_drain_
 from penstock.errors import NotFoundError, PenstockError, RetryableError
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME
+from penstock.system.memory import MemoryAdmin
 from penstock.testing.in_process import InProcessDriver
 from tests.support.timed_job import HoldNode, TimedWorld, steps
 
@@ -144,6 +145,41 @@ def test_what_cannot_be_read_drains_nothing(timed_world: TimedWorld, caplog: pyt
     assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)
     said = [record.message for record in caplog.records if path in record.message]
     assert len(said) == 1
+
+
+def test_a_rewind_looks_for_a_request_before_its_first_batch(timed_world: TimedWorld) -> None:
+    """Although the monitor's next look is far away."""
+    timed_world.config["job.drain-monitor.poll.interval.ms"] = 10**7
+    driver = waits(timed_world)
+    driver.loop.commit()
+    ask(timed_world)
+    timed_world.put(50, 60)
+    driver.fleet.lose(1)
+    assert any(driver.loop.step() for _ in range(20))
+    driver.loop.finish()
+    assert timed_world.came() == {n: [] for n in range(4)}
+    assert timed_world.checkpoints[-1].ended == "drained"
+
+
+def test_inputs_that_are_down_delay_no_drain(timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at them."""
+    driver = waits(timed_world)
+    driver.loop.commit()
+    ask(timed_world)
+    driver.loop.ask_to_drain()
+    offsets = MemoryAdmin.offsets
+
+    def down(admin: MemoryAdmin, stream: str) -> object:
+        if stream == "in":
+            raise RetryableError("the input is down")
+        return offsets(admin, stream)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryAdmin, "offsets", down)
+        assert any(driver.loop.step() for _ in range(20))
+        driver.loop.finish()
+    assert timed_world.came() == {n: [] for n in range(4)}
+    assert timed_world.checkpoints[-1].ended == "drained"
 
 
 @pytest.mark.parametrize("step", ["start-run", "stage 1", "stage 2", "sink", "end", "snapshot", "upload"])

@@ -35,7 +35,8 @@ class WindowedWorld(TimedWorld):
             app.input(name, timestamp=lambda v: v["t"], watermark=policy, id=name.partition(".")[2])
             for name, policy in self.inputs.items()
         ]
-        stream = (first.merge(*others, id="all") if others else first).partition_by(lambda v: v["k"], id="by-key")
+        merged = first.merge(*others, id="all") if others else first
+        stream = merged.partition_by(lambda v: v["k"], through="m.by-key" if self.through else None, id="by-key")
         fold = (list, lambda found, v: sorted([*found, v["n"]]))
         short = ps.Windows.tumbling(SHORT, fold=fold, late_to=app.output("m.late"))
         panes = stream.window(short, id="one")
@@ -123,6 +124,29 @@ def test_two_windows_in_a_row_in_one_stage_and_in_two(world: WindowedWorld, *, a
         driver.loop.commit()
         world.put(*range(first + 30, first + 60))
         steps(driver)
+        driver.close()
+    finish(world, world.started())
+    world.check(once=False)
+
+
+def test_a_window_behind_a_durable_intermediate_stream_that_lags(world: WindowedWorld) -> None:
+    """The inputs' watermark is at the last message, and the window has few of them. Drivers are killed meanwhile."""
+    world.through = True
+    world.config["job.batch.max.messages"] = 300
+    driver = world.started()
+    world.put(*range(300))
+    driver.loop.step()
+    driver.loop.commit()
+    driver.close()
+    world.config["job.batch.max.messages"] = 20
+    for unread in (300, 240, 180):
+        driver = world.started()
+        assert driver.loop.boundary.left == unread
+        for _ in range(3):
+            driver.loop.step()
+        assert driver.loop.boundary.watermarks["by-key"] == 298
+        driver.loop.commit()
+        driver.loop.step()
         driver.close()
     finish(world, world.started())
     world.check(once=False)

@@ -299,6 +299,27 @@ def test_every_task_keeps_the_reference_data(limit: int | None) -> None:
     assert [runner.store("rates", task=task)["c5"] for task in range(3)] == [6, 6, 6]
 
 
+class Drained(Priced, ps.DrainListenerTask):
+    """Sends what it has kept when it drains."""
+
+    def on_drain(self, collector: Any, coordinator: Any) -> None:
+        collector.send("priced", value=sorted(self.rates.items()))
+
+
+def test_a_drain_reaches_every_task_that_reads_what_is_broadcast() -> None:
+    """Each at its position: the next run reads what came behind the request, in every task."""
+    app = ps.TaskApplication("priced", Drained)
+    app.store("rates")
+    app.output("m.priced")
+    app.input("m.orders", key=ps.String())
+    app.input("m.rates", key=ps.String())
+    runner = TestRunner(app, partitions=3, broadcast_inputs="m.rates#[0-2]")
+    runner.input("m.rates", [("c1", 1), ("c2", 2)]).run().input("m.rates", [("c3", 3)]).drain()
+    assert [message.value for message in runner.output("m.priced")] == [[["c1", 1], ["c2", 2]]] * 3
+    runner.restore().run()
+    assert [runner.store("rates", task=task) for task in range(3)] == [{"c1": 1, "c2": 2, "c3": 3}] * 3
+
+
 def test_partitions_that_are_not_named_stay_with_their_task() -> None:
     runner = TestRunner(seen_app(), broadcast_inputs="local.rates#0")
     runner.input("local.rates", ["a", "b"], partition=0).input("local.rates", ["c"], partition=1).run()
