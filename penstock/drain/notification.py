@@ -12,7 +12,7 @@ from penstock.documents import decode, decoding
 from penstock.errors import CorruptError
 
 NAMESPACE = "samza-drain-v1"
-"""Where notifications lie in the metadata store; their type in Samza's coordinator stream."""
+"""The namespace of notifications in the metadata store; their type in Samza's coordinator stream."""
 
 
 class _Written(Struct, rename="camel"):

@@ -1,7 +1,7 @@
 """The run loop: ask the feed what to do, run the batch, apply it, commit when it is due.
 
 One thread. Everything that may fail is answered here: run the batch again, go back to the last checkpoint in a new
-epoch, or end the run with the cause. The parts are in files of their own: the choice of batches (`feed`), epochs
+epoch, or end the run with the cause. The parts are in separate files: the choice of batches (`feed`), epochs
 (`epochs`), commits (`commits`, `commit_policy`), and behind two ports (`ports`) containers and Spark.
 """
 

@@ -61,7 +61,7 @@ class JobPaths:
         return int(match[1]) if match and key.startswith(f"{self.checkpoints}/") else None
 
     def metadata_folder(self, namespace: str) -> str:
-        """The folder of all keys of one namespace (`startpoints`, `drain`, `lease`)."""
+        """The folder of all keys of one namespace (`samza-startpoint-v1`, `samza-drain-v1`, `lease`)."""
         return f"{self.root}/metadata/{_check_name('metadata namespace', namespace)}"
 
     def metadata(self, namespace: str, key: str) -> str:

@@ -20,7 +20,7 @@ from penstock.documents import decode, decoding
 from penstock.errors import CorruptError
 
 NAMESPACE = "samza-startpoint-v1"
-"""Where requests lie in the metadata store; their type in Samza's coordinator stream."""
+"""The namespace of requests in the metadata store; their type in Samza's coordinator stream."""
 NAMESPACE_FAN_OUT = "samza-startpoint-v1-fan-out"
 """Where Samza keeps what it has given to a task and the task has not yet committed."""
 
