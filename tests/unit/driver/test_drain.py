@@ -125,6 +125,30 @@ def test_the_request_of_another_run_drains_nothing_and_is_deleted(timed_world: T
     assert not driver.loop.boundary.closed
 
 
+@pytest.mark.parametrize("through", [False, True])
+def test_no_commit_but_the_last_is_of_a_closed_boundary(timed_world: TimedWorld, *, through: bool) -> None:
+    """Although commits fall due behind each batch of the drain."""
+    timed_world.through = through
+    timed_world.config["task.commit.ms"] = 1
+    driver = waits(timed_world)
+    ask(timed_world)
+    driver.loop.ask_to_drain()
+    commits: list[tuple[bool, bool, str]] = []
+
+    def at(step: str) -> None:
+        timed_world.clock.advance(10)
+        if step == "snapshot":
+            boundary = driver.loop.boundary
+            commits.append((boundary.closed, boundary.partly_closed, driver.board.phase))
+
+    driver.fleet.at = driver.runner.at = at
+    to_the_end(driver)
+    *others, last = commits
+    assert last == (True, False, "stopping")
+    assert not any(closed or partly for closed, partly, _ in others)
+    assert [record.ended for record in timed_world.checkpoints].count("drained") == 1
+
+
 def test_several_requests_are_one_drain(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     asked = {str(ask(timed_world).uuid) for _ in range(3)}
