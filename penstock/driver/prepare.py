@@ -167,8 +167,10 @@ def prepare(
     start = start.resetting(reset, graph.operators)
     if start.restore_from is not None:
         emptied = start.restore_from.stores if start.clears_state else start.reset.stores
-        check_layout(start.restore_from, layout, tasks, emptied)
-    kept = kept_streams(start.restore_from, between, clears_state=start.clears_state, reset=start.reset.operators)
+        check_layout(start.restore_from, layout, tasks, emptied, paths.root)
+    kept = kept_streams(
+        start.restore_from, between, clears_state=start.clears_state, reset=start.reset.operators, job=paths.root
+    )
     if start.reset.operators:
         logger.warning(
             "this start drops what waits in operator %s, as it was asked to, and keeps all other state. Each start "

@@ -63,6 +63,7 @@ def kept_streams(
     *,
     clears_state: bool,
     reset: Collection[str] = (),
+    job: str = "JOB",
 ) -> dict[SystemStream, Intermediate]:
     """What a start keeps of what its checkpoint says: nothing that is unread if it clears the state or resets the
     operator. Streams that the application no longer has, and new ones, are left out.
@@ -70,6 +71,7 @@ def kept_streams(
     Args:
         record: the checkpoint that the start chose; None: there is none.
         reset: the ids of the operators that begin again.
+        job: the job's name in commands.
 
     Raises:
         IncompatibleError: messages that were not read would be lost, or read with other serdes; says which, and the
@@ -84,7 +86,7 @@ def kept_streams(
         ids = {*operators_of(writer_in(layout)), *(operators_of(now.writer) if now is not None else ())}
         drops = clears_state or not ids.isdisjoint(reset)
         if before.unread and not drops:
-            _refuse_changed(record, stream, before, layout, now)
+            _refuse_changed(record, stream, before, layout, now, job)
         if now is not None:
             kept[stream] = before.next_generation() if drops else before
     return kept
@@ -124,7 +126,12 @@ def begin_streams(
 
 
 def _refuse_changed(
-    record: CheckpointRecord, stream: SystemStream, before: Intermediate, layout: str, now: DeclaredStream | None
+    record: CheckpointRecord,
+    stream: SystemStream,
+    before: Intermediate,
+    layout: str,
+    now: DeclaredStream | None,
+    job: str,
 ) -> None:
     """Raise IncompatibleError unless the application reads what is unread."""
     writer, _, serdes = layout.partition(" ")
@@ -139,8 +146,8 @@ def _refuse_changed(
     raise IncompatibleError(
         f"the intermediate stream `{stream}` has {counted(before.left(), 'message')} that were not read yet at "
         f"checkpoint {record.id}, and it {problem}. {back}. To change it, start the application as it was, and drain "
-        "it with `penstock drain`: everything is read, and the next start may be of the changed one. Or drop what is "
-        f"unread, and keep all state: {argument('reset_operators', [writer])}"
+        f"it with `penstock drain {job} --wait`: everything is read, and the next start may be of the changed one. "
+        f"Or drop what is unread, and keep all state: {argument('reset_operators', [writer])}"
     )
 
 

@@ -31,9 +31,11 @@ def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
     return StoreLayout(operators, spec.key_serde.name, spec.value_serde.name, spec.ttl is not None)
 
 
-def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = ()) -> None:
+def check_layout(
+    record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = (), job: str = "JOB"
+) -> None:
     """Raise IncompatibleError if the application cannot go on from the checkpoint. Stores in `emptied` begin empty,
-    whatever the checkpoint has."""
+    whatever the checkpoint has. `job` is the job's name in commands."""
     if record.task_count != tasks:
         raise IncompatibleError(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
@@ -47,7 +49,7 @@ def check_layout(record: CheckpointRecord, layout: Mapping[str, str], tasks: int
             continue
         if store.endswith(OPERATOR_STORES):
             if not record.is_closed:  # after the end of the stream nothing waits in it
-                raise _changed_operator(record, store, before, now)
+                raise _changed_operator(record, store, before, now, job)
             continue
         if now is None:
             raise IncompatibleError(
@@ -75,7 +77,9 @@ def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
     )
 
 
-def _changed_operator(record: CheckpointRecord, store: str, before: str, now: str | None) -> IncompatibleError:
+def _changed_operator(
+    record: CheckpointRecord, store: str, before: str, now: str | None, job: str
+) -> IncompatibleError:
     """What an operator has in its own store cannot be read by another operator, or by one that is defined otherwise."""
     operator, _, kind = store.rpartition(".")
     was = before.split(" ")[-1]
@@ -85,8 +89,9 @@ def _changed_operator(record: CheckpointRecord, store: str, before: str, now: st
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
         f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '
-        "and drain it with `penstock drain`: everything that waits fires, and the next start may be of the changed "
-        f"one. Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+        f"and drain it with `penstock drain {job} --wait`: everything that waits fires, and the next start may be of "
+        f"the changed one. Or drop what waits in {it}, and keep all other state: "
+        f"{argument('reset_operators', [operator])}"
     )
 
 

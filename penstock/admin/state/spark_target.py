@@ -112,7 +112,7 @@ def open_store_target(
         grouping = streams.group(streams.input_partitions())
         tasks = grouping.count
         if base.before is not None:
-            check_layout(base.base, layout, tasks)
+            check_layout(base.base, layout, tasks, job=found.paths.root)
         owners = _owners(graph, store, streams, tasks)
         offsets = _first_offsets(streams, config, grouping) if base.before is None else base.base.next_offsets
         yield StoreTarget(found, log, view, base, specs[store], layout[store], offsets, tasks, owners, streams.systems)

@@ -30,9 +30,8 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
 
 
 def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed) -> None:
-    with pytest.raises(
-        IncompatibleError, match=r'Set it back, with id="w".*Or drop what waits in it.*reset_operators=\["w"\]'
-    ):
+    advice = r'id="w".*`penstock drain \S+-1 --wait`.*Or drop what waits in it.*reset_operators=\["w"\]'
+    with pytest.raises(IncompatibleError, match=rf"Set it back, with {advice}"):
         job.start(50)
     driver = job.start(50, reset_operators=["w"])
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
