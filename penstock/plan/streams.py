@@ -98,7 +98,10 @@ class JobStreams:
             if stream in self.retention:
                 admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
             if (owner := admin.owner(stream.stream)) is not None:
-                raise ConfigError(f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}")
+                raise ConfigError(
+                    f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}. Name another "
+                    "output"
+                )
         return counts
 
     def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:
@@ -113,7 +116,7 @@ class JobStreams:
 
         Raises:
             IncompatibleError: a stream that exists has another number of partitions.
-            ConfigError: it has another owner, or deletes old messages.
+            ConfigError: it has another owner, or messages and no owner, or deletes old messages.
         """
         new: set[SystemStream] = set()
         for stream in self.intermediates:
@@ -128,6 +131,7 @@ class JobStreams:
             if not self.systems[stream.system].compacts_on_request:
                 continue
             if admin.owner(stream.stream) is None:
+                _refuse_messages(stream, admin)
                 new.add(stream)
             if (found := admin.own(stream.stream, owner)) != owner:
                 raise ConfigError(
@@ -179,6 +183,21 @@ def _refuse_shared(
                 f"`{stream}` is an intermediate stream and the changelog of store `{changelogs[stream]}`: name another "
                 "stream in `through`"
             )
+
+
+def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
+    """Raise ConfigError if a stream without an owner has messages: the job would delete them."""
+    held = [
+        str(partition)
+        for partition, ends in sorted(admin.offsets(stream.stream).items())
+        if ends.oldest < ends.upcoming
+    ]
+    if held:
+        raise ConfigError(
+            f"the stream `{stream}` has messages that this job did not write (partition {', '.join(held)}), and an "
+            "intermediate stream is written and deleted by its job alone. Name another stream in `through`. If nobody "
+            f"needs these messages, delete the stream: `penstock stream delete {stream}`"
+        )
 
 
 def _refuse_silent(stream: SystemStream, system: System) -> None:

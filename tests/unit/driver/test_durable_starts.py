@@ -152,7 +152,8 @@ def test_an_operator_that_waits_for_nothing_cannot_be_reset(unread: TimedWorld) 
 
 def test_a_stream_that_is_taken_out_while_messages_wait_in_it_is_refused(unread: TimedWorld) -> None:
     unread.through = False
-    with pytest.raises(IncompatibleError, match=r"`m.by-key` has 4 messages .* is no longer in the application"):
+    refusal = r"`m.by-key` has 4 messages .* is no longer in the application.*`penstock drain timed-1 --wait`"
+    with pytest.raises(IncompatibleError, match=refusal):
         unread.driver()
     driver = unread.started(reset_operators=["by-key"])
     assert unread.checkpoints[-1].intermediate == {}
@@ -198,7 +199,21 @@ def test_a_stream_that_was_created_again_while_nothing_waited_in_it_is_used(worl
     everything(world)
 
 
-def test_what_was_in_the_stream_before_the_job_is_not_read(world: TimedWorld) -> None:
+def test_a_stream_that_holds_messages_of_others_is_refused_and_keeps_them(world: TimedWorld) -> None:
+    world.system.writer(None).append(SystemStreamPartition("m", "by-key", 1), [(0, None, b"of another program")])
+    world.put(10, 20)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"`m.by-key` has messages that this job did not write \(partition 1\)"):
+            world.driver()
+    assert world.system.admin().owner("by-key") is None
+    world.system.admin().delete_stream("by-key")
+    everything(world)
+
+
+def test_what_was_in_the_stream_before_the_job_is_not_read_where_streams_have_no_owners(
+    world: TimedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(world.system), "compacts_on_request", False)
     writer = world.system.writer(None)
     writer.append(SystemStreamPartition("m", "by-key", 0), [(0, None, b"neither a value nor a control message")])
     world.put(10, 20)
