@@ -109,4 +109,5 @@ def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
 
 
 def _of(owner: str) -> str:
-    return f"the {owned_stream(owner).partition(' ')[2]} of {owner}"
+    what = owned_stream(owner).partition(" ")[2]
+    return f"the {what} of {owner.removesuffix(f', {what}')}"
