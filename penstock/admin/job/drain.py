@@ -49,7 +49,7 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
 
     Args:
         job: the job.
-        wait: wait until the run has drained.
+        wait: wait until the run has drained and its driver has given the job back: the next start may follow at once.
         timeout_s: how long to wait, in seconds.
 
     Raises:
@@ -69,8 +69,10 @@ def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> Dr
     if not own:
         own, before = (write_drain_notification(job.objects, job.paths),), False
     if wait:
-        _await_drain(job, own, timeout_s, running=running)
-        return replace(_facts(job, "drained", own, running=running), summary=_summary(job, own[0].run_id))
+        deadline = time.monotonic() + timeout_s
+        _await_drain(job, own, deadline, running=running)
+        _await_end(job, own[0].run_id, deadline)
+        return replace(_facts(job, "drained", own, running=False), summary=_summary(job, own[0].run_id))
     return _facts(job, "asked before" if before else "asked", own, running=running)
 
 
@@ -138,13 +140,21 @@ def _summary(job: FoundJob, run_id: str) -> DrainProgress | None:
 def _check_run(job: FoundJob) -> bool:
     """Whether a driver has the job. Raises NotFoundError if it has no run that could drain."""
     running = _is_running(job)
-    if not running and CheckpointLog(job.objects, job.paths).read("report").unfinished_run is None:
+    if running:
+        return True
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    if view.unfinished_run is None:
+        if view.latest is not None and view.latest.ended == "drained":
+            raise NotFoundError(
+                f"job {job.paths.root} has no run that could drain: its last run has drained. Nothing is in flight, "
+                "and the next start may be of a changed program"
+            )
         raise NotFoundError(
             f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had "
             "a checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then "
             "drain it"
         )
-    return running
+    return False
 
 
 def _of_present_run(job: FoundJob) -> tuple[DrainNotification, ...]:
@@ -156,8 +166,8 @@ def _is_running(job: FoundJob) -> bool:
     return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
 
 
-def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], timeout_s: float, *, running: bool) -> None:
-    requests, root, deadline = DrainRequests(job.objects, job.paths), job.paths.root, time.monotonic() + timeout_s
+def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], deadline: float, *, running: bool) -> None:
+    requests, root = DrainRequests(job.objects, job.paths), job.paths.root
     while _answer(job, own) is None:
         if not running:
             raise PenstockError(
@@ -168,6 +178,15 @@ def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], timeout_s: f
             raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run ended before it")
         _pause(deadline, f"job {root} has not drained. The request stays; `penstock drain --cancel` takes it back")
         running = running and _is_running(job)
+
+
+def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
+    """Wait until the driver of the run no longer has the job. It may be another run's by then."""
+    while True:
+        lease = watch_lease(job.objects, job.paths.lease, wait=True)
+        if lease.running == "not running" or lease.holder is None or lease.holder.run_id != run_id:
+            return
+        _pause(deadline, f"job {job.paths.root} has drained, but its driver has not ended yet: {lease.holder}")
 
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
