@@ -136,7 +136,7 @@ def _refuse_changed(
     """Raise IncompatibleError unless the application reads what is unread."""
     writer, _, serdes = layout.partition(" ")
     if now is None:
-        problem = "is no longer in the application, and these messages would be lost"
+        problem = "is no longer in the application: these messages would be lost"
         back = f"Put it back, as .partition_by(..., through={str(stream)!r})"
     elif now.serdes != serdes:
         problem = f"was written as `{serdes}` (key serde, value serde) and is declared as `{now.serdes}` now"
@@ -145,7 +145,7 @@ def _refuse_changed(
         return
     raise IncompatibleError(
         f"the intermediate stream `{stream}` has {counted(before.left(), 'message')} that were not read yet at "
-        f"checkpoint {record.id}, and it {problem}. {back}. To change it, start the application as it was, and drain "
+        f"checkpoint {record.id}. It {problem}. {back}. To change it, start the application as it was, and drain "
         f"it with `penstock drain {job} --wait`: everything is read, and the next start may be of the changed one. "
         f"Or drop what is unread, and keep all state: {argument('reset_operators', [writer])}"
     )
