@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 
 import pytest
@@ -104,6 +105,17 @@ def test_the_monitor_tells_a_run_that_is_idle(timed_world: TimedWorld) -> None:
     ask(timed_world)
     to_the_end(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
+
+
+def test_the_monitor_ends_with_its_run(timed_world: TimedWorld) -> None:
+    timed_world.config["job.drain-monitor.poll.interval.ms"] = 10**7
+    before = set(threading.enumerate())
+    driver = waits(timed_world)
+    assert [each.name for each in set(threading.enumerate()) - before].count("penstock-drain-monitor") == 1
+    driver.stop.request()
+    driver.loop._run_to_the_end()
+    driver.close()
+    assert "penstock-drain-monitor" not in {each.name for each in set(threading.enumerate()) - before}
 
 
 def test_a_run_without_a_monitor_reads_on(timed_world: TimedWorld) -> None:
