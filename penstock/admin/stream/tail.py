@@ -13,7 +13,7 @@ from penstock.admin.stream.names import FoundStream, no_stream
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, SystemReader
-from penstock.wording import counted
+from penstock.wording import counted, owned_stream
 
 _LAST = 10
 _CHUNK = 1000
@@ -84,6 +84,18 @@ class StreamTail:
         yield from deque(self._merged(starts, ends), maxlen=wanted)
         if follow:
             yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)
+
+    def is_intermediate(self) -> bool:
+        """Whether it is a job's intermediate stream, in which a byte before each value says what the message is.
+
+        Raises:
+            NotFoundError: the stream does not exist.
+        """
+        try:
+            owner = self._admin.owner(self._stream.stream)
+        except NotFoundError:
+            raise no_stream(self._stream) from None
+        return owner is not None and owned_stream(owner) == "an intermediate stream"
 
     def close(self) -> None:
         """Close the stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -11,6 +12,7 @@ import typer
 
 from penstock.admin.stream.names import open_stream
 from penstock.admin.stream.tail import Message, StreamTail
+from penstock.api.intermediate import MessageType
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.stream.options import StreamName
 from penstock.wording import utc_text
@@ -40,13 +42,15 @@ def tail(
     """Show messages by their timestamps, each partition in its order.
 
     With --from-beginning and -n it ends after that many messages, even with --follow. Without --from-beginning, -n
-    counts only messages that exist already.
+    counts only messages that exist already. Of an intermediate stream it shows values without their first byte, and
+    what is no message of the application by its kind: WATERMARK, END_OF_STREAM or DRAIN.
     """
     found = StreamTail(open_stream(name, config, assignments), partition, sys.stdout.flush)
     try:
         show = _json_line if as_json else _text_line
+        typed = found.is_intermediate()
         for message in found.messages(from_beginning=from_beginning, count=count, follow=follow):
-            sys.stdout.write(show(message))
+            sys.stdout.write(show(*_typed(message)) if typed else show(message))
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -68,9 +72,19 @@ def printable(data: bytes) -> str | None:
     return None
 
 
-def _text_line(message: Message) -> str:
+def _typed(message: Message) -> tuple[Message, MessageType | None]:
+    """A message of an intermediate stream without the first byte of its value, and what that byte says."""
+    try:
+        kind = MessageType((message.value or b"\xff")[0])
+    except ValueError:
+        return message, None
+    return replace(message, value=(message.value or b"")[1:]), kind
+
+
+def _text_line(message: Message, kind: MessageType | None = None) -> str:
     where = f"{message.partition}:{message.offset}"
-    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{_shown(message.value)}\n"
+    control = f"{kind.name} " if kind else ""  # a user's message is 0
+    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}\n"
 
 
 def _shown(data: bytes | None) -> str:
@@ -82,14 +96,16 @@ def _shown(data: bytes | None) -> str:
     return "".join(_PLAIN_CONTROLS.get(char, char) for char in text)
 
 
-def _json_line(message: Message) -> str:
-    """`key` and `value` are text or null; what is no text stands as `keyHex`, `valueHex`."""
+def _json_line(message: Message, kind: MessageType | None = None) -> str:
+    """`key` and `value` are text or null; what is no text stands as `keyHex`, `valueHex`. A message of an intermediate
+    stream has its `type`."""
     fields: dict[str, Any] = {
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
         **_field("key", message.key),
         **_field("value", message.value),
+        **({} if kind is None else {"type": kind.name}),
     }
     return orjson.dumps(fields).decode() + "\n"
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.stream.tail import printable
+from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, command, own_home, published
 
@@ -170,6 +172,21 @@ from penstock.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 main()
 """
+
+
+def test_tail_shows_what_an_intermediate_stream_has_without_the_byte_that_says_what_it_is() -> None:
+    call("stream", "create", "flights", "--partitions", "1")
+    system = LocalSystem("local", str(Path("home/streams").resolve()))
+    system.admin().own("flights", owner_of_intermediates("totals-1", "77"))
+    serde = ps.IntermediateMessageSerde(ps.Json())
+    values = [serde.to_bytes([1]), serde.to_bytes(ps.WatermarkMessage(5)), b"\x07", None]
+    system.writer(None).append(SystemStreamPartition("local", "flights", 0), [(0, None, value) for value in values])
+    shown = [line.split("\t")[3] for line in call("stream", "tail", "flights")[0].splitlines()]
+    assert shown == ["[1]", 'WATERMARK {"version":1,"task-name":null,"timestamp":5}', "0x07", "-"]
+    types = [(each.get("type"), each.get("value"), each.get("valueHex")) for each in tailed()]
+    assert types[0] == ("USER_MESSAGE", "[1]", None)
+    assert types[1] == ("WATERMARK", '{"version":1,"task-name":null,"timestamp":5}', None)
+    assert types[2:] == [(None, None, "07"), (None, None, None)]
 
 
 def test_tail_follows_what_is_appended_until_it_is_interrupted() -> None:
