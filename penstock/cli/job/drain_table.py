@@ -13,13 +13,13 @@ _TITLES = {
 _COLUMNS = ("stage", "operators or outputs", "messages", "panes", "timers", "joined", "left")
 
 
-def print_drain(drain: DrainProgress) -> None:
-    """Each stage of a drain, and what it waits for."""
+def print_drain(drain: DrainProgress, *, running: bool = True) -> None:
+    """Each stage of a drain, and what it waits for, or waited for when its driver was lost."""
     rows = [_row(stage) for stage in drain.stages]
     right = "stage messages panes timers joined left"
     print_table(_TITLES[drain.phase], _COLUMNS, rows, right=right, first_to_go="joined")
     if drain.waits_for:
-        print_table("", ("it waits for",), [(drain.waits_for,)])
+        print_table("", ("it waits for" if running else "it waited for",), [(drain.waits_for,)])
 
 
 def _row(stage: StageDrain) -> tuple[object, ...]:

@@ -66,6 +66,8 @@ def status(
     It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints, and how far a
     drain is. With --watch and --json, each look is one line.
     """
+    if watch and metrics:
+        raise ConfigError("--watch and --metrics do not go together")
     if watch:
         _watch(job, config, assignments, as_json=as_json)
         return
@@ -184,7 +186,7 @@ def _show(facts: JobStatus) -> None:
     for late in facts.drain.late:
         say(f"note: the run that request {late.uuid} is to drain is over; the next start deletes the request")
     if facts.drain.progress is not None:
-        print_drain(facts.drain.progress)
+        print_drain(facts.drain.progress, running=facts.status != "not running")
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)

@@ -334,6 +334,7 @@ def test_a_run_is_watched_until_it_has_drained(running: Running, options: tuple[
         assert "the last commit is under way" in shown
         assert "Drained: what was processed since the request" in shown
         assert "name it" in call("status", "--watch", status=2)[1]
+        assert "do not go together" in call("status", "visits", "--watch", "--metrics", status=2)[1]
         return
     first, *_, last = [json.loads(line) for line in shown.splitlines()]
     assert (first["status"], first["drain"]["step"]) == ("running", "last commit")
