@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from penstock.api.watermarks import NO_WATERMARK
+from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.errors import RetryableError
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -123,6 +123,16 @@ class Intermediate:
     def next_generation(self) -> Intermediate:
         """Nothing is left to be read, and no watermark counts."""
         return Intermediate(self.generation + 1, NO_WATERMARK, self.ends())
+
+    def without_end(self) -> Intermediate:
+        """The same where nothing has ended after all: an input that had ended has new messages."""
+
+        def known(watermark: int) -> int:
+            return NO_WATERMARK if watermark == END_OF_TIME else watermark
+
+        entries = [replace(each, watermark=known(each.watermark)) for each in self.unread]
+        watermark, unread = _settled(known(self.watermark), entries)
+        return replace(self, watermark=watermark, unread=unread)
 
     def _check_is_new(self, written: Written) -> None:
         known = self.ends()

@@ -169,7 +169,12 @@ def prepare(
         emptied = start.restore_from.stores if start.clears_state else start.reset.stores
         check_layout(start.restore_from, layout, tasks, emptied, paths.root)
     kept = kept_streams(
-        start.restore_from, between, clears_state=start.clears_state, reset=start.reset.operators, job=paths.root
+        start.restore_from,
+        between,
+        clears_state=start.clears_state,
+        reset=start.reset.operators,
+        job=paths.root,
+        has_grown=bool(start.times.grown),
     )
     if start.reset.operators:
         logger.warning(

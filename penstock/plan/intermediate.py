@@ -64,6 +64,7 @@ def kept_streams(
     clears_state: bool,
     reset: Collection[str] = (),
     job: str = "JOB",
+    has_grown: bool = False,
 ) -> dict[SystemStream, Intermediate]:
     """What a start keeps of what its checkpoint says: nothing that is unread if it clears the state or resets the
     operator. Streams that the application no longer has, and new ones, are left out.
@@ -72,6 +73,7 @@ def kept_streams(
         record: the checkpoint that the start chose; None: there is none.
         reset: the ids of the operators that begin again.
         job: the job's name in commands.
+        has_grown: whether an input that had ended at the checkpoint has new messages.
 
     Raises:
         IncompatibleError: messages that were not read would be lost, or read with other serdes; says which, and the
@@ -88,7 +90,7 @@ def kept_streams(
         if before.unread and not drops:
             _refuse_changed(record, stream, before, layout, now, job)
         if now is not None:
-            kept[stream] = before.next_generation() if drops else before
+            kept[stream] = before.next_generation() if drops else before.without_end() if has_grown else before
     return kept
 
 

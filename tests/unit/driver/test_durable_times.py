@@ -131,7 +131,9 @@ def root() -> Iterator[str]:
     forget_memory_store(root)
 
 
-def driver_of(app: ps.StreamApplication, root: str, folder: Path, system: MemorySystem) -> InProcessDriver:
+def driver_of(
+    app: ps.StreamApplication, root: str, folder: Path, system: MemorySystem, **given: Any
+) -> InProcessDriver:
     graph = app.graph()
     config = load_config(
         overrides={
@@ -145,7 +147,7 @@ def driver_of(app: ps.StreamApplication, root: str, folder: Path, system: Memory
         },
         environ={},
     )
-    return InProcessDriver(graph, config, open_store(root), {"local": system}, clock=SettableClock())
+    return InProcessDriver(graph, config, open_store(root), {"local": system}, clock=SettableClock(), **given)
 
 
 def put(system: MemorySystem, *times: int) -> None:
@@ -191,3 +193,25 @@ def test_event_time_stands_still_behind_a_stream_until_its_readers_close(root: s
     times = [time for time, value in written(system, "out") if time is not None]
     assert max(times) < END_OF_TIME - 1000
     driver.close()
+
+
+@THROUGH
+def test_event_time_begins_again_if_an_input_that_had_ended_has_grown(
+    through: str | None, root: str, tmp_path: Path
+) -> None:
+    app, source = application()
+    counted(source.partition_by(lambda _: "a", through=through, id="by"), 100, "w").send_to(app.output("local.out"))
+    system = MemorySystem("local")
+    system.admin().create_stream("in", 1)
+    put(system, 5, 50)
+    system.admin().end_stream("in")
+    first = driver_of(app, root, tmp_path, system, until_latest=True, close=False)
+    first.loop.run()
+    assert not first.loop.boundary.closed
+    first.close()
+    assert [value for _, value in written(system, "out")] == [2]
+    put(system, 150, 160, 170)
+    last = driver_of(app, root, tmp_path, system, until_latest=True)
+    last.loop.run()
+    assert [value for _, value in written(system, "out")] == [2, 3], "they are not late"
+    last.close()
