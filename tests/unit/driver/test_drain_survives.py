@@ -363,6 +363,24 @@ class TestOutputs:
         assert world.kept("first") == {name: n for name, n in kept.items() if name not in {"fired k0", "fired k11"}}
         assert {key for _, _, key, _ in world.messages("timers")} == set(expected.keys) - {"k0", "k11"}
 
+    @pytest.mark.parametrize("world", APPS, indirect=True)
+    def test_on_drain_asks_for_a_commit_and_the_end(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        """That changes nothing: the drain goes through all parts, and its last commit is the only one."""
+        on_drain = drained_app.Keeper.on_drain
+
+        def asking(task: Any, collector: Any, coordinator: Any) -> None:
+            on_drain(task, collector, coordinator)
+            coordinator.commit()
+            coordinator.shutdown()
+
+        monkeypatch.setattr(drained_app.Keeper, "on_drain", asking)
+        driver = world.waiting(8)
+        read, before = world.everything, len(world.checkpoints)
+        notification = world.ask_for(driver)
+        ends(driver)
+        assert (world.read(), len(world.checkpoints)) == (read, before + 1)
+        world.verify_drained(notification)
+
     def test_on_drain_fails(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         """There is no message that could go to the dead letters: the run fails, and the next one drains."""
         world.config |= {"task.dead.letter.stream": "local.dead"}
