@@ -381,6 +381,20 @@ class TestOutputs:
         assert (world.read(), len(world.checkpoints)) == (read, before + 1)
         world.verify_drained(notification)
 
+    @pytest.mark.parametrize("world", APPS, indirect=True)
+    def test_on_end_asks_for_the_end(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        """At the end of the streams, which is there once all parts have come to it."""
+
+        def on_end(task: Any, collector: Any, coordinator: Any) -> None:
+            coordinator.shutdown()
+
+        monkeypatch.setattr(drained_app.Keeper, "on_end", on_end, raising=False)
+        world.put(12)
+        driver = world.started(until_latest=True)
+        ends(driver)
+        assert (world.checkpoints[-1].ended, world.read()) == ("end-of-stream", world.everything)
+        assert driver.loop.boundary.left == 0
+
     def test_on_drain_fails(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         """There is no message that could go to the dead letters: the run fails, and the next one drains."""
         world.config |= {"task.dead.letter.stream": "local.dead"}
