@@ -30,7 +30,7 @@ from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
 from penstock.driver.planned import End, Next, Planned
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
@@ -47,6 +47,7 @@ from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
+from penstock.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +342,14 @@ class TestRunner:
 
         Args:
             stream: the output, `system.stream`, or the dead-letter stream, whose messages are bytes.
+
+        Raises:
+            NotFoundError: there is no such stream in this test.
         """
         name = SystemStream.parse(stream)
+        if name.system not in self._systems:
+            known = listed([f"`{system}`" for system in sorted(self._systems)])
+            raise NotFoundError(f"there is no stream `{name}` in this test: its systems are {known}")
         spec = next((o for o in self._graph.outputs if o.stream == name), None)
         system = self._systems[name.system]
         messages: list[OutputMessage] = []
@@ -364,7 +371,7 @@ class TestRunner:
                 broadcast inputs, the dict has the value of the last task.
 
         Raises:
-            ConfigError: the application has no such store.
+            ConfigError: the application has no such store, or no run is there: call `restore` after `crash` or `drain`.
         """
         spec = next((s for s in self._graph.stores if s.name == name), None)
         if spec is None:

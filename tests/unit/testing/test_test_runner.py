@@ -137,3 +137,8 @@ def test_what_a_runner_says_after_a_drain() -> None:
     with pytest.raises(ps.ConfigError, match=r"has crashed or is closed: call restore\(\) after crash\(\)"):
         runner.run()
     runner.close()
+
+
+def test_an_output_of_another_system_is_not_there() -> None:
+    with pytest.raises(ps.NotFoundError, match=r"no stream `other.x` in this test: its systems are `local`"):
+        runner_of().output("other.x")
