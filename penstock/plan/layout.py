@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
@@ -11,11 +12,12 @@ from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
-from penstock.wording import argument, counted
+from penstock.wording import argument, counted, listed
 
 _EMPTY = (
     f"begin with empty stores: set a startpoint with {argument('with_state', 'clear')}, or give the job a new `job.id`"
 )
+_WORDS = re.compile(r"[^:,()]+")
 TABLE = "(table)"
 """The operators of a table: any may write and join it. No operator can have this id."""
 
@@ -84,7 +86,8 @@ def _changed_operator(
     operator, _, kind = store.rpartition(".")
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
-    found = f"{verb} no longer in the application" if now is None else f"{verb} `{now.split(' ')[-1]}` now"
+    is_now = "" if now is None else now.split(" ")[-1]
+    found = f"{verb} `{is_now}` now{_difference(was, is_now)}" if is_now else f"{verb} no longer in the application"
     put = "Put" if now is None else "Set"
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
@@ -93,6 +96,13 @@ def _changed_operator(
         f"the changed one. Or drop what waits in {it}, and keep all other state: "
         f"{argument('reset_operators', [operator])}"
     )
+
+
+def _difference(was: str, now: str) -> str:
+    """The words that changed, where both texts have the same form and are long."""
+    old, new = _WORDS.findall(was), _WORDS.findall(now)
+    changed = [f"`{a}` became `{b}`" for a, b in zip(old, new, strict=False) if a != b]
+    return f" ({listed(changed)})" if len(old) == len(new) > max(4, len(changed)) else ""
 
 
 def _renamed(before: str, now: str) -> str:

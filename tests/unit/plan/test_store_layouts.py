@@ -119,6 +119,15 @@ def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(n
     check_layout(record, windows(ps.Windows.tumbling(10, fold=(5, lambda total, n: total * n))), 0)
 
 
+def test_the_refusal_says_what_differs() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
+    words = r"`size_ms=10` became `size_ms=20` and `every_ms=10` became `every_ms=20`\): what waits in it"
+    with pytest.raises(ps.IncompatibleError, match=words):
+        check_layout(record, windows(ps.Windows.tumbling(20, fold=(0, lambda total, n: total + n))), 0)
+    with pytest.raises(ps.IncompatibleError, match=r"now: what waits in it"):
+        check_layout(record, windows(ps.Windows.session(10, fold=(0, lambda total, n: total + n))), 0)
+
+
 def test_no_store_has_the_name_of_an_operators() -> None:
     with pytest.raises(ps.ConfigError, match="stores of operators end so"):
         ps.StreamApplication("a").store("w.window")
