@@ -96,7 +96,8 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         del os.environ[_PORT], os.environ[_SECRET]
     gateway.proc = jvm.process
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
-    logging.getLogger().addFilter(_not_py4j)
+    for name in (None, "py4j.clientserver"):
+        logging.getLogger(name).addFilter(_not_py4j)
 
 
 def _launch(conf: Mapping[str, str], connection: Path) -> SparkJvm:
@@ -138,8 +139,8 @@ def _pass_on(jvm: SparkJvm) -> None:
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs, through the root logger, the traceback of an error that it also raises."""
-    return not str(record.msg).endswith(" while sending command.")
+    """py4j logs the traceback of an error that it also raises, and of a connection that a signal has interrupted."""
+    return not str(record.msg).endswith((" while sending command.", " while shutting down connection"))
 
 
 class SparkDiedError(PenstockError):
