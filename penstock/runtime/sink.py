@@ -21,7 +21,7 @@ from penstock.runtime.spool import Spool, Spooled
 from penstock.runtime.steps import GENERAL, StepLimit
 from penstock.runtime.topology import Topology
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity
-from penstock.wording import listed
+from penstock.wording import counted, listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
 _NOWHERE: Appended = {}
@@ -163,12 +163,25 @@ class SinkAttempt:
         through: dict[str, dict[int, Ranges]] = {}
         for reader in self.topology.graph.intermediates:
             ssp = SystemStreamPartition(reader.stream.system, reader.stream.stream, self._task)
-            if ssp in appended and (messages := self._records[ssp].messages):
-                through[str(reader.stream)] = {self._task: first_offsets(appended[ssp], messages)}
+            if ssp in self._records and (messages := self._records[ssp].messages):
+                offsets = first_offsets(appended.get(ssp, ()), messages)
+                if sum(end - start for start, end in offsets) < messages:
+                    silent = _silent(ssp, messages, offsets)
+                    return failure_report(self._stage, self._task, token, read, silent).packet()
+                through[str(reader.stream)] = {self._task: offsets}
         messages = sum(written.values())
         return Report(
             self._stage, self._task, token, read, messages=messages, written=written, appended=through
         ).packet()
+
+
+def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> PenstockError:
+    """What is not in these ranges is never read."""
+    known = sum(end - start for start, end in offsets)
+    return PenstockError(
+        f"the system `{ssp.system}` said which offsets {known} of {counted(messages, 'message')} got that were "
+        f"appended to `{ssp}`: the others would be lost. Its writers do not do what `System.reports_appended` promises"
+    )
 
 
 def first_offsets(ranges: Ranges, count: int) -> Ranges:

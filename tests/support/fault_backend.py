@@ -46,7 +46,17 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
-from penstock.system.base import RawRecord, System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
+from penstock.system.base import (
+    Appended,
+    AppendedAtCommit,
+    RawRecord,
+    System,
+    SystemAdmin,
+    SystemReader,
+    SystemWriter,
+    WriterIdentity,
+    WriterTransaction,
+)
 from penstock.testing.forwarding_store import ForwardingStore
 from tests.support.faults import Faults
 
@@ -277,6 +287,10 @@ class HookedSystem(System):
     def compacts_on_request(self) -> bool:  # type: ignore[override]  # the wrapped one's
         return self._inner.compacts_on_request
 
+    @property
+    def reports_appended(self) -> bool:  # type: ignore[override]  # the wrapped one's
+        return self._inner.reports_appended
+
     def admin(self) -> SystemAdmin:
         return self._inner.admin()
 
@@ -303,6 +317,22 @@ class HookedWriter(SystemWriter):
         first = self._inner.append(ssp, records)
         self._after(str(ssp))
         return first
+
+    def begin(self) -> WriterTransaction:
+        return AppendedAtCommit(self._append_and_report)
+
+    def _append_and_report(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
+        found: dict[SystemStreamPartition, Any] = {}
+        for ssp in sorted(records):
+            own = list(records[ssp])
+            if own:
+                self._before(str(ssp))
+            with self._inner.begin() as transaction:
+                transaction.append(ssp, own)
+            if own:
+                self._after(str(ssp))
+            found |= transaction.appended()
+        return found
 
     def close(self) -> None:
         self._inner.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,21 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME
 from penstock.config.load import load_config
 from penstock.drain.utils import write_drain_notification
+from penstock.errors import PenstockError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.pace import Pace
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import Unread, plan_with_unread
-from penstock.system.base import OffsetRange, PartitionOffsets
-from penstock.system.memory import MemorySystem
+from penstock.system.base import (
+    Appended,
+    AppendedAtCommit,
+    OffsetRange,
+    PartitionOffsets,
+    RawRecord,
+    WriterIdentity,
+)
+from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing import SettableClock, TestRunner
 from penstock.testing.in_process import InProcessDriver
 
@@ -215,3 +223,31 @@ def test_event_time_begins_again_if_an_input_that_had_ended_has_grown(
     last.loop.run()
     assert [value for _, value in written(system, "out")] == [2, 3], "they are not late"
     last.close()
+
+
+class Silent(MemorySystem):
+    """Says that it reports the offsets of what was appended, and does not."""
+
+    def writer(self, identity: WriterIdentity | None) -> MemoryWriter:
+        writer = super().writer(identity)
+
+        def append(records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
+            for ssp, own in records.items():
+                writer.append(ssp, own)
+            return {}
+
+        writer.begin = lambda: AppendedAtCommit(append)  # type: ignore[method-assign]
+        return writer
+
+
+def test_messages_whose_offsets_nobody_knows_end_the_run(root: str, tmp_path: Path) -> None:
+    app, source = application()
+    source.partition_by(lambda _: "a", through="local.between", id="by").send_to(app.output("local.out"))
+    system = Silent("local")
+    system.admin().create_stream("in", 1)
+    put(system, 5)
+    driver = driver_of(app, root, tmp_path, system)
+    driver.loop.start()
+    with pytest.raises(PenstockError, match=r"offsets 0 of 1 message got .* to `local.between.0`"):
+        driver.loop.step()
+    driver.close()
