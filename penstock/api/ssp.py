@@ -31,8 +31,10 @@ class SystemStream:
             text: the written form.
 
         Raises:
-            ConfigError: there is no dot, or one of the two names is empty.
+            ConfigError: it is no text, there is no dot, or one of the two names is empty.
         """
+        if not isinstance(text, str):
+            raise ConfigError(f"a stream is named by a text of the form `system.stream`, not by {text!r}")
         system, dot, stream = text.partition(".")
         if not (system and dot and stream):
             raise ConfigError(f"stream `{text}` is not of the form `system.stream`, for example `local.flights`")

@@ -45,3 +45,8 @@ def test_they_are_ordered_by_number_and_hashable() -> None:
     ssps = [ps.SystemStreamPartition("a", "s", n) for n in (10, 9, 2)]
     assert [s.partition for s in sorted(ssps)] == [2, 9, 10]
     assert len({*ssps, *ssps}) == 3
+
+
+def test_a_stream_is_named_by_a_text() -> None:
+    with pytest.raises(ps.ConfigError, match=r"text of the form `system\.stream`, not by 5"):
+        ps.SystemStream.parse(5)  # type: ignore[arg-type]
