@@ -17,7 +17,7 @@ ROOT = Path(penstock.__file__).parent
 OWN = {"engine/spark_conf.py", "engine/gateway.py", "container/machine.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/table.py"}
-OF_A_COMMAND = r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`)"
+OF_A_COMMAND = r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
 """A whole command, or a piece of one."""
 
 
