@@ -188,7 +188,7 @@ def prepare(
     settings = RuntimeSettings(
         job_name=config.job.name,
         tasks=tasks,
-        output_partitions={**streams.create_outputs(tasks), **{str(each.stream): tasks for each in between}},
+        output_partitions=streams.create_outputs(tasks),
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),

@@ -1,11 +1,19 @@
-"""What an application sees of a durable intermediate stream."""
+"""A durable intermediate stream, as stage 0 reads it and the sink writes it."""
 
 from __future__ import annotations
 
-from penstock.api.intermediate import decode_control
+from penstock.api.intermediate import (
+    DrainMessage,
+    EndOfStreamMessage,
+    WatermarkMessage,
+    decode_control,
+    encode_control,
+)
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.intermediate import Ranges
 from penstock.documents import decoding
-from penstock.system.base import RawMessage
+from penstock.runtime.batch import Batch
+from penstock.system.base import RawMessage, RawRecord
 
 
 def read_user_messages(ssp: SystemStreamPartition, messages: list[RawMessage]) -> list[RawMessage]:
@@ -26,3 +34,26 @@ def read_user_messages(ssp: SystemStreamPartition, messages: list[RawMessage]) -
             with decoding(f"`{ssp}` is damaged at offset {offset}"):
                 decode_control(value)
     return found
+
+
+def first_offsets(ranges: Ranges, count: int) -> Ranges:
+    """The first `count` offsets of these: control messages behind them are for other readers, and are not read."""
+    found: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if count > 0:
+            found.append((start, min(end, start + count)))
+            count -= end - start
+    return tuple(found)
+
+
+def control_messages(batch: Batch, writer: str, run_id: str) -> tuple[RawRecord, ...]:
+    """What a batch says to the readers of an intermediate stream, behind its messages: how far event time has come, and
+    that nothing follows. Penstock's own reading knows it from the driver; other readers know it by these."""
+    found: list[RawRecord] = []
+    watermark = batch.output_watermark(writer)
+    if watermark > batch.late_watermark(writer):
+        found.append((batch.time_ms, None, encode_control(WatermarkMessage(watermark))))
+    if writer in batch.closed or batch.seen_by(writer).control == "none":
+        return tuple(found)
+    end = EndOfStreamMessage() if batch.control == "end-of-stream" else DrainMessage(run_id)
+    return (*found, (batch.time_ms, None, encode_control(end)))

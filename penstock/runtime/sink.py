@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from penstock.api.intermediate import DrainMessage, EndOfStreamMessage, WatermarkMessage, encode_control
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import PenstockError, RetryableError
@@ -14,6 +13,7 @@ from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.failure import failure_report
 from penstock.runtime.instance import RuntimeSettings
+from penstock.runtime.intermediate import control_messages, first_offsets
 from penstock.runtime.packet import Packet, decode_messages
 from penstock.runtime.reports import Report
 from penstock.runtime.sources import Sources
@@ -76,7 +76,7 @@ class WaitingRecords:
         self._spool = spool
         self._payloads: list[Spooled] = []
         self.behind: tuple[RawRecord, ...] = ()
-        """What is written behind the messages: the control messages of an intermediate stream."""
+        """The control messages of an intermediate stream, which follow the messages."""
         self.messages = 0
         """How many there are."""
         self.read = 0
@@ -182,29 +182,6 @@ def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> Penst
         f"the system `{ssp.system}` said which offsets {known} of {counted(messages, 'message')} got that were "
         f"appended to `{ssp}`: the others would be lost. Its writers do not do what `System.reports_appended` promises"
     )
-
-
-def first_offsets(ranges: Ranges, count: int) -> Ranges:
-    """The first `count` offsets of these: control messages behind them are for other readers, and are not read."""
-    found: list[tuple[int, int]] = []
-    for start, end in ranges:
-        if count > 0:
-            found.append((start, min(end, start + count)))
-            count -= end - start
-    return tuple(found)
-
-
-def control_messages(batch: Batch, writer: str, run_id: str) -> tuple[RawRecord, ...]:
-    """What a batch says to the readers of an intermediate stream, behind its messages: how far event time has come, and
-    that nothing follows. Penstock's own reading knows it from the driver; other readers know it by these."""
-    found: list[RawRecord] = []
-    watermark = batch.output_watermark(writer)
-    if watermark > batch.late_watermark(writer):
-        found.append((batch.time_ms, None, encode_control(WatermarkMessage(watermark))))
-    if writer in batch.closed or batch.seen_by(writer).control == "none":
-        return tuple(found)
-    end = EndOfStreamMessage() if batch.control == "end-of-stream" else DrainMessage(run_id)
-    return (*found, (batch.time_ms, None, encode_control(end)))
 
 
 def writing_text(topology: Topology) -> str:
