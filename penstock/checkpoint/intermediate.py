@@ -35,7 +35,7 @@ class Written:
         return Written(later.batch, max(self.watermark, later.watermark), ranges)
 
     def behind(self, read: Mapping[int, int]) -> Written:
-        """What is left of it once each partition has been read up to these offsets."""
+        """The same without the ranges before these offsets, up to which each partition has been read."""
         left = {
             partition: tuple((max(start, read[partition]), end) for start, end in ranges if end > read[partition])
             if partition in read
@@ -56,8 +56,8 @@ class Intermediate:
     positions: Mapping[int, int] = field(default_factory=dict)
     """By partition, the offset behind what was read last."""
     unread: tuple[Written, ...] = ()
-    """Oldest first, with what is left of each, which is something. Watermarks ascend; only the last may equal the one
-    before it."""
+    """Oldest first. Each entry has only the ranges that are still to be read, at least one. Watermarks ascend; only the
+    last may equal the one before it."""
 
     def next_ranges(self) -> dict[int, tuple[int, int]]:
         """The first range of each partition that has something unread, joined with those that are adjacent to it,

@@ -16,10 +16,10 @@ from penstock.runtime.batch import Control
 
 
 class Closing:
-    """What is left to do once nothing more is to be read from the inputs.
+    """Plans the batches of a run that reads nothing more from its inputs.
 
-    What waits in intermediate streams is read. Then each part of the application has a batch without ranges, in which
-    everything fires that waits for time; what it writes is read before the next part has its own.
+    They read the messages that wait in intermediate streams. Then each part of the application has a batch without
+    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a batch.
     """
 
     def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:

@@ -88,8 +88,8 @@ def plan_with_unread(
     until: Mapping[SystemStreamPartition, int] | None,
     unread: Unread,
 ) -> dict[TaskSsp, Portion]:
-    """The same with what is unread in durable intermediate streams, which comes first: the inputs have what is left of
-    a batch that reads all of it. So a stream holds about what one batch writes, however many messages a message of an
+    """As `plan_ranges`, but the unread messages of durable intermediate streams come first: the inputs have the rest of
+    a batch that reads all of them. So a stream holds about what one batch writes, however many messages a message of an
     input leads to, and however large they are.
 
     Raises:

@@ -288,7 +288,7 @@ class _Channels:
 
 
 def intermediate_output(reader: IntermediateSpec) -> OutputSpec:
-    """What is written to a durable intermediate stream."""
+    """A durable intermediate stream as an output: its serdes write the type of a message as well."""
     return OutputSpec(reader.stream, reader.key_serde, IntermediateMessageSerde(reader.value_serde))
 
 

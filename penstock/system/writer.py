@@ -62,7 +62,7 @@ class WriterTransaction(ABC):
         """Drop what was added, before a commit or after one that failed. The writer can begin again."""
 
     def appended(self) -> Appended:
-        """After `commit`: the offsets of its records, and of no others, whoever else appends at the same time.
+        """After `commit`: the offsets of its records, and of no others, even if other writers append at the same time.
         A partition to which nothing was appended is left out.
 
         Raises:

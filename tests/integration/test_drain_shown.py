@@ -38,7 +38,7 @@ def test_the_demo_on_a_few_flights(
 
 
 class Shell:
-    """Commands in a folder, with a Penstock home of its own."""
+    """Commands in a folder, with a separate Penstock home."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -110,7 +110,7 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """The value as JSON in one line, for whoever reads while more follows."""
+    """Write the value as JSON in one line, and flush: another program may read it before more follows."""
     sys.stdout.write(orjson.dumps(to_json(value)).decode() + "\n")
     sys.stdout.flush()
 
