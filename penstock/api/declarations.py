@@ -163,7 +163,7 @@ class Declarations:
                     "valid; send None to it to delete a value"
                 )
             stored, value = VersionKey(stored), VersionValue(value)
-        self._stores[name] = TableSpec(name, stored, value, ttl, history_ms)
+        self._stores[name] = TableSpec(name, stored, value, ttl, history_ms=history_ms)
         self._tables[name] = table = Table(name, key.for_keys(), history_ms)
         return table
 

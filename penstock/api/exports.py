@@ -38,6 +38,7 @@ from penstock.api.serdes import (
     String,
     Tuple,
 )
+from penstock.api.side_inputs import Entry, PushedTable, SideInput, SideInputsProcessor, SideInputsProcessorFactory
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import (
     Startpoint,
@@ -103,6 +104,7 @@ __all__ = [
     "DrainMode",
     "DrainNotification",
     "EndOfStreamMessage",
+    "Entry",
     "ExpiredTimer",
     "FencedError",
     "First",
@@ -127,12 +129,16 @@ __all__ = [
     "NotFoundError",
     "PenstockError",
     "PenstockTimeoutError",
+    "PushedTable",
     "RetryableError",
     "SamzaDouble",
     "SamzaInteger",
     "SamzaLong",
     "Serde",
     "SerdeError",
+    "SideInput",
+    "SideInputsProcessor",
+    "SideInputsProcessorFactory",
     "Startpoint",
     "StartpointOldest",
     "StartpointSpecific",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from penstock.api.serdes import Bytes, Serde
+
+if TYPE_CHECKING:
+    from penstock.api.side_inputs import Side
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,6 +35,8 @@ class StoreSpec:
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     ttl: TimeToLive | None = None
+    side: Side | None = None
+    """What fills it from the outside; the job then only reads it. None: the job writes it."""
 
 
 OPERATOR_STORES = (".window", ".join", ".timers")

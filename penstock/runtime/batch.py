@@ -58,6 +58,8 @@ class Batch:
     """The operators that the control is for, where durable intermediate streams part the application; None: all."""
     closed: tuple[str, ...] = ()
     """The operators that an earlier batch has closed: they do nothing any more."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """By pushed table, the version that the batch reads."""
 
     @property
     def last_ended(self) -> int:
