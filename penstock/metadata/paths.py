@@ -12,6 +12,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _RECORD = re.compile(r"([0-9]{20})\.json")
 _VERSIONED = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(delta|zip)")
 _MAX_SLOT = 10**20 - 1
+_MANIFEST = re.compile(r"([0-9]{10})\.json")
+_MAX_VERSION = 10**10 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,42 @@ class JobPaths:
         for segment in name.split("/"):
             _check_name("state object", segment)
         return f"{self.state_folder(store, task)}/{name}"
+
+    @property
+    def tables(self) -> str:
+        """The folder of all pushed tables."""
+        return f"{self.root}/tables"
+
+    def table_folder(self, table: str) -> str:
+        """The folder of one pushed table, all versions."""
+        return f"{self.tables}/{_check_name('table', table)}"
+
+    def table_versions(self, table: str) -> str:
+        """The folder of the manifests of a table."""
+        return f"{self.table_folder(table)}/versions"
+
+    def table_version(self, table: str, version: int) -> str:
+        """The manifest of a version of a table; the keys sort as the versions do."""
+        if not 1 <= version <= _MAX_VERSION:
+            raise ConfigError(f"version {version} of table `{table}` is not between 1 and {_MAX_VERSION}")
+        return f"{self.table_versions(table)}/{version:010d}.json"
+
+    def table_version_of(self, key: str) -> int | None:
+        """The version of a key of a manifest, or None for any other key."""
+        match = _MANIFEST.fullmatch(key.rpartition("/")[2])
+        return int(match[1]) if match else None
+
+    def table_builds(self, table: str) -> str:
+        """The folder of the files of a table, all builds."""
+        return f"{self.table_folder(table)}/builds"
+
+    def table_build(self, table: str, build: str) -> str:
+        """The folder of the files that one build made."""
+        return f"{self.table_builds(table)}/{_check_name('build', build)}"
+
+    def table_file(self, table: str, build: str, name: str) -> str:
+        """A file of a build."""
+        return f"{self.table_build(table, build)}/{_check_name('file', name)}"
 
     def delta(self, store: str, task: int, version: int, epoch: int) -> str:
         """The net changes of one version (DESIGN section 6)."""

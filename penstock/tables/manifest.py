@@ -1,0 +1,163 @@
+"""A version of a pushed table, as the object that publishes it: JSON with a format number and a checksum.
+
+    {"format": 1, "checksum": "<sha256 of the content>", "content": {...}}
+
+The checksum is over the bytes of `content` as orjson writes them. Keys of files are base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from penstock.documents import Count, Positive, convert, decode_format, decoding
+from penstock.errors import CorruptError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableFingerprint:
+    """What the entries of a version depend on, beside the rows they are made from. A version serves only a job with
+    the same."""
+
+    key_serde: str
+    value_serde: str
+    key_columns: tuple[str, ...]
+    value_columns: tuple[str, ...] | None
+    """None: all columns."""
+    single_value: bool
+    """Whether a value is that of the one column, not a dict of columns."""
+    tasks: Positive
+    broadcast: bool
+
+    def difference(self, wanted: TableFingerprint) -> str:
+        """In which words it differs from another one; empty if it does not."""
+        names = (field.name for field in fields(self))
+        return ", ".join(
+            f"{name.replace('_', ' ')} {_shown(getattr(self, name))} and not {_shown(getattr(wanted, name))}"
+            for name in names
+            if getattr(self, name) != getattr(wanted, name)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A sorted file (SST) of a version. The files of a task do not overlap, and come in the order of their keys."""
+
+    name: str
+    """Its name below the folder of the build."""
+    task: Count
+    """Whose keys it has; 0 in a broadcast table."""
+    sha256: str
+    size_bytes: Positive
+    rows: Positive
+    first: bytes
+    """The first key, as the store has it."""
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableManifest:
+    """A version of a table, or a fence: a number that no version gets, because a driver took the table over.
+
+    `version` is 0 until it is published.
+    """
+
+    table: str
+    version: Count
+    epoch: Count
+    """That of the driver that built it. It never falls from one version to the next."""
+    build: str
+    """The folder of its files. No two builds have the same."""
+    source: str
+    """Where the rows are from: the URL of the folder that was read."""
+    source_version: str
+    """Which version of the source: equal ones have equal rows."""
+    rows: Count
+    built_ms: Count
+    """When the build ended, in epoch milliseconds."""
+    fingerprint: TableFingerprint | None
+    """None: a fence."""
+    files: tuple[TableFile, ...] = ()
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it only fences older drivers."""
+        return self.fingerprint is None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def of_task(self, task: int) -> tuple[TableFile, ...]:
+        """The files of a task, in the order of their keys. A broadcast table has all of them for task 0."""
+        return tuple(file for file in self.files if file.task == task)
+
+    def encode(self) -> bytes:
+        """The object's bytes; equal values give equal bytes."""
+        content = asdict(self)
+        content["files"] = [
+            {**file, "first": _text(file["first"]), "last": _text(file["last"])} for file in content["files"]
+        ]
+        return orjson.dumps({"format": FORMAT, "checksum": _checksum(content), "content": content})
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> TableManifest:
+        """Read a manifest.
+
+        Args:
+            data: the object.
+            key: its key, for the error.
+
+        Raises:
+            CorruptError: it is damaged.
+            IncompatibleError: a newer Penstock wrote it.
+        """
+        what = f"`{key}` is damaged, it is not the manifest of a table"
+        with decoding(what):
+            written = decode_format(_Written, data, what, f"manifest `{key}`", FORMAT)
+            if _checksum(written.content) != written.checksum:
+                raise CorruptError(f"{what}: its checksum does not match")
+            for file in written.content.get("files", ()):
+                file["first"], file["last"] = _bytes(file["first"]), _bytes(file["last"])
+            return convert(cls, written.content)
+
+
+class _Written(Struct):
+    """The fields of the object."""
+
+    format: Positive
+    checksum: str
+    content: dict[str, Any]
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(content)).hexdigest()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise msgspec.ValidationError(f"`{text[:40]}` is not base64") from error
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(str, value))})"
+    return "all" if value is None else f"`{value}`"
