@@ -13,6 +13,14 @@ from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.failures import timers_place
+from penstock.api.side_declarations import SideDeclaration
+from penstock.api.side_inputs import (
+    ProcessorFunction,
+    PushedTable,
+    SideInput,
+    SideInputsProcessor,
+    SideInputsProcessorFactory,
+)
 from penstock.api.ssp import SystemStream
 from penstock.api.tables import Table
 from penstock.api.task import StreamTask
@@ -62,6 +70,10 @@ class Application:
         value: Serde[Any] | None = None,
         ttl_ms: int | None = None,
         ttl_from: Literal["write", "access"] = "write",
+        side_inputs: Sequence[str | SideInput] | None = None,
+        processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
+        broadcast: bool = False,
+        pushed: PushedTable | None = None,
     ) -> None:
         """Declare a store. Every task has a separate instance of it.
 
@@ -76,20 +88,29 @@ class Application:
                 time t is seen by no batch of time t + ttl_ms or later. None: until it is deleted.
             ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than
                 ttl_ms / 16 after the last one that counted does not count, so that reads seldom write.
+            side_inputs: the streams that fill the store, `system.stream` each, or a `SideInput` for a stream with other
+                serdes than those of the store. The job then only reads it. None: the job writes the store.
+            processor: makes entries of the messages of `side_inputs`. None: each message is an entry, and one whose
+                value is None deletes its key.
+            broadcast: whether every task has everything that `side_inputs` bring. Otherwise task i has what partition i
+                brings, and each of these streams has a partition for each task.
+            pushed: the table, written as a whole by somebody else, that fills the store. The job then only reads it.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, a serde is not one, or the time to live
-                is not.
+            ConfigError: the store is declared already, its name is not allowed, a serde is not one, the time to live is
+                not, or what is to fill it is malformed or contradicts another argument.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
             >>> app.store("aircraft")
             >>> app.store("flights", key=ps.Tuple(ps.String(), ps.Long()))
             >>> app.store("seen", ttl_ms=24 * 3_600_000)
+            >>> app.store("planes", side_inputs=["local.planes"])
             >>> app
-            <StreamApplication utilisation: stores aircraft, flights, seen>
+            <StreamApplication utilisation: stores aircraft, flights, seen, planes>
         """
-        self._declared.store(name, key, value, time_to_live(f"store `{name}`", ttl_ms, ttl_from))
+        side = SideDeclaration.of(f"store `{name}`", side_inputs, processor, broadcast, pushed)
+        self._declared.store(name, key, value, time_to_live(f"store `{name}`", ttl_ms, ttl_from), side)
 
     def value_state(
         self,
@@ -357,6 +378,10 @@ class StreamApplication(Application):
         value: Serde[Any] | None = None,
         ttl_ms: int | None = None,
         history_ms: int | None = None,
+        side_inputs: Sequence[str | SideInput] | None = None,
+        processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
+        broadcast: bool = False,
+        pushed: PushedTable | None = None,
     ) -> Table:
         """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
 
@@ -372,10 +397,18 @@ class StreamApplication(Application):
             history_ms: keep the versions of each value by event time, for `join_table(table, ..., as_of=True)`. A
                 message to the table may come so many milliseconds later than the watermark; an older one is counted as
                 `late-dropped`. None for a table without versions.
+            side_inputs: the streams that fill the table, `system.stream` each, or a `SideInput` for a stream with other
+                serdes than those of the table. The job then only reads it. None: the job writes the table.
+            processor: makes entries of the messages of `side_inputs`. None: each message is an entry, and one whose
+                value is None deletes its key.
+            broadcast: whether every task has everything that `side_inputs` bring. Otherwise task i has what partition i
+                brings, and each of these streams has a partition for each task.
+            pushed: the table, written as a whole by somebody else, that fills the table. The job then only reads it.
 
         Raises:
             ConfigError: the table is declared already, its name is not allowed, a serde is not one, `ttl_ms` or
-                `history_ms` is not a number of milliseconds, or both are given.
+                `history_ms` is not a number of milliseconds, both are given, or what is to fill it is malformed or
+                contradicts another argument.
 
         Example:
             >>> app = ps.StreamApplication("delays")
@@ -386,7 +419,8 @@ class StreamApplication(Application):
             {'UA2': 7}
         """
         ttl = time_to_live(f"table `{name}`", ttl_ms, "write")
-        return self._declared.table(name, key, value, ttl, history_ms)
+        side = SideDeclaration.of(f"table `{name}`", side_inputs, processor, broadcast, pushed)
+        return self._declared.table(name, key, value, ttl, history_ms, side)
 
 
 class TaskApplication(Application):

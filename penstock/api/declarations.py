@@ -31,6 +31,7 @@ from penstock.api.serdes.failures import (
     timers_place,
 )
 from penstock.api.serdes.versions import VersionKey, VersionValue
+from penstock.api.side_declarations import SideDeclaration, check_side_store, read_only
 from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
 from penstock.api.tables import Table, TableSpec
@@ -106,12 +107,22 @@ class Declarations:
         """The names of the stores."""
         return tuple(self._stores)
 
-    def store(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None = None) -> None:
+    def store(
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None = None,
+        side: SideDeclaration | None = None,
+    ) -> None:
         """Add a store. Raises ConfigError as `Application.store`."""
         self._check_new_store("store", name)
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
-        self._stores[name] = StoreSpec(name, key.for_store_keys(), value, ttl)
+        filled = None if side is None else side.checked(place.name, key.for_keys(), value)
+        spec = StoreSpec(name, key.for_store_keys(), value, ttl, filled)
+        check_side_store(spec)
+        self._stores[name] = spec
 
     def list_state(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None) -> None:
         """Add the store of a list state. Raises ConfigError as `Application.list_state`."""
@@ -148,6 +159,7 @@ class Declarations:
         value: Serde[Any] | None,
         ttl: TimeToLive | None,
         history_ms: int | None,
+        side: SideDeclaration | None = None,
     ) -> Table:
         """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
         self._check_new_store("table", name)
@@ -163,7 +175,10 @@ class Declarations:
                     "valid; send None to it to delete a value"
                 )
             stored, value = VersionKey(stored), VersionValue(value)
-        self._stores[name] = TableSpec(name, stored, value, ttl, history_ms=history_ms)
+        filled = None if side is None else side.checked(place.name, key.for_keys(), value)
+        spec = TableSpec(name, stored, value, ttl, filled, history_ms=history_ms)
+        check_side_store(spec)
+        self._stores[name] = spec
         self._tables[name] = table = Table(name, key.for_keys(), history_ms)
         return table
 
@@ -180,6 +195,12 @@ class Declarations:
                 f"{declared(table.key_serde)}. Equal keys must have equal bytes: declare the same serde with key= of "
                 "app.table(...) and of app.input(...), .partition_by(...) or .process(...)"
             )
+
+    def check_written(self, table: Table) -> None:
+        """Raise ConfigError if the job does not write the table, because something else fills it."""
+        spec = self._stores[table.name]
+        if spec.side is not None:
+            raise ConfigError(read_only(spec))
 
     def own_store(self, name: str, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a

@@ -304,6 +304,16 @@ class ApplicationGraph:
         return next(op for op in self.operators if op.id == op_id)
 
     @property
+    def written_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job writes: those that checkpoints have."""
+        return tuple(spec for spec in self.stores if spec.side is None)
+
+    @property
+    def side_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job only reads, because side inputs or somebody else fill them."""
+        return tuple(spec for spec in self.stores if spec.side is not None)
+
+    @property
     def has_end(self) -> bool:
         """Whether the end of the stream matters to it: a run that reaches it has a last batch that says so."""
         return self.uses_time or any(isinstance(op, ProcessSpec) and op.ends for op in self.operators)

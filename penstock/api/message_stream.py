@@ -607,8 +607,8 @@ class MessageStream(Generic[T]):
             id: the operator's stable name.
 
         Raises:
-            ConfigError: the application has not declared this output, or the keys of the table have another serde than
-                those of the stream.
+            ConfigError: the application has not declared this output, the keys of the table have another serde than
+                those of the stream, or side inputs or somebody else fill the table.
 
         Example:
             >>> app = ps.StreamApplication("copies")
@@ -627,6 +627,7 @@ class MessageStream(Generic[T]):
 
     def _send_to_table(self, table: Table, op_id: str | None) -> None:
         self._declared.check_table(table, self._operator, "send_to()")
+        self._declared.check_written(table)
 
         def make(i: str) -> SendToTableSpec:
             stores: tuple[str, ...] = (table.name,)

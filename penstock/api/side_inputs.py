@@ -17,14 +17,29 @@ PushedFormat: TypeAlias = Literal["parquet", "csv", "delta"]
 
 
 class Entry(NamedTuple):
-    """A key and its value, as Samza's Entry. A value of None deletes the key."""
+    """A key and its value, as Samza's Entry: what a processor of side inputs returns. A value of None deletes the key.
+
+    Example:
+        >>> ps.Entry("N14", {"seats": 180})
+        Entry(key='N14', value={'seats': 180})
+    """
 
     key: Any
     value: Any
 
 
 class SideInputsProcessor(Protocol):
-    """Makes entries of a store from the messages of its side inputs. A plain function of the same arguments will do."""
+    """Makes entries of a store from the messages of its side inputs. A plain function of the same arguments will do.
+
+    A processor that is given as it is, without a factory, serves all tasks of a container, and is called by one thread
+    at a time. It is pickled with the application.
+
+    Example:
+        >>> def seats(message, store):
+        ...     return [ps.Entry(message.key, None if message.value is None else message.value["seats"])]
+        >>> app = ps.StreamApplication("trips")
+        >>> planes = app.table("planes", value=ps.Long(), side_inputs=["local.planes"], processor=seats)
+    """
 
     def process(self, message: IncomingMessageEnvelope, store: KeyValueStore[Any, Any]) -> Iterable[tuple[Any, Any]]:
         """The entries that the message leads to.
@@ -43,7 +58,26 @@ ProcessorFunction: TypeAlias = Callable[[IncomingMessageEnvelope, KeyValueStore[
 
 
 class SideInputsProcessorFactory(ABC):
-    """Makes the processors of a store: a new one at each call, one for each task that has the store."""
+    """Makes the processors of a store: a new one at each call, one for each task that has the store.
+
+    The application gives it as `processor=`, or the configuration names the class, whose constructor then has no
+    arguments: `stores.<name>.side.inputs.processor.factory`.
+
+    Example:
+        >>> class Seats(ps.SideInputsProcessorFactory):
+        ...     def get_side_inputs_processor(self, config, metrics_registry):
+        ...         count = metrics_registry.new_counter("planes", "without-seats")
+        ...
+        ...         def process(message, store):
+        ...             if "seats" not in message.value:
+        ...                 count.inc()
+        ...                 return []
+        ...             return [ps.Entry(message.key, message.value["seats"])]
+        ...
+        ...         return process
+        >>> app = ps.StreamApplication("trips")
+        >>> app.store("planes", value=ps.Long(), side_inputs=["local.planes"], processor=Seats())
+    """
 
     @abstractmethod
     def get_side_inputs_processor(
@@ -59,7 +93,13 @@ class SideInputsProcessorFactory(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SideInput:
-    """A stream that fills a store, where its serdes are not those of the store."""
+    """A stream that fills a store, where its serdes are not those of the store.
+
+    Example:
+        >>> app = ps.StreamApplication("trips")
+        >>> codes = ps.SideInput("local.codes", value=ps.String())
+        >>> planes = app.table("planes", side_inputs=["local.planes", codes])
+    """
 
     stream: str
     """`system.stream`."""
@@ -91,7 +131,12 @@ class SideInputs:
 
 @dataclass(frozen=True, slots=True)
 class PushedTable:
-    """A table that somebody else writes as a whole, version after version, as files that Spark reads."""
+    """A table that somebody else writes as a whole, version after version, as files that Spark reads.
+
+    Example:
+        >>> app = ps.StreamApplication("trips")
+        >>> planes = app.table("planes", pushed=ps.PushedTable("/tables/planes", key="tail", value=("model", "seats")))
+    """
 
     path: str
     """A folder, or the URL of one."""

@@ -123,7 +123,7 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
 
     An operator runs in the earliest stage that all its messages can reach; one with a store or a task at least in
     stage 1, since stage 0 has no container. All operators that use a store or a table run in the stage of the last of
-    them.
+    them, unless the job only reads it: such a store is part of each stage that uses it.
 
     Raises:
         ConfigError: two stages would share a store or a table, or an operator uses something that is not declared.
@@ -148,7 +148,8 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
 def _assign_stages(graph: ApplicationGraph) -> dict[str, int]:
     least = {op.id: int(operator_of(op).needs_task) for op in graph.operators}
     stage_of = _earliest_stages(graph, least)
-    shared = {store: ids for store, ids in graph.store_users().items() if len(ids) > 1}
+    written = {spec.name for spec in graph.written_stores}  # what is only read may be read in any stage
+    shared = {store: ids for store, ids in graph.store_users().items() if len(ids) > 1 and store in written}
     _check_stores(graph, stage_of, shared)
     while moved := _to_the_last_stage(stage_of, shared):
         if max(moved.values()) > len(graph.operators):
@@ -187,10 +188,12 @@ def _check_stores(graph: ApplicationGraph, stage_of: Mapping[str, int], shared: 
             if later:
                 raise _store_of_two_stages(store, store in tables, ids, later, stage_of)
     unused = [spec.name for spec in graph.stores if spec.name not in graph.store_users()]
+    side = {spec.name for spec in graph.side_stores}
     for table in (name for name in unused if name in tables):
+        write = "" if table in side else "write it with .send_to(table), "
         raise ConfigError(
-            f"table `{table}` is declared but no operator uses it: write it with .send_to(table), read it with "
-            ".join_table(table, ...), or name it in process(..., stores=[...])"
+            f"table `{table}` is declared but no operator uses it: {write}read it with .join_table(table, ...), or "
+            "name it in process(..., stores=[...])"
         )
     if unused:
         names = listed([f"`{name}`" for name in unused])

@@ -42,7 +42,7 @@ WITHOUT_EXAMPLE = {
 }  # fmt: skip
 """Apart from these, only values (dataclasses) have none: the functions that return them show them."""
 
-MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "UserCodeError", "WatermarkPolicy"}
+MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "SideInputsProcessor", "UserCodeError", "WatermarkPolicy"}
 """Classes whose constructors no one else calls, and protocols."""
 
 
