@@ -17,8 +17,10 @@ _NO_OPTION = re.compile(r"systems\.([^.]+|[^.]+\.(samza|default)(\..*)?)\.?")
 """A system's keys that are no options: they would be Samza's, for all systems."""
 _NEAR = 0.6
 _SPARK = "spark."
-_MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore))\.factory")
+_MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore|side\.inputs))\.factory")
 """Keys that have a store's form but are sooner a mistake: one that holds for all stores, or Samza's."""
+_NOT_MEANT = re.compile(r"stores\..+\.side\.factory")
+"""What nobody means who writes of side inputs."""
 _NAMES = {
     "stores.": (
         r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
@@ -90,8 +92,8 @@ def _candidates(text: str) -> Iterator[str]:
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject and not _MISTAKES.fullmatch(key.full(subject)):
-                yield key.full(subject)
+            if subject and not (_MISTAKES.fullmatch(found := key.full(subject)) or _NOT_MEANT.fullmatch(found)):
+                yield found
 
 
 def _normal(text: str) -> str:

@@ -149,6 +149,8 @@ def _unknown_systems(config: JobConfig) -> list[str]:
             streams.append((key, SystemStream.parse(match.subject)))
         elif match and match.key is table.STORE_CHANGELOG:
             streams.append((key, config.store(match.subject).changelog))
+        elif match and match.key is table.STORE_SIDE_INPUTS:
+            streams += [(key, stream) for stream in config.store(match.subject).side_inputs]
     for key, stream in streams:
         if stream.system not in config.system_names:
             known = ", ".join(config.system_names)

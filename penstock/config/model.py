@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
 from penstock.config.broadcast import PartitionRange
 from penstock.config.retained import RetentionPolicy
-from penstock.config.table import EngineKind, Key, OffsetDefault
+from penstock.config.table import EngineKind, Key, OffsetDefault, OnSideError
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
@@ -125,6 +125,15 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SideInputSettings:
+    """`side.inputs.*`."""
+
+    bootstrap_timeout_ms: int
+    max_age_ms: int
+    on_error: OnSideError
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """`stores.<name>.*`, with the job-wide values where the store has none."""
 
@@ -137,6 +146,10 @@ class StoreSettings:
     restore_factories: tuple[str, ...]
     changelog: SystemStream
     """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
+    side_inputs: tuple[SystemStream, ...] = ()
+    """The streams that fill it, where the configuration names them."""
+    side_processor: str | None = None
+    """`module:Class` of the factory of their processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,14 @@ class JobConfig:
         )
 
     @property
+    def side_inputs(self) -> SideInputSettings:
+        """How stores are filled from side inputs."""
+        get = self.resolved.get
+        return SideInputSettings(
+            get(table.SIDE_BOOTSTRAP_TIMEOUT_MS), get(table.SIDE_MAX_AGE_MS), get(table.SIDE_ON_ERROR)
+        )
+
+    @property
     def store_names(self) -> tuple[str, ...]:
         """The stores that the configuration names, so that one the application lacks can be refused."""
         return self._subjects("stores.")
@@ -204,6 +225,8 @@ class JobConfig:
             backup_factories=backup,
             restore_factories=self.resolved.find(table.STORE_RESTORE, name) or backup,
             changelog=self.resolved.find(table.STORE_CHANGELOG, name) or self._default_changelog(name),
+            side_inputs=self.resolved.find(table.STORE_SIDE_INPUTS, name) or (),
+            side_processor=self.resolved.find(table.STORE_SIDE_PROCESSOR, name),
         )
 
     @property

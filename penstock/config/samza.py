@@ -54,7 +54,13 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"stores\.(?P<store>.+)\.(key|msg)\.serde|serializers\.registry\..+",
         "the application declares serdes: `app.store(name, key=..., value=...)`. Remove the key",
     ),
-    (r"stores\.(?P<store>.+)\.side\.inputs(\..+)?", "side inputs are not built yet"),
+    (
+        r"stores\.(?P<store>.+)\.side\.inputs\.processor\.serialized\.instance",
+        (
+            "the application gives the processor, `app.store(name, side_inputs=[...], processor=...)`; or "
+            "`stores.{store}.side.inputs.processor.factory` names a class"
+        ),
+    ),
     (r"stores\.(?P<store>.+)\.rocksdb\.ttl\.ms", "expiry of entries is not built yet"),
     (
         r"stores\.(?P<store>.+)\.(write\.batch\.size|disallow\.large\.messages|clean\.on\.container\.start)",

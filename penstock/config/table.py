@@ -22,7 +22,9 @@ from penstock.config.values import (
     LocalPath,
     Millis,
     Number,
+    OwnFactory,
     StreamName,
+    StreamNames,
     Url,
     Verbatim,
     Word,
@@ -33,6 +35,7 @@ T = TypeVar("T")
 Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
 EngineKind: TypeAlias = Literal["rocksdb", "memory"]
+OnSideError: TypeAlias = Literal["fail", "continue"]
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
 """The state backends that can be named."""
@@ -258,6 +261,22 @@ STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
     "The stream that the backend `changelog-stream` writes: for this store alone, with one partition for each task.",
     "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
+STORE_SIDE_INPUTS = Key("stores.<name>.side.inputs", StreamNames(), None,
+    "The streams that fill this store, which the job then only reads. Their keys and values have the serdes of the "
+    "store. They are no inputs of the job: `app.input` does not name them.", "Samza",
+    unset="what the application says")
+STORE_SIDE_PROCESSOR = Key("stores.<name>.side.inputs.processor.factory", OwnFactory(), None,
+    "The `SideInputsProcessorFactory` that makes, for each task, what turns messages of the store's side inputs into "
+    "entries.", "Samza",
+    unset="what the application says; else each message is an entry")
+SIDE_BOOTSTRAP_TIMEOUT_MS = Key("side.inputs.bootstrap.timeout.ms", Millis(1), "600000",
+    "How long a start may take to fill stores from their side inputs, up to what these streams held when it began.")
+SIDE_MAX_AGE_MS = Key("side.inputs.max.age.ms", Millis(0), "86400000",
+    "A copy of such a store that a host has kept is used at a start if it was updated no longer than this ago; "
+    "otherwise the store is filled again from the oldest message.")
+SIDE_ON_ERROR = Key("side.inputs.on.error", Choice[OnSideError](("fail", "continue")), "fail",
+    "How the job answers a side input that cannot be read or processed after the start, where trying again does not "
+    "help: `fail` ends the run; `continue` keeps the data at hand, logs an error again and again, and tries on.")
 
 APPLICATION = Key("app.<key>", Verbatim(), None,
     'A key of the application: its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',

@@ -300,6 +300,40 @@ class StreamName(Kind[SystemStream]):
             raise RefusedError from error
 
 
+class StreamNames(Kind[tuple[SystemStream, ...]]):
+    """Streams, in order and without repetition; at least one."""
+
+    expected = "a list, separated by commas, of streams `system.stream`, for example `local.planes,local.gates`"
+
+    def parse(self, raw: Raw) -> tuple[SystemStream, ...]:
+        return self._checked(raw.split(",") if isinstance(raw, str) else raw)
+
+    def read(self, text: str) -> tuple[SystemStream, ...]:
+        return self._checked(text.split(","))
+
+    def text(self, value: tuple[SystemStream, ...]) -> str:
+        return ",".join(map(str, value))
+
+    def _checked(self, items: Sequence[str]) -> tuple[SystemStream, ...]:
+        streams = tuple(StreamName().read(item.strip()) for item in items)
+        if not streams:
+            raise RefusedError("an empty list")
+        if len(set(streams)) < len(streams):
+            raise RefusedError("a stream is listed twice")
+        return streams
+
+
+class OwnFactory(Kind[str]):
+    """A class of the user's."""
+
+    expected = "a class, `module:Class`"
+
+    def read(self, text: str) -> str:
+        if not is_own(text):
+            raise RefusedError
+        return text
+
+
 def absolute(path: str) -> Path:
     """The path from the root, `~` and `..` resolved, links kept."""
     return Path(os.path.abspath(Path(path).expanduser()))
