@@ -12,6 +12,7 @@ from penstock.config import keys
 from penstock.config.model import JobConfig
 from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
 from penstock.errors import ConfigError, NotFoundError
+from penstock.plan.side_inputs import side_streams, with_side_inputs
 
 _SECRET = re.compile(r"(?i)secret|password|passphrase|token|credential|access[.-]?key")
 _HIDDEN = "(hidden)"
@@ -100,8 +101,10 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     """
     from penstock.runtime.topology import plan_topology  # brings Arrow
 
+    graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream)
-    systems = {stream.system for stream in (*(op.stream for op in graph.sources), *(o.stream for o in graph.outputs))}
+    streams = (*(op.stream for op in graph.sources), *(o.stream for o in graph.outputs), *side_streams(graph))
+    systems = {stream.system for stream in streams}
     problems = [
         f"the application uses the system `{name}`, which is not configured: set `{SYSTEM_FACTORY.full(name)}`"
         for name in sorted(systems - set(config.system_names))

@@ -35,7 +35,7 @@ class EpochResources:
         self.package = package
         self.epoch = epoch
         self.tasks = tasks
-        self.stores = tuple(spec.name for spec in package.topology.graph.stores)
+        self.stores = tuple(spec.name for spec in package.topology.graph.written_stores)
         self.metrics = EpochMetrics()
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""

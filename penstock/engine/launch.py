@@ -40,6 +40,7 @@ from penstock.metadata.lease import LeaseKeeper
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.stop_request import StopRequests, StopWatch
+from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def run_application(
     _check_options(until, from_checkpoint, reset_operators)
     former = former_handlers()
     settings = load(app, config)
-    graph = app.graph()
+    graph = with_side_inputs(app.graph(), settings)
     streams = JobStreams.open(graph, settings)
     paths = JobPaths(settings.job.name, settings.job.id)
     with ExitStack() as undo:

@@ -25,7 +25,7 @@ def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
                 f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
                 f"Change the retention of other streams with `penstock stream retain {stream}`"
             )
-    _check_versions(known, config)
+    _check_versions((spec.name for spec in graph.written_stores), config)
 
 
 def _check_versions(stores: Iterable[str], config: JobConfig) -> None:

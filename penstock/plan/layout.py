@@ -23,9 +23,9 @@ TABLE = "(table)"
 
 
 def store_layout(graph: ApplicationGraph) -> dict[str, str]:
-    """Store -> what a checkpoint remembers of it, the text of a `StoreLayout`."""
+    """Store that the job writes -> what a checkpoint remembers of it, the text of a `StoreLayout`."""
     users = graph.store_users()
-    return {spec.name: str(_layout_of(spec, users.get(spec.name, []))) for spec in graph.stores}
+    return {spec.name: str(_layout_of(spec, users.get(spec.name, []))) for spec in graph.written_stores}
 
 
 def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:

@@ -13,9 +13,10 @@ from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
+from penstock.plan.side_inputs import side_streams
 from penstock.system.base import PartitionOffsets, System, SystemAdmin
 from penstock.system.registry import open_system
-from penstock.wording import owned_stream
+from penstock.wording import listed, owned_stream
 
 INTERMEDIATE = "an intermediate stream of the job, of which checkpoints say what is to be read"
 
@@ -44,16 +45,18 @@ class JobStreams:
         outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
         if len(set(outputs)) != len(outputs):
             raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
-        changelogs = [config.store(spec.name).changelog for spec in graph.stores]
-        for spec, changelog in zip(graph.stores, changelogs, strict=True):
-            if changelog in outputs and BACKEND in config.store(spec.name).backup_factories:
+        changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
+        for spec in graph.written_stores:
+            settings = config.store(spec.name)
+            if settings.changelog in outputs and BACKEND in settings.backup_factories:
                 raise ConfigError(
-                    f"`{changelog}` is an output and the changelog of store `{spec.name}`: set "
+                    f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
                     f"`stores.{spec.name}.changelog` to another stream"
                 )
         intermediates = tuple(reader.stream for reader in graph.intermediates)
-        _refuse_shared(intermediates, dead_letter, dict(zip(changelogs, (s.name for s in graph.stores), strict=True)))
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates)}
+        _refuse_shared(intermediates, dead_letter, changelogs)
+        side = side_streams(graph)
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
         opened = given or {}
         systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
         for stream in intermediates:
@@ -156,17 +159,23 @@ class JobStreams:
     def without_startpoints(self, graph: ApplicationGraph, config: JobConfig) -> dict[SystemStream, str]:
         """The streams that the job uses and that take no startpoint, with what they are."""
         changelogs = {
-            config.store(spec.name).changelog: f"the changelog of store `{spec.name}`" for spec in graph.stores
+            config.store(spec.name).changelog: f"the changelog of store `{spec.name}`" for spec in graph.written_stores
         }
         outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
         between = dict.fromkeys(self.intermediates, INTERMEDIATE)
-        named = {**changelogs, **outputs, **between}
+        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in side_streams(graph).items()}
+        named = {**side, **changelogs, **outputs, **between}
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
     def close(self) -> None:
         """Close the admins."""
         for admin in self.admins.values():
             admin.close()
+
+
+def side_input_of(stores: Iterable[str]) -> str:
+    """What a side input is, in an error: it takes no startpoint."""
+    return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
 
 
 def _refuse_shared(

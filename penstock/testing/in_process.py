@@ -40,6 +40,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.metrics.snapshot import Snapshot
 from penstock.plan.assignment import assign_tasks
 from penstock.plan.ranges import BatchRanges
+from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
 from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
@@ -360,6 +361,7 @@ class InProcessDriver:
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = self.log.read("report").unfinished_run or uuid.uuid4().hex[:12]
+        graph = with_side_inputs(graph, config)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
             graph,

@@ -36,6 +36,7 @@ from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
+from penstock.plan.side_inputs import side_streams, with_side_inputs
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
@@ -114,25 +115,25 @@ class TestRunner:
             partitions: how many partitions each stream has, and how many tasks the job has.
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
-            config: the keys that tasks find in `context.config`. The runner itself uses `job.name` and
-                `task.window.ms` only.
+            config: the keys that tasks find in `context.config`. The runner itself uses `job.name`,
+                `task.window.ms` and what the keys say of side inputs only.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
         """
         self._mistakes: list[AssertionError] = []
-        self._graph = graph = checked_graph(app.graph(), self._mistakes)
+        loaded = load_config(overrides=config, default_job_name=app.name)
+        self._graph = graph = checked_graph(with_side_inputs(app.graph(), loaded), self._mistakes)
         self._partitions = partitions
         dead = SystemStream.parse(dead_letter) if dead_letter else None
         plan_topology(graph, dead)  # refuses what cannot run before any stream is made
-        loaded = load_config(overrides=config, default_job_name=graph.name)
         self._task_config = loaded.for_tasks()
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self._release = weakref.finalize(self, _release, self._root, self._folder)
         self._config = _driver_config(graph, loaded, self._root, self._folder, dead, broadcast_inputs)
         outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
-        streams = [*(op.stream for op in graph.sources), *outputs]
-        changelogs = [self._config.store(spec.name).changelog for spec in graph.stores]
+        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
+        changelogs = [self._config.store(spec.name).changelog for spec in graph.written_stores]
         self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*streams, *changelogs)}
         for stream in streams:
             self._systems[stream.system].admin().create_stream(stream.stream, partitions)
@@ -525,6 +526,7 @@ def _driver_config(
         "job.logged.store.base.dir": str(folder),
         "job.retry.max": 0,
         "task.commit.ms": 0,
+        **{key: value for key, value in given.flat().items() if key.startswith("side.inputs.")},
         **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
     }
     config = load_config(overrides=keys, environ={})
