@@ -13,10 +13,13 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.records import Changes
+from penstock.state.side.engine import SideEngine
+from penstock.state.side.positions import Positions
+from penstock.state.side.view import SideView
 from penstock.testing.engine_contract import EngineContract, OpenEngine
 
 
-def rocksdb(folder: Path) -> Engine:
+def rocksdb(folder: Path) -> RocksDbEngine:
     return RocksDbEngine(folder, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
 
 
@@ -30,6 +33,51 @@ class TestMemory(EngineContract):
     @pytest.fixture
     def open_engine(self) -> OpenEngine:
         return MemoryEngine
+
+
+class SideAsEngine(Engine):
+    """A side store as an engine: each read through a new view, or of the newest content."""
+
+    def __init__(self, below: RocksDbEngine | MemoryEngine, folder: Path, views: bool) -> None:
+        self._side = SideEngine(below, str(folder))
+        self._views = views
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._readable().get(key)
+
+    def apply(self, changes: Changes) -> None:
+        self._side.write(changes, Positions(updated_ms=1))
+
+    def load(self, changes: Changes) -> None:
+        self._side.load(changes, Positions(updated_ms=2))
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return self._readable().scan(start, end)
+
+    def copy_to(self, directory: Path) -> None:
+        self._side.copy_to(directory)
+
+    def close(self) -> None:
+        self._side.close()
+
+    def _readable(self) -> SideEngine | SideView:
+        return self._side.view() if self._views else self._side
+
+
+class SideOverAny(EngineContract):
+    below: Callable[[Path], RocksDbEngine | MemoryEngine]
+
+    @pytest.fixture(params=[False, True], ids=["newest", "views"])
+    def open_engine(self, request: pytest.FixtureRequest) -> OpenEngine:
+        return lambda folder: SideAsEngine(type(self).below(folder), folder, request.param)
+
+
+class TestSideOverRocksDb(SideOverAny):
+    below = staticmethod(rocksdb)
+
+
+class TestSideOverMemory(SideOverAny):
+    below = MemoryEngine
 
 
 @pytest.mark.parametrize("gather_bytes", [0, 100_000, 16 << 20], ids=["written at once", "now and then", "gathered"])

@@ -24,6 +24,7 @@ from sortedcontainers import SortedDict
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.os_errors import explained
 from penstock.state.engines.engine import Engine
+from penstock.state.engines.snapshot import Snapshot, released
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 ENTRIES = "entries.zst"
@@ -65,6 +66,64 @@ class _MemoryScan(Iterator[tuple[bytes, bytes]]):
                 self._next, self._inclusive = keys[-1], False
 
 
+class _MemorySnapshot(Snapshot):
+    """What a sorted map held: the map, and the values that what was written since has replaced.
+
+    It never holds more than one value of a key.
+    """
+
+    def __init__(self, entries: SortedDict, lock: threading.Lock) -> None:
+        self._map = entries
+        self._lock = lock
+        self._replaced: SortedDict = SortedDict()
+        """Key -> the value it had, None if it was absent."""
+        self._released = False
+
+    def keep(self, changes: Changes) -> None:
+        """These keys are about to be written. Under the lock."""
+        if self._released:
+            return
+        replaced, get = self._replaced, self._map.get
+        for key in changes:
+            if key not in replaced:
+                replaced[key] = get(key)
+
+    def get(self, key: bytes) -> bytes | None:
+        # In this order: a value is noted before it is replaced, and forgotten after the release.
+        now: bytes | None = self._map.get(key)
+        before: bytes | None = self._replaced.get(key, now)
+        if self._released:
+            raise released()
+        return before
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self._released:
+            raise released()
+        return self._chunks(start, end)
+
+    def _chunks(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        size, inclusive, complete = 4, True, False
+        while not complete:
+            with self._lock:
+                if self._released:
+                    raise released()
+                keys = list(islice(self._map.irange(start, end, inclusive=(inclusive, False)), size))
+                complete = len(keys) < size
+                last = end if complete else keys[-1]
+                found = {key: self._map[key] for key in keys}
+                found.update(
+                    (key, self._replaced[key])
+                    for key in self._replaced.irange(start, last, inclusive=(inclusive, not complete))
+                )
+            yield from sorted((key, value) for key, value in found.items() if value is not None)
+            start, inclusive, size = last, False, min(2 * size, 512)
+
+    def release(self) -> None:
+        with self._lock:
+            self._released = True
+            self._replaced.clear()
+
+
 class MemoryEngine(Engine):
     """A sorted map in memory."""
 
@@ -72,6 +131,7 @@ class MemoryEngine(Engine):
         """With a path: what a copy in that folder holds, if there is one. Raises CorruptError, IncompatibleError."""
         self._map: SortedDict = SortedDict()
         self._scans: weakref.WeakSet[_MemoryScan] = weakref.WeakSet()
+        self._snapshots: weakref.WeakSet[_MemorySnapshot] = weakref.WeakSet()
         self._lock = threading.Lock()
         if path is not None and (path / ENTRIES).exists():
             self._map.update(_read_entries(path / ENTRIES))
@@ -85,6 +145,8 @@ class MemoryEngine(Engine):
             for scan in self._scans:
                 scan.take()
             self._scans.clear()
+            for snapshot in self._snapshots:
+                snapshot.keep(changes)
             for key, value in changes.items():
                 if value is None:
                     self._map.pop(key, None)
@@ -96,6 +158,16 @@ class MemoryEngine(Engine):
         with self._lock:
             self._scans.add(scan)
         return scan
+
+    def snapshot(self) -> Snapshot:
+        """What it holds now. What is replaced later is kept until the snapshot is released."""
+        snapshot = _MemorySnapshot(self._map, self._lock)
+        with self._lock:
+            self._snapshots.add(snapshot)
+        return snapshot
+
+    def flush(self) -> None:
+        """Nothing outlives the process."""
 
     def copy_to(self, directory: Path) -> None:
         """Write everything: the cost grows with the state."""

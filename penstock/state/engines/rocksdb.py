@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import rocksdict
 from penstock.errors import CorruptError, PenstockError
 from penstock.os_errors import explain, os_error_in
 from penstock.state.engines.engine import Engine
+from penstock.state.engines.snapshot import Snapshot, released
 from penstock.state.records import Changes
 
 _BULK = 1000
@@ -27,6 +29,10 @@ _PROPERTIES = (
     "rocksdb.num-running-compactions",
 )
 """What RocksDB says of itself, by the names of its properties."""
+_ABSENT = "key not found"
+"""What the binding raises for a key that a snapshot does not hold, as a plain Exception."""
+_FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
+"""How many entries a scan of a snapshot reads at a time: first, and at most."""
 _PLACE = "job.logged.store.base.dir"
 """The key that says where the engines' files are."""
 
@@ -128,6 +134,16 @@ class RocksDbEngine(Engine):
         except Exception as error:
             raise engine_error(error, f"a scan of `{self._path}` failed") from error
 
+    def snapshot(self) -> Snapshot:
+        """What it holds now. It costs some microseconds, and keeps the files and memory it reads until it is released.
+        Not while another thread writes."""
+        return _RocksDbSnapshot(self._db, self._path)
+
+    def flush(self) -> None:
+        """Write what is in memory to files. Then it is still there after this process has died."""
+        with self._writing():
+            self._db.flush()
+
     def copy_to(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with self._writing():
@@ -143,6 +159,69 @@ class RocksDbEngine(Engine):
 
     def close(self) -> None:
         self._db.close()
+
+
+class _RocksDbSnapshot(Snapshot):
+    """RocksDB's own snapshot for gets, and an iterator of the same moment for scans.
+
+    The binding's snapshot cannot be scanned: its iterators show what was written later. An iterator that is made
+    together with it shows the same moment; all scans share it, in turn, some entries at a time.
+    """
+
+    def __init__(self, database: Any, path: Path) -> None:
+        self._snapshot: Any = database.snapshot()
+        self._iterator: Any = database.iter()
+        self._path = path
+        self._lock = threading.Lock()
+        """For the iterator."""
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes = self._snapshot[key]
+        except Exception as error:
+            if error.args == (_ABSENT,):
+                return None
+            if self._snapshot is None:
+                raise released() from None
+            raise engine_error(error, f"`{self._path}` cannot be read") from error
+        return value
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        following, size, complete = start, _FIRST_CHUNK, False
+        while not complete:
+            chunk = self._chunk(following, end, size)
+            yield from chunk
+            complete = len(chunk) < size
+            if chunk:
+                following, size = chunk[-1][0] + b"\0", min(2 * size, _LARGEST_CHUNK)
+
+    def _chunk(self, start: bytes | None, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
+        """The first entries from start."""
+        found: list[tuple[bytes, bytes]] = []
+        with self._lock:
+            iterator = self._iterator
+            if iterator is None:
+                raise released()
+            if start is None:
+                iterator.seek_to_first()
+            else:
+                iterator.seek(start)
+            while iterator.valid() and len(found) < size:
+                key = iterator.key()
+                if end is not None and key >= end:
+                    return found
+                found.append((key, iterator.value()))
+                iterator.next()
+            try:
+                iterator.status()
+            except Exception as error:
+                raise engine_error(error, f"a scan of `{self._path}` failed") from error
+        return found
+
+    def release(self) -> None:
+        self._snapshot = None
+        with self._lock:
+            self._iterator = None
 
 
 def engine_error(error: Exception, what: str) -> PenstockError:
