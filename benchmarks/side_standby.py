@@ -1,0 +1,428 @@
+"""A job with a large state whose containers or executors are killed: what runs in the side's own process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
+from pyspark.sql.streaming.query import StreamingQuery
+
+import penstock as ps
+from benchmarks.side_spark import session
+from penstock.engine import launch
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.job import Job
+from penstock.system.base import OffsetRange
+from penstock.system.local import LocalSystem
+
+INPUT, OUTPUT, STORE = "events", "seen", "state"
+TASKS = 4
+VALUE_BYTES = 1000
+ENTRIES = 100
+"""Entries that a message of the fill makes."""
+PROBE_S = 0.02
+EXECUTORS = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "1g",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+}
+SETTLE_S = 10.0
+_DEADLINE_S = 900.0
+
+
+class Keep(ps.StreamTask):
+    """Fills the state; after that, reads an entry for each message and says when and where it did."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.state = context.store(STORE)
+        self.task = context.partition
+        self.chance = random.Random(self.task)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        name = envelope.value["name"]
+        if envelope.value["fill"]:
+            for number in range(ENTRIES):
+                self.state.put(f"{name}-{number}", self.chance.randbytes(VALUE_BYTES))
+            return
+        found = self.state.get(f"{name}-0")
+        seen = {"at": time.time(), "pid": os.getpid(), "task": self.task, "bytes": len(found or b"")}
+        collector.emit(key=envelope.key, value=seen)
+
+
+def application() -> ps.StreamApplication:
+    """Messages by name into the state."""
+    app = ps.StreamApplication("standby")
+    app.store(STORE, key=ps.String(), value=ps.Bytes())
+    messages = app.input(f"local.{INPUT}").partition_by(lambda message: message["name"], key=ps.String())
+    messages.process(Keep, stores=[STORE]).send_to(app.output(f"local.{OUTPUT}", key=ps.String()))
+    return app
+
+
+def configuration(work: Path, kind: str) -> dict[str, Any]:
+    """Two executors, each with a container; a commit a second."""
+    backend = kind if kind in ("blob", "changelog-files") else "changelog-files"
+    return {
+        "job.root": str(work / "jobs"),
+        "job.logged.store.base.dir": str(work / "state"),
+        "job.intermediate.stream.partitions": TASKS,
+        "job.batch.interval.ms": 10,
+        "job.batch.max.messages": 1000,
+        "job.host-affinity.enabled": kind == "host copy",
+        "job.standbytasks.replication.factor": 2 if kind == "standby" else None,
+        "job.retry.max": 100,
+        "systems.local.path": str(work / "streams"),
+        "stores.backup.factories": backend,
+        "task.commit.ms": 1000,
+        "spark.local.dir": str(work / "spark"),
+        **EXECUTORS,
+    }
+
+
+class Losses:
+    """Notes when the driver notices that a container is lost."""
+
+    def __init__(self) -> None:
+        self.noticed: list[float] = []
+
+    def watch(self) -> None:
+        """From here on the jobs of this process have a directory that is watched."""
+        noticed = self.noticed
+
+        class WatchedDirectory(ContainerDirectory):
+            def start(self, on_lost: Callable[[], None]) -> None:
+                def noted() -> None:
+                    noticed.append(time.time())
+                    on_lost()
+
+                super().start(noted)
+
+        setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+
+    def after(self, moment: float) -> float | None:
+        """The first time after a moment."""
+        return next((at for at in self.noticed if at > moment), None)
+
+
+class Streams:
+    """The job's input and output."""
+
+    def __init__(self, work: Path) -> None:
+        self._system = LocalSystem("local", str(work / "streams"))
+        self._admin = self._system.admin()
+        self._admin.create_stream(INPUT, TASKS)
+        self._writer = self._system.writer(None)
+        self._reader = self._system.reader()
+        self.published = 0
+
+    def fill(self, messages: int) -> list[str]:
+        """Append the messages that fill the state; returns their names."""
+        names = [f"n{number}" for number in range(messages)]
+        for partition in range(TASKS):
+            self._append(partition, [{"name": name, "fill": True} for name in names[partition::TASKS]])
+        return names
+
+    def probe(self, names: list[str]) -> None:
+        """Append a message for each name."""
+        self._append(0, [{"name": name, "fill": False} for name in names])
+
+    def _append(self, partition: int, values: list[dict[str, Any]]) -> None:
+        ssp = ps.SystemStreamPartition("local", INPUT, partition)
+        self._writer.append(ssp, [(0, None, orjson.dumps(value)) for value in values])
+        self.published += len(values)
+
+    def ends(self) -> dict[int, int]:
+        """The upcoming offsets of the output; none as long as it does not exist."""
+        try:
+            return {partition: ends.upcoming for partition, ends in self._admin.offsets(OUTPUT).items()}
+        except ps.NotFoundError:
+            return {}
+
+    def seen(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[dict[str, Any]]:
+        """The outputs between two ends."""
+        for partition, end in ends.items():
+            ssp = ps.SystemStreamPartition("local", OUTPUT, partition)
+            if end > starts.get(partition, 0):
+                for chunk in self._reader.read(OffsetRange(ssp, starts.get(partition, 0), end), 1000):
+                    yield from (orjson.loads(value or b"null") for *_, value in chunk)
+
+    @contextmanager
+    def probing(self, names: list[str]) -> Iterator[None]:
+        """Append probes all the time."""
+        stop = threading.Event()
+
+        def run() -> None:
+            while not stop.wait(PROBE_S):
+                self.probe(names)
+
+        thread = threading.Thread(target=run, name="probes")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill the state, and kill a container or an executor again and again."""
+    work, kind = Path(parameters["work"]), parameters["kind"]
+    losses = Losses()
+    losses.watch()
+    streams = Streams(work)
+    messages = max(TASKS, parameters["megabytes"] * 2**20 // (VALUE_BYTES * ENTRIES))
+    names = streams.fill(messages)
+    config = {key: value for key, value in configuration(work, kind).items() if value is not None}
+    began = time.time()
+    job = application().run(config)
+    rounds = []
+    try:
+        _await(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
+        filled = time.time()
+        with streams.probing(names[: TASKS * 8]):
+            for _ in range(parameters["repeat"]):
+                _await_settled(job)
+                rounds.append(_strike(job, streams, losses, parameters["victim"]))
+        job.stop()
+    except BaseException:
+        job.stop()
+        raise
+    return {"rounds": rounds, "fill_seconds": filled - began, "state_bytes": messages * ENTRIES * VALUE_BYTES}
+
+
+def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str, Any]:
+    """Kill a container or an executor; when the loss was noticed, and when a message of its tasks was processed."""
+    before = streams.ends()
+    owners: dict[int, int] = {}
+
+    def every_task() -> bool:
+        owners.update({seen["task"]: seen["pid"] for seen in streams.seen(before, streams.ends())})
+        return len(owners) == TASKS
+
+    _await(job, every_task, "an output of every task")
+    container = random.choice(sorted(set(owners.values())))
+    lost = {task for task, pid in owners.items() if pid == container}
+    target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])
+    starts = streams.ends()
+    at = time.time()
+    os.kill(target, signal.SIGKILL)
+    found: dict[str, Any] = {}
+
+    def is_back() -> bool:
+        ends = streams.ends()
+        moment = time.time()
+        back = [s for s in streams.seen(starts, ends) if s["task"] in lost and s["pid"] != container and s["at"] > at]
+        if not back:
+            return False
+        found.update(first=min(s["at"] for s in back), visible=moment, is_whole=all(s["bytes"] for s in back))
+        return True
+
+    _await(job, is_back, "an output after the loss")
+    if not found["is_whole"]:
+        raise AssertionError("entries of the state are missing after the loss")
+    noticed = losses.after(at)
+    return {
+        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
+        "processed_ms": (found["first"] - at) * 1000,
+        "visible_ms": (found["visible"] - at) * 1000,
+        "lost_tasks": len(lost),
+    }
+
+
+def _await_settled(job: Job) -> None:
+    """Wait until everything is committed, and copies have followed."""
+    moment = time.time()
+    progress = job.progress
+    rows = progress.total_input_rows if progress else 0
+    _await(job, lambda: job.progress is not None and job.progress.total_input_rows > rows, "more batches")
+    _await(job, lambda: time.time() - moment > SETTLE_S, "some commits")
+
+
+def _await(job: Job, condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if not job.is_active:
+            job.await_termination(0)
+            raise RuntimeError(f"the job ended before {what}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {_DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(0.01)
+
+
+def spark(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same by Spark's aggregation with its RocksDB state store, whose executors are killed."""
+    work = Path(parameters["work"])
+    files = work / "files"
+    files.mkdir(parents=True)
+    keys = max(TASKS, parameters["megabytes"] * 2**20 // VALUE_BYTES)
+    _write_fill(files, keys)
+    log = work / "scheduler.log"
+    more = {
+        **EXECUTORS,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_scheduler_log(work, log)}",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+        "spark.master": "local-cluster[2,1,2048]",
+        "spark.executor.memory": "2g",
+    }
+    session_of_side = session(work, 2, TASKS, more)
+    events = session_of_side.readStream.schema("key string, value binary").option("maxFilesPerTrigger", 1)
+    query = (
+        events.parquet(str(files))
+        .groupBy("key")
+        .agg(F.last("value").alias("value"))
+        .writeStream.format("noop")
+        .outputMode("update")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .start()
+    )
+    began = time.time()
+    _await_query(query, lambda: _rows(query) >= keys, "the fill")
+    filled = time.time()
+    rounds = []
+    with _probing(files):
+        for _ in range(parameters["repeat"]):
+            settled = time.time() + 2 * SETTLE_S
+            _await_query(query, lambda: time.time() > settled, "snapshots")  # noqa: B023
+            rounds.append(_strike_executor(query, log))
+    query.stop()
+    session_of_side.stop()
+    return {"rounds": rounds, "fill_seconds": filled - began, "state_bytes": keys * VALUE_BYTES}
+
+
+def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
+    """Kill an executor; when Spark noticed it, and when the first batch ended that it had to do with."""
+    executors = [process for process in psutil.Process().children(recursive=True) if _is_executor(process)]
+    usual = statistics.median(_seconds(batch) for batch in _batches(query)[-10:])
+    at = time.time()
+    random.choice(executors).kill()
+
+    def hit() -> dict[str, Any] | None:
+        """The first batch that began after the loss, or took so long that the loss was in it."""
+        after = [batch for batch in _batches(query) if _ended(batch) > at]
+        return next((batch for batch in after if _began(batch) > at or _seconds(batch) > 3 * usual + 0.5), None)
+
+    _await_query(query, hit, "a batch after the loss")
+    found = hit()
+    assert found is not None
+    noticed = _noticed(log, at)
+    return {
+        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
+        "visible_ms": (_ended(found) - at) * 1000,
+        "usual_batch_ms": usual * 1000,
+    }
+
+
+def _write_fill(files: Path, keys: int) -> None:
+    """The state, in ten files."""
+    chance = np.random.default_rng(1)
+    for number, part in enumerate(np.array_split(np.arange(keys), 10)):
+        raw = chance.bytes(len(part) * VALUE_BYTES)
+        values = [raw[n : n + VALUE_BYTES] for n in range(0, len(raw), VALUE_BYTES)]
+        _write(files, f"fill-{number}", [f"k{key}" for key in part.tolist()], values)
+
+
+def _write(files: Path, name: str, keys: list[str], values: list[bytes]) -> None:
+    temporary = files / f".{name}.parquet"
+    pq.write_table(pa.table({"key": keys, "value": pa.array(values, pa.binary())}), temporary)
+    temporary.rename(files / f"{name}.parquet")
+
+
+@contextmanager
+def _probing(files: Path) -> Iterator[None]:
+    """Write files of a few keys all the time."""
+    stop = threading.Event()
+
+    def run() -> None:
+        number = 0
+        while not stop.wait(0.2):
+            _write(files, f"probe-{number:06d}", [f"k{key}" for key in range(32)], [b"x" * VALUE_BYTES] * 32)
+            number += 1
+
+    thread = threading.Thread(target=run, name="probes")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _scheduler_log(work: Path, log: Path) -> Path:
+    """What makes the driver's JVM log lost executors to a file."""
+    properties = work / "log4j2.properties"
+    lines = {
+        "rootLogger.level": "error",
+        "rootLogger.appenderRef.lost.ref": "lost",
+        "appender.lost.type": "File",
+        "appender.lost.name": "lost",
+        "appender.lost.fileName": log,
+        "appender.lost.layout.type": "PatternLayout",
+        "appender.lost.layout.pattern": "%d{UNIX_MILLIS} %m%n",
+    }
+    properties.write_text("\n".join(f"{key}={value}" for key, value in lines.items()))
+    return properties
+
+
+def _noticed(log: Path, moment: float) -> float | None:
+    """When Spark logged that it had lost an executor, after a moment."""
+    for line in log.read_text().splitlines():
+        at, _, text = line.partition(" ")
+        if text.startswith("Lost executor") and float(at) / 1000 > moment:
+            return float(at) / 1000
+    return None
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _batches(query: StreamingQuery) -> list[dict[str, Any]]:
+    found = [orjson.loads(one.json) for one in query.recentProgress]
+    return [batch for batch in found if batch["numInputRows"]]
+
+
+def _rows(query: StreamingQuery) -> int:
+    return sum(batch["numInputRows"] for batch in _batches(query))
+
+
+def _began(batch: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(batch["timestamp"]).timestamp()
+
+
+def _seconds(batch: Mapping[str, Any]) -> float:
+    seconds: float = batch["durationMs"]["triggerExecution"] / 1000
+    return seconds
+
+
+def _ended(batch: Mapping[str, Any]) -> float:
+    return _began(batch) + _seconds(batch)
+
+
+def _await_query(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if not query.isActive:
+            raise RuntimeError(f"the query ended before {what}: {query.exception()}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {_DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(0.1)
