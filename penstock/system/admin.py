@@ -40,6 +40,24 @@ class SystemAdmin(ABC):
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
         """The ends of every partition, each read atomically."""
 
+    def stream_identity(self, stream: str) -> str | None:
+        """What distinguishes the stream from an earlier or later one of its name: a text that stays as long as the
+        stream does, and that no other stream ever has. None if the system has none.
+
+        What was made from a stream is only valid for the same stream. Raises NotFoundError if there is none.
+        """
+        self.partition_count(stream)
+        return None
+
+    def complete_from(self, stream: str) -> dict[int, int]:
+        """By partition, the offset from which on every message is still there, deletions (value None) included.
+
+        Who has read everything below an offset and continues there misses nothing if this is not larger. Below it,
+        messages and deletions may have gone, through retention or compaction. A system that compacts in its own time
+        cannot say that of deletions; it gives the oldest offset, as here.
+        """
+        return {partition: ends.oldest for partition, ends in self.offsets(stream).items()}
+
     @abstractmethod
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create the stream; True if it was made, False if it was there already with this many partitions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,8 @@ class MemorySystem(System):
         self.lock = threading.Lock()
         self.owners: dict[str, str] = {}
         """Stream -> its owner; under `lock`."""
+        self.identities: dict[str, str] = {}
+        """Stream -> what distinguishes it from others of its name; under `lock`."""
         self._streams: dict[str, list[_Partition]] = {}
 
     @classmethod
@@ -127,6 +130,7 @@ class MemorySystem(System):
             found = self._streams.setdefault(stream, [])
             if not found:
                 found.extend(_Partition() for _ in range(partitions))
+                self.identities[stream] = uuid.uuid4().hex
                 return True
             if len(found) != partitions:
                 raise IncompatibleError(
@@ -147,6 +151,7 @@ class MemorySystem(System):
             self.partitions(stream)
             del self._streams[stream]
             self.owners.pop(stream, None)
+            self.identities.pop(stream, None)
 
     def partitions(self, stream: str) -> list[_Partition]:
         """The partitions of a stream; the caller holds `lock`."""
@@ -186,6 +191,20 @@ class MemoryAdmin(SystemAdmin):
         """The ends of every partition. Raises NotFoundError if there is no such stream."""
         with self._system.lock:
             return {number: partition.ends() for number, partition in enumerate(self._system.partitions(stream))}
+
+    def stream_identity(self, stream: str) -> str | None:
+        """Minted when the stream is created."""
+        with self._system.lock:
+            self._system.partitions(stream)
+            return self._system.identities[stream]
+
+    def complete_from(self, stream: str) -> dict[int, int]:
+        """Where the last compaction ended, or what `truncate` left begins."""
+        with self._system.lock:
+            return {
+                number: max(partition.compacted.end, partition.ends().oldest)
+                for number, partition in enumerate(self._system.partitions(stream))
+            }
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create the stream; idempotent. Raises IncompatibleError if it has another partition count, and ConfigError if

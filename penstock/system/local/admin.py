@@ -59,6 +59,20 @@ class LocalAdmin(SystemAdmin):
         ssps = self._partitions(stream)
         return {ssp.partition: self._ends(ssp) for ssp in ssps}
 
+    def stream_identity(self, stream: str) -> str | None:
+        """The uid in `stream.json`."""
+        return self._files.describe(stream).uid
+
+    def complete_from(self, stream: str) -> dict[int, int]:
+        """Where the last compaction or deletion by retention ended, read atomically in each partition."""
+
+        def look(ssp: SystemStreamPartition) -> int:
+            path = self._files.partition_path(ssp)
+            with self._pool.use(path) as connection:
+                return max(read_compacted_state(connection).end, partition_ends(connection, path).oldest)
+
+        return {ssp.partition: look(ssp) for ssp in self._partitions(stream)}
+
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
         made = self._files.create(stream, partitions, retention or StreamRetention())

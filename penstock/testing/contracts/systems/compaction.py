@@ -93,6 +93,19 @@ class CompactionContract(SystemRoom):
         assert admin.offsets(STREAM)[1] == PartitionOffsets(8, 8)
         assert append(system, log, records(8, 1)) == 8
 
+    def test_a_partition_is_complete_from_where_it_was_compacted_to(
+        self, system: System, admin: SystemAdmin, log: SystemStreamPartition
+    ) -> None:
+        """Who read up to 3 misses the deletion at 3. A dry run compacts nothing."""
+        values = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"a", b"3"), (b"c", b"1")]
+        append(system, log, [(i, *each) for i, each in enumerate(values)])
+        admin.compact(OffsetRange(log, 0, 5), COMPACTOR, dry_run=True)
+        assert admin.complete_from(STREAM) == {0: 0, 1: 0}
+        admin.compact(OffsetRange(log, 0, 5), COMPACTOR)
+        assert admin.complete_from(STREAM) == {0: 0, 1: 5}
+        admin.compact(OffsetRange(log, 6, 6), COMPACTOR)
+        assert admin.complete_from(STREAM) == {0: 0, 1: 6}
+
     def test_records_without_a_key_stay(self, system: System, admin: SystemAdmin, log: SystemStreamPartition) -> None:
         append(system, log, [(0, None, b"1"), (1, None, None), (2, b"k", b"1"), (3, b"k", b"2")])
         assert admin.compact(OffsetRange(log, 0, 4), COMPACTOR) == 1

@@ -70,6 +70,7 @@ class RetentionContract(SystemRoom):
         assert ends[0] == PartitionOffsets(0, 0)
         assert ends[1].upcoming == 8
         assert 4 < ends[1].oldest < 8
+        assert admin.complete_from(STREAM) == {0: 0, 1: ends[1].oldest}
         assert [message[0] for message in read(system, limited, ends[1].oldest, 8)] == list(range(ends[1].oldest, 8))
         with pytest.raises(NotFoundError, match=rf"{ends[1].oldest}"):
             read(system, limited, ends[1].oldest - 1, 8)

@@ -40,6 +40,31 @@ class StreamsContract(SystemRoom):
         assert admin.create_stream(STREAM, 2) is False
         assert [message[1:] for message in read_all(system, ssp(system, 1))] == records(0, 4)
 
+    def test_a_stream_is_distinguished_from_others_of_its_name(self, system: System, admin: SystemAdmin) -> None:
+        """Whatever is written to it or created beside it; every admin says the same."""
+        for stream in (STREAM, "others"):
+            admin.create_stream(stream, 2)
+        first = admin.stream_identity(STREAM)
+        append(system, ssp(system, 1), records(0, 4))
+        admin.create_stream(STREAM, 2)
+        again = system.admin()
+        assert again.stream_identity(STREAM) == admin.stream_identity(STREAM) == first
+        again.close()
+        if first is not None:
+            assert first != admin.stream_identity("others")
+            admin.delete_stream(STREAM)
+            admin.create_stream(STREAM, 2)
+            assert admin.stream_identity(STREAM) not in {None, first}
+        with pytest.raises(NotFoundError):
+            admin.stream_identity("nowhere")
+
+    def test_a_stream_is_complete_until_something_goes(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        append(system, ssp(system, 1), records(0, 4))
+        assert admin.complete_from(STREAM) == {number: ends.oldest for number, ends in admin.offsets(STREAM).items()}
+        with pytest.raises(NotFoundError):
+            admin.complete_from("nowhere")
+
     def test_create_with_another_count_is_refused(self, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 2)
         with pytest.raises(IncompatibleError, match=r"2 partitions; 3 were"):
