@@ -219,7 +219,7 @@ def prepare(
         start=start,
         startpoints=startpoints,
         drains=DrainRequests(objects, paths),
-        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid),
+        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid, view.restorable),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         close=close,
         clock=clock,

@@ -15,6 +15,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.plan.side_inputs import side_streams
 from penstock.system.base import PartitionOffsets, System, SystemAdmin
+from penstock.system.messages import partitions_with_messages
 from penstock.system.registry import open_system
 from penstock.wording import listed, owned_stream
 
@@ -196,14 +197,9 @@ def _refuse_shared(
 
 def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
     """Raise ConfigError if a stream without an owner has messages: the job would delete them."""
-    held = [
-        str(partition)
-        for partition, ends in sorted(admin.offsets(stream.stream).items())
-        if ends.oldest < ends.upcoming
-    ]
-    if held:
+    if held := [str(partition) for partition in partitions_with_messages(admin.offsets(stream.stream))]:
         raise ConfigError(
-            f"the stream `{stream}` has messages that this job did not write (partition {', '.join(held)}), and an "
+            f"the stream `{stream}` has messages that this job did not write (partition {listed(held)}), and an "
             "intermediate stream is written and deleted by its job alone. Name another stream in `through`. If nobody "
             f"needs these messages, delete the stream: `penstock stream delete {stream}`"
         )

@@ -31,14 +31,16 @@ class BackendAdmins:
         stores: Sequence[str],
         systems: Mapping[str, System],
         uid: str,
+        restorable: Sequence[CheckpointRecord] = (),
     ) -> None:
-        """`uid`: the job's."""
+        """`uid`: the job's. `restorable`: the checkpoints that it can restore now. They may name what it takes over."""
         self._config = config
         self._paths = paths
         self._roots = BackendRoots(config, objects)
         self._tasks = tasks
         self._systems = systems
         self._uid = uid
+        self._restorable = tuple(restorable)
         self._configured: dict[str, list[str]] = {}
         for store in stores:
             settings = config.store(store)
@@ -101,7 +103,16 @@ class BackendAdmins:
             named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
             self._roots.check(name, self._paths, self._uid)
             objects = self._roots.of(name)
-            context = AdminContext(objects, self._paths, self._tasks, named, self._config, self._systems, self._uid)
+            context = AdminContext(
+                objects,
+                self._paths,
+                self._tasks,
+                named,
+                self._config,
+                self._systems,
+                self._uid,
+                lambda: self._by_backend(self._restorable).get(name, ()),
+            )
             self._admins[name] = backend_factory(name).admin(context)
         return self._admins[name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,3 +58,13 @@ class PartitionOffsets:
         if self.newest is None:
             return f"no messages, the next one will be {self.upcoming}"
         return f"messages from {self.oldest} (oldest) to {self.newest} (newest), the next one will be {self.upcoming}"
+
+
+def partitions_with_messages(ends: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:
+    """The partitions of a stream that hold messages, ascending.
+
+    Example:
+        >>> partitions_with_messages({1: PartitionOffsets(0, 2), 0: PartitionOffsets(4, 4)})
+        (1,)
+    """
+    return tuple(partition for partition, own in sorted(ends.items()) if own.newest is not None)

@@ -117,7 +117,16 @@ def _open_uploads(target: StoreTarget, claim: Claim, roots: BackendRoots) -> lis
     found, store = target.found, target.spec.name
     uid = settle(found.objects, found.paths, found.config.job.root)
     with closing(
-        BackendAdmins(found.config, found.paths, found.objects, target.tasks, [store], target.systems, uid)
+        BackendAdmins(
+            found.config,
+            found.paths,
+            found.objects,
+            target.tasks,
+            [store],
+            target.systems,
+            uid,
+            target.view.restorable,
+        )
     ) as admins:
         admins.prepare(claim.epoch)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -295,6 +295,9 @@ class AdminContext:
     systems: Mapping[str, System] = field(default_factory=dict)
     uid: str = ""
     """The job's uid. It distinguishes the job from one of the same name in another root."""
+    restorable: Callable[[], Sequence[StoreMarker]] = field(default=tuple, compare=False)
+    """This backend's markers of every checkpoint that the job could restore when the admin was made. Each call reads
+    them from the checkpoints. Raises CorruptError if one cannot be read."""
 
 
 class StateBackendAdmin(ABC):

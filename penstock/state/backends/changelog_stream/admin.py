@@ -21,7 +21,8 @@ from penstock.state.backends.changelog_stream.partition import (
     changelog_writer,
 )
 from penstock.system.base import OffsetRange, SystemAdmin
-from penstock.wording import counted
+from penstock.system.messages import partitions_with_messages
+from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         """Create the streams that are not there, and fence all of them.
 
         Raises:
-            ConfigError: two stores share a stream, or another job or store owns it; or its system or partition count
-                does not fit.
+            ConfigError: two stores share a stream, or another job or store owns it; or it has messages, and neither an
+                owner nor a marker in a checkpoint of the job; or its system or partition count does not fit.
             FencedError: a larger epoch has written to one.
         """
         writer = changelog_writer(self._context.paths, epoch)
@@ -113,6 +114,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
     def _own(self, stream: SystemStream, store: str) -> None:
         """Become the stream's owner. Raises ConfigError if it has another one."""
         mine = owner_text(self._context.paths.root, self._context.uid, store)
+        if self._admin(stream).owner(stream.stream) is None:
+            self._refuse_messages(stream, store)
         owner = self._admin(stream).own(stream.stream, mine)
         if owner != mine:
             raise ConfigError(
@@ -120,6 +123,20 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "
                 f"deleted, `penstock stream delete {stream}` deletes what it left"
             )
+
+    def _refuse_messages(self, stream: SystemStream, store: str) -> None:
+        """Raise ConfigError if a stream without an owner has messages that the job's state is not made of. Compaction
+        would delete them. A job that continues an imported checkpoint takes over the changelog that it names."""
+        held = partitions_with_messages(self._admin(stream).offsets(stream.stream))
+        if not held or any(stream == at.system_stream for at in _by_partition(self._context.restorable())):
+            return
+        raise ConfigError(
+            f"the changelog `{stream}` of store `{store}` has messages that this job did not write (partition "
+            f"{listed([str(partition) for partition in held])}), and no checkpoint of the job names it. A changelog is "
+            f"written and compacted by its job alone: set `stores.{store}.changelog` to another stream. To continue a "
+            "changelog of Samza, import its checkpoint first (`penstock checkpoint import`). If nobody needs these "
+            f"messages, delete the stream: `penstock stream delete {stream}`"
+        )
 
     def _admin(self, stream: SystemStream) -> SystemAdmin:
         if stream.system not in self._admins:

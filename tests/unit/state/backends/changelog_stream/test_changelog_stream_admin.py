@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -124,11 +125,16 @@ def test_resources_are_made_once_and_fenced(system: System) -> None:
 
 
 def job_admin(
-    system: System, uid: str, settings: JobConfig, store: str = "first", name: str = "contract"
+    system: System,
+    uid: str,
+    settings: JobConfig,
+    store: str = "first",
+    name: str = "contract",
+    restorable: Sequence[StoreMarker] = (),
 ) -> ChangelogStreamAdmin:
     objects, systems = open_store("memory://unused"), {"local": system}
     return ChangelogStreamFactory().admin(
-        AdminContext(objects, JobPaths(name, "1"), 2, (store,), settings, systems, uid)
+        AdminContext(objects, JobPaths(name, "1"), 2, (store,), settings, systems, uid, lambda: restorable)
     )
 
 
@@ -156,6 +162,31 @@ def test_a_stream_has_one_owner_among_all_jobs(system: System) -> None:
     owner.create_resources(2)
     with pytest.raises(ConfigError, match="is a changelog"):
         publish(system, "shared", "-", PublishOptions())
+
+
+def test_a_stream_with_messages_of_somebody_else_is_not_taken_over(system: System) -> None:
+    other = StoreMarker("first", 0, ChangelogMarker(SystemStreamPartition("local", "other", 0), 0, 9).serialize())
+    with closing(system.admin()) as streams, closing(system.writer(None)) as writer:
+        streams.create_stream(STREAM, 2)
+        writer.append(SystemStreamPartition("local", STREAM, 1), [(0, b"k", b"precious")])
+        for restorable in ((), (other,)):
+            refused = job_admin(system, "a", config(), restorable=restorable)
+            with pytest.raises(ConfigError) as error:
+                refused.create_resources(1)
+            for part in (f"`local.{STREAM}` of store `first` has messages", "(partition 1)", "checkpoint import"):
+                assert part in str(error.value)
+            assert streams.owner(STREAM) is None, "the stream can still be given to somebody else"
+
+
+def test_a_stream_that_a_checkpoint_names_is_taken_over_with_its_messages(system: System) -> None:
+    """Samza wrote it, and its checkpoint was imported. Once the stream has an owner, no checkpoint is looked at."""
+    marker = StoreMarker("first", 0, ChangelogMarker(SSP, 0, None).serialize())
+    with closing(system.admin()) as streams, closing(system.writer(None)) as writer:
+        streams.create_stream(STREAM, 2)
+        writer.append(SystemStreamPartition("local", STREAM, 1), [(0, b"k", b"precious")])
+        job_admin(system, "a", config(), restorable=[marker]).create_resources(1)
+        assert streams.owner(STREAM) == "job contract-1 (uid a), store first"
+    job_admin(system, "a", config()).create_resources(2)
 
 
 def test_a_copy_does_not_compact_the_originals_stream(system: System) -> None:
