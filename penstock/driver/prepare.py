@@ -13,7 +13,7 @@ from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.origin import FromRecord
-from penstock.checkpoint.record import Claim
+from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.value import Markers as OfTask
 from penstock.clock import SYSTEM_CLOCK, Clock
@@ -144,13 +144,14 @@ def prepare(
 
     Raises:
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
-        NotFoundError: an input, the named checkpoint, or an operator of `reset_operators` does not exist.
+        NotFoundError: an input, a side input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
     topology = plan_topology(graph, config.task.dead_letter_stream)
     check_config(graph, config)
     ends = streams.ends()
     grouping = streams.group(ends)
     tasks = grouping.count
+    streams.check_side_inputs(graph, tasks)
     check_copartitioning(graph, ends, tasks, streams.broadcast)
     layout = store_layout(graph)
     paths = JobPaths(config.job.name, config.job.id)
@@ -165,9 +166,11 @@ def prepare(
     resettable = {*chain(*(operators_of(each.writer) for each in between)), *recorded_operators(start.restore_from)}
     reset = plan_reset(reset_operators, operators, start.restore_from, layout, resettable)
     start = start.resetting(reset, graph.operators)
-    if start.restore_from is not None:
-        emptied = start.restore_from.stores if start.clears_state else start.reset.stores
-        check_layout(start.restore_from, layout, tasks, emptied, paths.root)
+    record = start.restore_from
+    if record is not None:
+        start = replace(start, unwritten=_no_longer_written(graph, record))
+        emptied = record.stores if start.clears_state else start.reset.stores | start.unwritten
+        check_layout(record, layout, tasks, emptied, paths.root)
     kept = kept_streams(
         start.restore_from,
         between,
@@ -224,6 +227,19 @@ def prepare(
         close=close,
         clock=clock,
     )
+
+
+def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord) -> frozenset[str]:
+    """The stores of the checkpoint that something else fills now."""
+    found = frozenset(spec.name for spec in graph.side_stores).intersection(record.stores)
+    for store in sorted(found):
+        logger.warning(
+            "the job wrote store `%s` until checkpoint %s. Side inputs or a pushed table fill it now, and what the job "
+            "wrote is not used",
+            store,
+            record.id,
+        )
+    return found
 
 
 def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, str]]:

@@ -16,7 +16,9 @@ from penstock.api.graph import (
     TableJoinSpec,
     TemporalJoinSpec,
 )
+from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.store import StoreSpec
 from penstock.config.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.wording import counted, listed
@@ -27,11 +29,13 @@ class Member:
     """A stream that meets others."""
 
     stream: str
-    """The id of the operator that emits it."""
+    """The id of the operator that emits it; of what fills a table from the outside, a name that no operator has."""
     does: str
     """What is done with it, as in "`join-1` reads"."""
     copies: bool = False
     """Whether it fits all others if every task gets all of its messages. That holds for what is stored in a table."""
+    keys: str | None = None
+    """The serde of its keys, where no operator emits it; None if the operator has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def check_copartitioning(
     if not found:
         return
     specs = {op.id: op for op in graph.operators}
-    spreads = _spreads(graph, partitions, tasks, broadcast)
+    spreads = _spreads(graph, partitions, tasks, broadcast) | _of_side_tables(graph, tasks)
     for meeting in found:
         _check_keys(meeting, specs, spreads)
         _check_spreads(meeting, spreads, tasks)
@@ -92,13 +96,16 @@ def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
         elif isinstance(op, JoinSpec):
             sides = Member(op.left.source, "its left side has"), Member(op.right.source, "its right side has")
             yield Meeting(f"join `{op.id}`", sides)
+    for spec in graph.side_stores:
+        if spec.name in tables:
+            tables[spec.name] += [Member(name, does, copies=True, keys=s.keys) for name, does, s in _fillers(spec, 1)]
     for table, members in tables.items():
         yield Meeting(f"table `{table}`", tuple(members))
 
 
 def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec], spreads: Mapping[str, frozenset[_Spread]]) -> None:
     by_member = {
-        member: sorted({specs[member.stream].key_serde.name, *(each.keys for each in spreads[member.stream])})
+        member: sorted({_keys_of(member, specs), *(each.keys for each in spreads[member.stream])})
         for member in meeting.members
     }
     if len({name for names in by_member.values() for name in names}) > 1:
@@ -107,6 +114,10 @@ def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec], spreads: Ma
             f"{meeting.what}: {keys}. Equal keys have equal bytes only with one serde: declare the same one for all, "
             "with key= of app.input(...) or .partition_by(...)"
         )
+
+
+def _keys_of(member: Member, specs: Mapping[str, OperatorSpec]) -> str:
+    return specs[member.stream].key_serde.name if member.keys is None else member.keys
 
 
 def _check_spreads(meeting: Meeting, spreads: Mapping[str, frozenset[_Spread]], tasks: int) -> None:
@@ -151,6 +162,28 @@ def _spreads(
         else:
             found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
     return found
+
+
+def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[_Spread]]:
+    """By name, how what fills tables from the outside came to its tasks."""
+    return {name: frozenset({how}) for spec in graph.side_stores for name, _, how in _fillers(spec, tasks)}
+
+
+def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
+    """What fills a store from the outside: each stream, or the pushed table. A name of it, what is done with it, and
+    how its keys are assigned to tasks. The number of partitions of a stream has been checked already, and a processor
+    is taken to keep the keys of messages."""
+    own = spec.key_serde.for_keys().name
+    if isinstance(spec.side, PushedTable):
+        how = _Spread(0, "all rows to every task", own) if spec.side.broadcast else None
+        does = f"the pushed table `{spec.side.path}` brings"
+        yield f"{spec.name}=>pushed", does, how or _Spread(tasks, f"its keys ({counted(tasks, 'task')})", own)
+    elif spec.side is not None:
+        for each in spec.side.streams:
+            keys = own if spec.side.processor is not None else each.key_serde.name
+            how = _Spread(0, "all messages to every task", keys) if spec.side.broadcast else None
+            brings = how or _Spread(tasks, f"its {counted(tasks, 'partition')}", keys)
+            yield f"{spec.name}=>{each.stream}", f"the side input `{each.stream}` brings", brings
 
 
 def _of_input(

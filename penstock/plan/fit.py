@@ -8,7 +8,9 @@ from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
+from penstock.config.table import STREAM_IDLE_MS, STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET
 from penstock.errors import ConfigError
+from penstock.plan.side_inputs import side_input_of, side_streams
 
 
 def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
@@ -25,7 +27,22 @@ def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
                 f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
                 f"Change the retention of other streams with `penstock stream retain {stream}`"
             )
+    _check_side_inputs(graph, config)
     _check_versions((spec.name for spec in graph.written_stores), config)
+
+
+def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if the configuration says where a side input is read from: that follows from its store."""
+    inputs = {op.stream for op in graph.inputs}
+    for stream, specs in side_streams(graph).items():
+        for key in (STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET, STREAM_IDLE_MS):
+            name = key.full(str(stream))
+            if stream not in inputs and name in config.origins:
+                raise ConfigError(
+                    f"`{name}` ({config.origin(name)}): `{stream}` is {side_input_of(s.name for s in specs)}. It is "
+                    "read from where the content of the store ends, else from its oldest message, and holds no "
+                    "watermark back. Remove the key"
+                )
 
 
 def _check_versions(stores: Iterable[str], config: JobConfig) -> None:

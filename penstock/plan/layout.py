@@ -36,8 +36,8 @@ def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
 def check_layout(
     record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = (), job: str = "JOB"
 ) -> None:
-    """Raise IncompatibleError if the application cannot go on from the checkpoint. Stores in `emptied` begin empty,
-    whatever the checkpoint has. `job` is the job's name in commands."""
+    """Raise IncompatibleError if the application cannot go on from the checkpoint. Of stores in `emptied` it takes
+    nothing, whatever the checkpoint has. `job` is the job's name in commands."""
     if record.task_count != tasks:
         raise IncompatibleError(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "

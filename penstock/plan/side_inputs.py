@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.config.named_class import named_class
 from penstock.errors import ConfigError
+from penstock.wording import listed
 
 BACKUP = "blob"
 """The one backend that may keep the content of a store that side inputs fill, so that another host begins with it."""
@@ -47,6 +49,11 @@ def side_streams(graph: ApplicationGraph) -> dict[SystemStream, list[StoreSpec]]
             for each in spec.side.streams:
                 found.setdefault(each.stream, []).append(spec)
     return found
+
+
+def side_input_of(stores: Iterable[str]) -> str:
+    """What a side input is, in an error: it takes no startpoint."""
+    return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
 
 
 def is_backed_up(config: JobConfig, store: str) -> bool:

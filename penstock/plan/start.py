@@ -41,13 +41,15 @@ class StartPlan:
     """The event times and watermarks that the run begins with."""
     reset: Reset = field(default_factory=Reset)
     """The operators that begin again."""
+    unwritten: frozenset[str] = frozenset()
+    """The stores of the checkpoint that the job no longer writes, because something else fills them."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """What is to be read of the durable intermediate streams."""
 
     @property
     def origin(self) -> Origin:
         """What the state of the run's first epoch begins with."""
-        return origin_of(self.restore_from, cleared=self.clears_state, emptied=self.reset.stores)
+        return origin_of(self.restore_from, cleared=self.clears_state, emptied=self.reset.stores | self.unwritten)
 
     def resetting(self, reset: Reset, operators: Iterable[OperatorSpec]) -> StartPlan:
         """The same start, but some of the application's operators, given upstream first, begin again."""

@@ -99,6 +99,7 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
     from penstock.admin.application import application_inputs
     from penstock.plan.layout import store_layout
+    from penstock.plan.side_inputs import with_side_inputs
 
     grouping, inputs = application_inputs(config, app)
     base = CheckpointRecord(
@@ -110,7 +111,7 @@ def _described_by(config: JobConfig, app: Application) -> ImportTarget:
         task_count=grouping.count,
         batch=0,
         batch_time_ms=0,
-        stores=store_layout(app.graph()),
+        stores=store_layout(with_side_inputs(app.graph(), config)),
         next_offsets={},
         tasks={},
     )

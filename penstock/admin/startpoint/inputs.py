@@ -16,6 +16,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.plan.positions import to_next_offsets
+from penstock.plan.side_inputs import side_input_of
 from penstock.plan.start import resolve_request, start_positions
 from penstock.plan.streams import INTERMEDIATE
 from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
@@ -117,4 +118,7 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
     if config.task.dead_letter_stream is not None:
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
     others |= dict.fromkeys(record.intermediate, INTERMEDIATE)
+    read = {ssp.system_stream for own in tasks.values() for ssp in own}
+    for store in config.store_names:
+        others |= dict.fromkeys(set(config.store(store).side_inputs) - read, side_input_of([store]))
     return JobInputs(tasks, ends, others)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 import penstock as ps
@@ -163,3 +166,40 @@ def test_keys_of_two_serdes_are_refused_where_the_join_is_made() -> None:
 def test_a_job_is_refused_when_it_starts() -> None:
     with pytest.raises(ps.ConfigError, match="every task"):
         TestRunner(joined(), broadcast_inputs="m.b#[0-1]").run()
+
+
+# Tables that something else fills.
+
+
+def beside(table: dict[str, Any], key: ps.Serde[Any] | None = None) -> ps.StreamApplication:
+    app = ps.StreamApplication("a")
+    planes = app.table("planes", key=key, **table)
+    app.input("m.a", key=key).join_table(planes, lambda value, _: value, id="reader")
+    app.input("m.b").send_to(app.output("m.out"))
+    return app
+
+
+PUSHED = ps.PushedTable("/planes", key="tail")
+
+
+@pytest.mark.parametrize("table", [{"side_inputs": ["m.p"]}, {"pushed": PUSHED}])
+def test_a_side_table_has_a_part_for_each_task(table: dict[str, Any]) -> None:
+    check(beside(table), 3, 2, 3)
+    with pytest.raises(ps.ConfigError, match=r"`reader` joins input `m.a` \(2 partitions\); the .* its (3 p|keys \(3)"):
+        check(beside(table), 2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "table", [{"side_inputs": ["m.p"], "broadcast": True}, {"pushed": replace(PUSHED, broadcast=True)}]
+)
+def test_a_side_table_that_every_task_has(table: dict[str, Any]) -> None:
+    check(beside(table), 2, 3, 3)
+    check(beside(table), 3, 3, 3, PartitionRange(A, 0, 2))
+
+
+def test_keys_of_a_side_input_have_the_serde_of_the_table_or_a_processor() -> None:
+    longs = ps.SideInput("m.p", key=ps.Long())
+    with pytest.raises(ps.ConfigError, match=r"the side input `m.p` brings `long` keys. Equal keys have equal bytes"):
+        check(beside({"side_inputs": [longs]}), 3, 3, 3)
+    check(beside({"side_inputs": [longs], "processor": lambda message, store: []}), 3, 3, 3)
+    check(beside({"side_inputs": [longs]}, ps.Long()), 3, 3, 3)
