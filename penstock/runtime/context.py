@@ -71,7 +71,7 @@ def blaming(operator: str) -> Iterator[None]:
 
 
 Int64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
-_RUNTIME = (f"{__package__}.", "penstock.testing.checked_")
+_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.testing.checked_")
 
 
 def _reason(error: BaseException) -> str:

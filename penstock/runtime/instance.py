@@ -24,7 +24,9 @@ from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.runtime.wiring import Wiring
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import Overlay
-from penstock.state.stores.build import build_store
+from penstock.state.side.view import SideView
+from penstock.state.stores.build import build_store, with_layers
+from penstock.state.stores.side_input import SideInputStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
@@ -69,8 +71,9 @@ class StageInstance:
         engines: Mapping[str, Engine],
         time_ms: int = 0,
     ) -> None:
-        """Build the operators and init the user's tasks, for a first batch of this time. Raises OperatorFailedError if
-        that fails, EngineFailedError if a store does."""
+        """Build the operators and init the user's tasks, for a first batch of this time. The engine of a side store is
+        the view that the first attempt reads. Raises OperatorFailedError if that fails, EngineFailedError if a store
+        does."""
         self.stage = stage
         self.task = task
         self.settings = settings
@@ -83,6 +86,8 @@ class StageInstance:
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
         self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
+        self._side_stores: dict[str, SideInputStore] = {}
+        """Those of its stores that the job only reads, without their layers."""
         self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
         self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
         self.overlays: dict[str, Overlay] = {}
@@ -108,6 +113,11 @@ class StageInstance:
         """Index of a source -> where its messages come in."""
         self.first_intermediate = len(topology.graph.inputs)
         """The index of the first source that is a durable intermediate stream."""
+
+    def show(self, views: Mapping[str, SideView]) -> None:
+        """What the next attempt reads of the side stores, by store."""
+        for name, store in self._side_stores.items():
+            store.show(views[name])
 
     def begin(self, token: str, batch: Batch) -> None:
         """An attempt of the batch starts: empty overlays, an empty router, no requests."""
@@ -204,11 +214,15 @@ class StageInstance:
     # Building.
 
     def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine], time_ms: int) -> TaskStore:
-        settings = self.settings
+        settings, engine = self.settings, engines[spec.name]
+        cache_entries = settings.cache_entries.get(spec.name, 100_000)
+        if isinstance(engine, SideView):
+            self._side_stores[spec.name] = side = SideInputStore(spec, engine, cache_entries)
+            return with_layers(side, settings.store_layers)
         return build_store(
             spec,
-            engines[spec.name],
-            settings.cache_entries.get(spec.name, 100_000),
+            engine,
+            cache_entries,
             time_ms=time_ms,
             undoable=settings.dead_letter,
             layers=settings.store_layers,

@@ -30,3 +30,6 @@ class NoSideStores:
 
     def release(self, task: int, batch: int) -> None:
         """Nothing to release."""
+
+
+NO_SIDE_STORES = NoSideStores()

@@ -11,6 +11,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.store_meter import StoreMeter
 from penstock.runtime.topology import Topology
 from penstock.state.engines.engine import Engine
@@ -36,8 +37,11 @@ class TaskInstance:
         engines: Mapping[str, Engine],
         last_ended: int,
         metrics: MetricsRegistry | None = None,
+        side: SideStores = NO_SIDE_STORES,
     ) -> None:
+        """`engines` are those of the stores that the job writes."""
         self.task = task
+        self._side = side
         self._topology = topology
         self._settings = settings
         self._engines = dict(engines)
@@ -54,15 +58,19 @@ class TaskInstance:
         self._broken: str | None = None
         self.last_ended = last_ended
         metrics = metrics or MetricsRegistry(f"Partition {task}")
-        self._meters = {store: StoreMeter(metrics, store) for store in engines}
+        self._meters = {spec.name: StoreMeter(metrics, spec.name) for spec in topology.graph.stores}
 
     def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
         """Begin an attempt, with the standing instance if it is free. Raises OperatorFailedError from `init`."""
         with self._lock:
             self._check()
             instance = self._standing.pop(stage, None)
+        views = self._side.views(self.task, batch)
         if instance is None:
-            instance = StageInstance(self._topology, stage, self.task, self._settings, self._engines, batch.time_ms)
+            engines: Mapping[str, Engine] = {**self._engines, **views}
+            instance = StageInstance(self._topology, stage, self.task, self._settings, engines, batch.time_ms)
+        elif views:
+            instance.show(views)
         return Attempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: Attempt) -> None:
@@ -117,6 +125,7 @@ class TaskInstance:
             dropped, self._finished = self._finished, {}
         for attempt in dropped.values():
             self.discard_attempt(attempt)
+        self._side.release(self.task, batch)
 
     def await_copies(self, timeout_s: float) -> None:
         """Wait until `release`. Raises RetryableError if that takes longer."""

@@ -46,6 +46,11 @@ def build_store(
         store = SerdeStore(spec, engine, cache_entries)
         if undoable:
             store = UndoableStore(store)
+    return with_layers(store, layers)
+
+
+def with_layers(store: TaskStore, layers: Iterable[type[StoreLayer]]) -> TaskStore:
+    """The store in these layers, from the inside to the outside."""
     for layer in layers:
         store = layer(store)
     return store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -53,3 +54,12 @@ class ValueCache:
             self._old = self.young
             self.young = {}
         self.young.update(changes)
+
+    def forget(self, keys: Iterable[bytes] | None) -> None:
+        """Forget the values of these keys; of all if None."""
+        if keys is None:
+            self.young, self._old = {}, {}
+            return
+        for key in keys:
+            self.young.pop(key, None)
+            self._old.pop(key, None)

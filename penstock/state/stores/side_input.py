@@ -1,0 +1,46 @@
+"""A store that the job only reads: a view of what side inputs, or somebody else, filled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Never
+
+from penstock.api.side_declarations import read_only
+from penstock.api.store import StoreSpec
+from penstock.errors import ConfigError
+from penstock.state.engines.overlay import Overlay
+from penstock.state.side.view import SideView
+from penstock.state.stores.serdes import SerdeStore
+
+
+class SideInputStore(SerdeStore):
+    """Reads a view; each attempt may get another one. A value that it keeps is forgotten when its key has changed."""
+
+    def __init__(self, spec: StoreSpec, view: SideView, cache_entries: int) -> None:
+        super().__init__(spec, view, cache_entries)
+        self._version = view.version
+
+    def show(self, view: SideView) -> None:
+        """Read this view from now on. No attempt is running."""
+        if view.version != self._version:
+            self._cache.forget(view.changed_since(self._version))
+            self._version = view.version
+        self._engine = view
+        self._overlay = Overlay(view)
+        self._changes = self._overlay.changes
+
+    def begin(self, time_ms: int = 0) -> Overlay:
+        """Nothing is written: the overlay stays empty."""
+        return self._overlay
+
+    def undo(self) -> None:
+        """Nothing was written."""
+
+    def put(self, key: Any, value: Any) -> Never:
+        raise ConfigError(read_only(self.spec))
+
+    def put_all(self, entries: Mapping[Any, Any]) -> Never:
+        raise ConfigError(read_only(self.spec))
+
+    def delete(self, key: Any) -> Never:
+        raise ConfigError(read_only(self.spec))
