@@ -110,10 +110,17 @@ class FailedMessage:
     reason: str
     traceback: str
     what: str = ""
+    store: str = ""
+    """The store that the message was to fill, as one of its side inputs; empty if an operator failed."""
 
     @property
     def place(self) -> str:
         """Where the message failed, in words."""
+        if self.store:
+            return (
+                f"the side inputs of store `{self.store}`, at stream `{self.stream}` partition {self.partition} offset "
+                f"{self.offset} key {self.key}"
+            )
         if self.offset == FIRED_OFFSET:
             what = self.what or "the end of input"
             return f"operator `{self.operator}`, at {what} of task {self.partition}, key {self.key}"

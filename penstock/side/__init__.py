@@ -1,1 +1,1 @@
-"""Stores that are filled from the outside: following side streams, and loading versions of pushed tables."""
+"""Side inputs: streams that fill stores which the job only reads, in the container of the tasks that read them."""

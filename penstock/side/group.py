@@ -1,0 +1,368 @@
+"""Filling stores that share partitions: caught up first, then following, and filled again where messages are gone.
+
+All stores of a group are at the same offset of a partition whenever somebody takes views of them: a piece of a
+partition is written to all of them under one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import NotFoundError, SerdeError
+from penstock.retry import may_pass
+from penstock.side.entries import Entries, MessageFailedError
+from penstock.side.parts import Part
+from penstock.side.replica import Home, Replica
+from penstock.side.sources import GoneError, SideSources
+from penstock.state.side.engine import SideEngine
+from penstock.state.side.positions import Positions
+from penstock.system.base import RawMessage
+
+logger = logging.getLogger(__name__)
+GATHER_BYTES = 64 << 20
+"""How much is gathered in memory before it is written as one sorted file."""
+READ_AT_ONCE = 4096
+"""Messages that are read at once while a store is caught up."""
+WRITE_AT_ONCE = 500
+"""Messages whose entries are written at once while attempts read: RocksDB's binding lets no other Python thread run
+meanwhile."""
+FOLLOW_AT_MOST = 20_000
+"""Messages of a partition that are followed before it is another one's turn."""
+_RETRY_SECONDS = 0.5
+
+
+class StoppedError(Exception):
+    """The container leaves the epoch."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """Where the partitions of a group begin and end, and which streams they are of, at one look."""
+
+    oldest: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    upcoming: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    identities: dict[SystemStream, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the groups of a container share."""
+
+    sources: SideSources
+    lock: threading.Lock
+    """Held while views are taken, and while a piece is written."""
+    stop: threading.Event
+    home: Callable[[Part], Home]
+    entries: Callable[[Part, SideEngine], Entries]
+    rebuild_reason: Callable[[Part, Positions, Ends], str | None]
+    """Why what is on this host cannot be continued; None if it can."""
+    fingerprint: Callable[[Part], str]
+    retire: Callable[[SideEngine], None]
+    """Called under the lock with an engine that was replaced. Views of it may be open."""
+
+
+class Group:
+    """The stores of one group. Filled by one thread; `replicas` is read by others under the lock."""
+
+    def __init__(self, parts: Sequence[Part], around: Surroundings) -> None:
+        self.parts = tuple(parts)
+        self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
+        """Its stores."""
+        self._around = around
+        self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
+        self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
+        self._homes: dict[Part, Home] = {}
+        self.replicas: Mapping[Part, Replica] = {}
+        """What attempts read; empty until everything is caught up."""
+        self.filling: Mapping[Part, Replica] = {}
+        """What is being caught up."""
+        self.began: dict[tuple[Part, SystemStreamPartition], int] = {}
+        """Where that began."""
+        self.ends = Ends()
+        """The ends that it is caught up to, or that were seen last."""
+
+    # Catching up.
+
+    def bootstrap(self, check: Callable[[], None]) -> None:
+        """Catch all stores up to the ends that the streams have now.
+
+        Args:
+            check: called again and again; it raises when this must end.
+
+        Raises:
+            MessageFailedError: a message does not decode, or the processor raised.
+            NotFoundError: there is no such stream, or no such partition.
+        """
+        self.ends = self._patiently(self.look, check)
+        opened: dict[Part, Replica] = {}
+        try:
+            for part in self.parts:
+                opened[part] = self._open(part)
+            self._catch_up(opened, check)
+        except BaseException:
+            _close(opened)
+            raise
+        with self._around.lock:
+            self.replicas = opened
+
+    def rebuild(self, why: str, check: Callable[[], None]) -> None:
+        """Fill all stores again from the beginning, beside those that attempts read meanwhile. Raises as
+        `bootstrap`."""
+        logger.warning("store %s is filled again from the beginning: %s", self.name, why)
+        self.ends = self._patiently(self.look, check)
+        made: dict[Part, Replica] = {}
+        try:
+            for part in self.parts:
+                made[part] = self._empty(part)
+            self._catch_up(made, check)
+        except BaseException:
+            _close(made)
+            raise
+        with self._around.lock:
+            old, self.replicas = self.replicas, made
+            for replica in old.values():
+                self._around.retire(replica.engine)
+
+    def look(self) -> Ends:
+        """The ends of all partitions now. Raises NotFoundError if one does not exist."""
+        found, sources = Ends(), self._around.sources
+        for stream in self._streams:
+            found.identities[stream] = sources.identity(stream)
+            ends = sources.ends(stream)
+            for ssp in self._ssps:
+                if ssp.system_stream == stream:
+                    if ssp.partition not in ends:
+                        raise NotFoundError(
+                            f"the side input `{stream}` of store {self.name} has no partition {ssp.partition} any more"
+                        )
+                    found.oldest[ssp], found.upcoming[ssp] = ends[ssp.partition].oldest, ends[ssp.partition].upcoming
+        return found
+
+    def _open(self, part: Part) -> Replica:
+        """The part over what is on this host, if that can be continued."""
+        around = self._around
+        home = self._homes[part] = around.home(part)
+        engine = home.open()
+        positions = engine.positions
+        if not positions.next_offsets:
+            return self._over(part, engine, None)
+        if (why := around.rebuild_reason(part, positions, self.ends)) is not None:
+            logger.warning("%s is filled again from the beginning: %s", part.name, why)
+            engine.close(flush=False)
+            return self._empty(part)
+        return self._over(part, engine, positions)
+
+    def _empty(self, part: Part) -> Replica:
+        return self._over(part, self._homes[part].fresh(), None)
+
+    def _over(self, part: Part, engine: SideEngine, positions: Positions | None) -> Replica:
+        """The part over an engine; without positions it is empty, and begins at the oldest messages."""
+        ends = self.ends
+        new = positions is None
+        if positions is None:
+            positions = Positions(
+                {ssp: ends.oldest[ssp] for ssp in part.ssps},
+                {each.stream: ends.identities[each.stream] for each in part.side.streams},
+                self._around.fingerprint(part),
+                updated_ms=time.time_ns() // 1_000_000,
+            )
+        return Replica(part, engine, self._around.entries(part, engine), positions, new=new)
+
+    def _catch_up(self, replicas: dict[Part, Replica], check: Callable[[], None]) -> None:
+        """Read until all of them are at the ends, and make that outlive the process."""
+        self.filling = replicas
+        self.began = {(part, ssp): offset for part, each in replicas.items() for ssp, offset in each.reached.items()}
+        try:
+            while True:
+                for part in self.parts:
+                    self._fill(replicas, part, check)
+                if self._is_caught_up(replicas) and not self._changed(replicas, self._patiently(self.look, check)):
+                    break
+            for replica in replicas.values():
+                replica.load(complete=True)
+                replica.flush()
+        finally:
+            self.filling = {}
+
+    def _is_caught_up(self, replicas: Mapping[Part, Replica]) -> bool:
+        return all(r.reached[ssp] >= self.ends.upcoming[ssp] for r in replicas.values() for ssp in r.part.ssps)
+
+    def _changed(self, replicas: dict[Part, Replica], now: Ends) -> bool:
+        """Whether a stream was created again meanwhile: then what was read of it is of no use."""
+        changed = [stream for stream in self._streams if now.identities[stream] != self.ends.identities[stream]]
+        for stream in changed:
+            self._take_ends(now, [ssp for ssp in self._ssps if ssp.system_stream == stream])
+            for part in self.parts:
+                if any(each.stream == stream for each in part.side.streams):
+                    self._begin_again(replicas, part, f"the stream `{stream}` was deleted and created again")
+        return bool(changed)
+
+    def _fill(self, replicas: dict[Part, Replica], part: Part, check: Callable[[], None]) -> None:
+        """Read everything of one part."""
+        for ssp in part.ssps:
+            while (replica := replicas[part]).reached[ssp] < self.ends.upcoming[ssp]:
+                check()
+                try:
+                    self._read(replica, ssp, check)
+                except GoneError as error:
+                    now = self._patiently(self.look, check)
+                    if not self._changed(replicas, now):
+                        self._take_ends(now, [ssp])
+                        self._begin_again(replicas, part, str(error))
+                    return  # the caller looks again who is behind
+                except Exception as error:
+                    if not may_pass(error):
+                        raise
+                    logger.warning("%s: reading `%s` is tried again: %s", part.name, ssp, error)
+                    if replica.is_torn(ssp):
+                        self._begin_again(replicas, part, str(error))
+                        return
+                    replica.drop()
+                    self._around.stop.wait(_RETRY_SECONDS)
+        replicas[part].load()
+
+    def _read(self, replica: Replica, ssp: SystemStreamPartition, check: Callable[[], None]) -> None:
+        start, end = replica.reached[ssp], self.ends.upcoming[ssp]
+        left = self._around.sources.compacts(ssp.system_stream) and replica.begins_with(ssp)
+        for messages in self._around.sources.read(ssp, start, end, READ_AT_ONCE, what_is_left=left):
+            check()
+            replica.take(ssp, messages, messages[-1][0] + 1)
+            if replica.pending_bytes >= GATHER_BYTES:
+                replica.load()
+        replica.take(ssp, [], end)
+        replica.has_whole(ssp)
+
+    def _take_ends(self, now: Ends, ssps: Sequence[SystemStreamPartition]) -> None:
+        for ssp in ssps:
+            self.ends.oldest[ssp], self.ends.upcoming[ssp] = now.oldest[ssp], now.upcoming[ssp]
+            self.ends.identities[ssp.system_stream] = now.identities[ssp.system_stream]
+
+    def _begin_again(self, replicas: dict[Part, Replica], part: Part, why: str) -> None:
+        logger.warning("%s is filled again from the beginning: %s", part.name, why)
+        replicas[part].engine.close(flush=False)
+        replicas[part] = again = self._empty(part)
+        self.began.update({(part, ssp): offset for ssp, offset in again.reached.items()})
+
+    def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
+        """Look, again and again while that fails with what may pass."""
+        while True:
+            check()
+            try:
+                return look()
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                logger.warning("the side inputs of store %s are looked at again: %s", self.name, error)
+                self._around.stop.wait(_RETRY_SECONDS)
+
+    def progress(self) -> dict[Part, tuple[int, int]]:
+        """By part that is caught up, how many messages were read since that began, of how many. Any thread may ask."""
+        found: dict[Part, tuple[int, int]] = {}
+        for part, replica in list(self.filling.items()):
+            began = {ssp: self.began.get((part, ssp), 0) for ssp in part.ssps}
+            reached, wanted = dict(replica.reached), dict(self.ends.upcoming)
+            done = sum(max(0, reached.get(ssp, 0) - began[ssp]) for ssp in part.ssps)
+            found[part] = done, sum(max(0, wanted.get(ssp, 0) - began[ssp]) for ssp in part.ssps)
+        return found
+
+    def missing(self) -> str:
+        """What is not caught up, in words: the first store and partition, and how far it is."""
+        for part, replica in self.filling.items():
+            for ssp in part.ssps:
+                if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming[ssp]):
+                    return f"{part.name} has read `{ssp}` up to offset {reached} of {wanted}"
+        streams = ", ".join(f"`{stream}`" for stream in self._streams)
+        return f"store {self.name} is not begun: {streams} did not answer, or other stores took the time"
+
+    # Following.
+
+    def follow(self) -> bool:
+        """Write what is new. Returns whether there was something.
+
+        Raises:
+            GoneError: messages are gone that it needs, or a stream was created again: `rebuild` must follow.
+            MessageFailedError: a message does not decode, or the processor raised. All before it was written.
+            NotFoundError: a stream does not exist any more.
+            RetryableError: a system failed.
+        """
+        before, now, found = self.ends.identities, self.look(), False
+        for stream in self._streams:
+            if now.identities[stream] != before[stream]:
+                raise GoneError(f"the stream `{stream}` was deleted and created again")
+        self.ends = now
+        for ssp in self._ssps:
+            found |= self._follow(ssp, now.upcoming[ssp], now.identities[ssp.system_stream])
+        return found
+
+    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> bool:
+        sources, stop = self._around.sources, self._around.stop
+        replicas = [replica for part, replica in self.replicas.items() if ssp in part.ssps]
+        start = min(replica.reached[ssp] for replica in replicas)
+        if upcoming < max(replica.reached[ssp] for replica in replicas):
+            raise GoneError(f"`{ssp}` ends at {upcoming}, before what was read of it: it was deleted and created again")
+        end = min(upcoming, start + FOLLOW_AT_MOST)
+        if start == end:
+            return False
+        for messages in sources.read(ssp, start, end, WRITE_AT_ONCE):
+            if stop.is_set():
+                return True
+            if sources.identity(ssp.system_stream) != identity:
+                raise GoneError(f"the stream `{ssp.system_stream}` was deleted and created again")
+            self._write(replicas, ssp, messages, messages[-1][0] + 1)
+        if any(replica.reached[ssp] < end for replica in replicas):  # the rest of the range has no messages
+            self._write(replicas, ssp, [], end)
+        return True
+
+    def _write(
+        self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int
+    ) -> None:
+        """Write a piece of a partition to all stores that it fills, up to the first message that fails."""
+        try:
+            for replica in replicas:
+                replica.take(ssp, messages, reached)
+            with self._around.lock:
+                for replica in replicas:
+                    replica.write()
+        except MessageFailedError as error:
+            bad = error.message[0]
+            _drop(replicas)
+            if before := [message for message in messages if message[0] < bad]:
+                self._write(replicas, ssp, before, bad)
+            raise
+        except SerdeError as error:  # the engine refuses a key
+            _drop(replicas)
+            if len(messages) <= 1:
+                raise MessageFailedError(replicas[0].part, ssp, 0, messages[0], error) from error
+            middle = len(messages) // 2
+            self._write(replicas, ssp, messages[:middle], messages[middle][0])
+            self._write(replicas, ssp, messages[middle:], reached)
+        except BaseException:
+            _drop(replicas)
+            raise
+
+    def flush(self) -> int:
+        """What was written outlives the process. Returns how many stores had something to flush."""
+        return sum(replica.flush() for replica in self.replicas.values())
+
+    def close(self) -> None:
+        """Let go of everything. What was written outlives the process."""
+        _close(self.replicas)
+
+
+def _drop(replicas: Sequence[Replica]) -> None:
+    for replica in replicas:
+        replica.drop()
+
+
+def _close(replicas: Mapping[Part, Replica]) -> None:
+    """Close all engines. Errors are logged: what was not written is read again."""
+    for part, replica in replicas.items():
+        try:
+            replica.engine.close()
+        except Exception as error:
+            logger.warning("%s was not closed cleanly: %s", part.name, error)

@@ -1,0 +1,92 @@
+"""The streams of side inputs, as one thread of a container reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import NotFoundError
+from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemAdmin, SystemReader
+
+logger = logging.getLogger(__name__)
+
+
+class GoneError(Exception):
+    """Messages that a store needs are gone: they were compacted or deleted, or the stream was created again. The store
+    has to be filled from the beginning."""
+
+
+class SideSources:
+    """Readers and admins of the systems that side inputs are in, opened when they are needed. Used by one thread."""
+
+    def __init__(self, systems: Mapping[str, System]) -> None:
+        self._systems = systems
+        self._admins: dict[str, SystemAdmin] = {}
+        self._readers: dict[str, SystemReader] = {}
+
+    def ends(self, stream: SystemStream) -> dict[int, PartitionOffsets]:
+        """The ends of its partitions. Raises NotFoundError if there is no such stream."""
+        return self._admin(stream).offsets(stream.stream)
+
+    def identity(self, stream: SystemStream) -> str | None:
+        """What distinguishes it from an earlier stream of its name; None if its system has nothing of that kind."""
+        look: Callable[[str], str | None] = getattr(self._admin(stream), "stream_identity", lambda _: None)
+        return look(stream.stream)
+
+    def compacts(self, stream: SystemStream) -> bool:
+        """Whether its partitions may have gaps, which are read as what is left."""
+        return self._systems[stream.system].compacts_on_request
+
+    def read(
+        self, ssp: SystemStreamPartition, start: int, end: int, most: int, *, what_is_left: bool = False
+    ) -> Iterator[list[RawMessage]]:
+        """The messages of a range, at most so many at once. `what_is_left`: of a compacted partition, what is left.
+
+        Raises:
+            GoneError: one of the messages is gone; or the partition was compacted while what is left was read.
+            RetryableError: the system failed.
+        """
+        reader = self._readers.get(ssp.system)
+        if reader is None:
+            reader = self._readers[ssp.system] = self._systems[ssp.system].reader()
+        wanted = OffsetRange(ssp, start, end)
+        try:
+            if what_is_left and self.compacts(ssp.system_stream):
+                yield from reader.read_compacted(wanted, most)
+            else:
+                yield from reader.read(wanted, most)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._drop(ssp.system)
+            if isinstance(error, NotFoundError):
+                self.ends(ssp.system_stream)  # raises if there is no stream any more
+                raise GoneError(str(error)) from error
+            raise
+
+    def close(self) -> None:
+        """Close all of them. Errors are logged."""
+        for name in list(self._readers):
+            self._drop(name)
+        admins, self._admins = self._admins, {}
+        for name, admin in admins.items():
+            try:
+                admin.close()
+            except Exception:
+                logger.exception("closing the admin of system `%s` failed", name)
+
+    def _admin(self, stream: SystemStream) -> SystemAdmin:
+        found = self._admins.get(stream.system)
+        if found is None:
+            found = self._admins[stream.system] = self._systems[stream.system].admin()
+        return found
+
+    def _drop(self, system: str) -> None:
+        """A reader is not used again after an error."""
+        reader = self._readers.pop(system, None)
+        try:
+            if reader is not None:
+                reader.close()
+        except Exception:
+            logger.exception("closing a reader of system `%s` failed", system)
