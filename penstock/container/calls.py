@@ -27,6 +27,8 @@ from penstock.container.metrics import ChangedRows
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     Beat,
+    Bootstrap,
+    Bootstrapped,
     CleanUp,
     EndBatch,
     Identity,
@@ -119,6 +121,16 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     yield Restored(restored + _drained(progress), tuple(notes))
 
 
+def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[Bootstrapped]:
+    """Answers how far the side inputs are, until they are caught up or have failed."""
+    while True:
+        side = container.epoch(identity).side_inputs
+        ended = side.await_caught_up(_PROGRESS_SECONDS)
+        yield Bootstrapped(*side.progress(), side.failure)
+        if ended:
+            return
+
+
 def _drained(queue: SimpleQueue[int]) -> int:
     total = 0
     try:
@@ -148,6 +160,13 @@ def _close(container: Container, identity: Identity, request: Nothing) -> Iterat
 
 
 OPEN = Call("open", OpenEpoch, Restored, _open, lambda config, _: config.container.restore_timeout_ms / 1000)
+BOOTSTRAP = Call(
+    "bootstrap",
+    Bootstrap,
+    Bootstrapped,
+    _bootstrap,
+    lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
+)
 START_RUN = Call("start-run", StartRun, NoneType, _in_epoch(Epoch.start_run))
 END = Call("end", EndBatch, NoneType, _in_epoch(Epoch.end), again=Retry(pause_s=0.0))
 SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType, _in_epoch(Epoch.snapshot))
@@ -167,5 +186,5 @@ CLOSE = Call("close", Nothing, int, _close, lambda config, spent_s: CLOSE_SECOND
 BEAT = Call("beat", Nothing, Beat, _beat, lambda config, spent_s: None)
 
 CALLS: dict[str, Call[Any, Any]] = {
-    call.name: call for call in (OPEN, START_RUN, END, SNAPSHOT, UPLOAD, CLEAN_UP, WIND_DOWN, CLOSE, BEAT)
+    call.name: call for call in (OPEN, BOOTSTRAP, START_RUN, END, SNAPSHOT, UPLOAD, CLEAN_UP, WIND_DOWN, CLOSE, BEAT)
 }

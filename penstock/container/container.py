@@ -81,6 +81,12 @@ class Container:
         finally:
             self._open_lock.release()
 
+    @property
+    def current(self) -> Epoch | None:
+        """The epoch that it is in; None before the first one."""
+        with self._lock:
+            return self._epoch
+
     def epoch(self, identity: Identity) -> Epoch:
         """The epoch that a call is meant for. Raises ContainerLostError if it is not the one this container is in."""
         with self._lock:
@@ -111,6 +117,7 @@ class Container:
             activity.batch,
             activity.processed,
             overdue=activity.overdue,
+            side_failure=None if epoch is None else epoch.side_failure,
         )
 
     def metrics(self) -> Snapshot:

@@ -14,6 +14,7 @@ from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     CleanUp,
     EndBatch,
+    EpochFailure,
     Markers,
     OpenEpoch,
     StartRun,
@@ -24,6 +25,8 @@ from penstock.container.protocol import (
 from penstock.container.resources import EpochResources
 from penstock.container.restorer import Restorer
 from penstock.container.services import Services
+from penstock.container.side_inputs import SideInputService
+from penstock.container.side_stores import JoinedSideStores
 from penstock.container.store_folders import StoreFolders
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
@@ -71,7 +74,10 @@ class Epoch:
         self.number = resources.epoch
         self._resources = resources
         try:
-            restorer = Restorer(resources, request)
+            self.side_inputs = SideInputService(resources, request.tasks)
+            self.side_stores = JoinedSideStores([self.side_inputs])
+            """What attempts read of the stores that the job does not write."""
+            restorer = Restorer(resources, request, self.side_stores)
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
@@ -82,10 +88,11 @@ class Epoch:
         self._commits = Committers(resources, restored)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
-        """What runs beside the calls, in the order in which it is started. Side inputs, standbys and reporters of
-        metrics go between the tasks and the attempts."""
+        """What runs beside the calls, in the order in which it is started. Standbys and reporters of metrics go between
+        the tasks and the attempts."""
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
+        self.services.add(self.side_inputs)
         self.services.add(self.attempts)
 
     @property
@@ -97,6 +104,12 @@ class Epoch:
     def pending_bytes(self) -> int:
         """What was written to stores since the last commit's snapshot."""
         return sum(task.pending_bytes for task in self.tasks.values())
+
+    @property
+    def side_failure(self) -> EpochFailure | None:
+        """Why side inputs do not fill a store any more; None if they do."""
+        failure = self.side_inputs.failure
+        return None if failure is None else EpochFailure(self.number, failure)
 
     def metrics(self) -> Snapshot:
         """The metrics of its tasks."""

@@ -15,6 +15,7 @@ from penstock.container.tls import TlsIdentity
 from penstock.documents import Count
 from penstock.metrics.snapshot import Row
 from penstock.runtime.batch import Batch
+from penstock.side.failure import SideFailure
 
 AUTH_HEADER = "authorization"
 END_OF_INPUT = b"end"
@@ -142,6 +143,23 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Bootstrap(Request):
+    """Wait until the side inputs of the tasks are caught up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """How far that is."""
+
+    done: Mapping[str, int] = field(default_factory=dict)
+    """By store, how many messages were read."""
+    total: Mapping[str, int] = field(default_factory=dict)
+    """By store, how many are to be read. Where offsets have gaps there are fewer: they are differences of offsets."""
+    failure: SideFailure | None = None
+    """Why it ended without being caught up."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartRun(Request):
     """Attempts of this run of this batch may come; those of an earlier run of it no longer."""
 
@@ -214,6 +232,14 @@ class Nothing(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class EpochFailure:
+    """What failed in the background of an epoch."""
+
+    epoch: int
+    failure: SideFailure
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
     message that is, `pending_bytes` what was written to its stores since the last commit, `processed` how many
@@ -229,6 +255,8 @@ class Beat:
     processed: int = 0
     metrics: list[Row] = field(default_factory=list)
     """Those that have changed since an earlier beat; not every beat looks."""
+    side_failure: EpochFailure | None = None
+    """Why side inputs do not fill a store any more: the run fails with it."""
     overdue: str = ""
     """What an attempt does that takes longer than it may, in words: the run fails with it."""
 

@@ -7,8 +7,10 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
+from penstock.api.side_inputs import SideInputs
 from penstock.container.metrics import EpochMetrics
 from penstock.container.package import JobPackage
+from penstock.container.side_homes import SideHomes
 from penstock.container.store_folders import StoreFolders, stores_directory
 from penstock.errors import NotFoundError
 from penstock.metadata.identity import known_uid
@@ -35,14 +37,18 @@ class EpochResources:
         self.package = package
         self.epoch = epoch
         self.tasks = tasks
-        self.stores = tuple(spec.name for spec in package.topology.graph.written_stores)
+        graph, base = package.topology.graph, stores_directory(config, package.job_uid)
+        self.stores = tuple(spec.name for spec in graph.written_stores)
+        self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
+        """The stores that side inputs fill."""
+        self.side_homes = SideHomes(config, base, container, epoch)
         self.metrics = EpochMetrics()
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
         self._paths = JobPaths(config.job.name, config.job.id)
         self._objects = objects or open_store(config.job.root)
         self._roots = BackendRoots(config, self._objects)
-        self.folders = StoreFolders(config, self.stores, stores_directory(config, package.job_uid), container, epoch)
+        self.folders = StoreFolders(config, self.stores, base, container, epoch)
         self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
         """For what engines write behind."""
         self._backends = BackendPools.for_tasks(tasks, str(epoch))

@@ -14,6 +14,7 @@ from penstock.container.protocol import OpenEpoch
 from penstock.container.resources import EpochResources
 from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
+from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
@@ -46,8 +47,9 @@ class RestoredTask:
 class Restorer:
     """Restores the tasks of one container, once."""
 
-    def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
+    def __init__(self, resources: EpochResources, request: OpenEpoch, side: SideStores = NO_SIDE_STORES) -> None:
         self._resources = resources
+        self._side = side
         self._config = resources.package.config
         self._folders = resources.folders
         self._request = request
@@ -95,7 +97,7 @@ class Restorer:
         behind = {store: self._behind(store, engine) for store, engine in engines.items()}
         package = self._resources.package
         metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
-        instance = TaskInstance(task, package.topology, package.settings, behind, last_ended, metrics)
+        instance = TaskInstance(task, package.topology, package.settings, behind, last_ended, metrics, self._side)
         return RestoredTask(instance, backups)
 
     def _behind(self, store: str, engine: Engine) -> Engine:

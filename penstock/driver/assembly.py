@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.shown import ShownDrain
 from penstock.driver.batch_runs import BatchRuns
+from penstock.driver.bootstrap import SideBootstrap
 from penstock.driver.collection import Collection
 from penstock.driver.commit import CommitCoordinator
 from penstock.driver.commit_policy import CommitPolicy
@@ -51,6 +52,7 @@ def assemble(
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics
     board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
+    bootstrap = SideBootstrap(job.topology.graph, fleet, board, stop, clock)
     feed = feed or offset_feed(job)
     tally, shown = DrainTally(job.topology), ShownDrain(job.objects, job.paths)
     report = DrainReport(job.claim.run_id, tally, shown, board, clock)
@@ -58,7 +60,7 @@ def assemble(
         RunParts(
             feed=feed,
             drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board, report),
-            epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate),
+            epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate, bootstrap),
             commits=commits,
             runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),
             fleet=fleet,

@@ -14,6 +14,7 @@ from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.container.calls import WIND_DOWN
 from penstock.container.protocol import WindDown
+from penstock.driver.bootstrap import SideBootstrap
 from penstock.driver.boundary import Boundary
 from penstock.driver.commits import Commits
 from penstock.driver.failures import Failures
@@ -39,6 +40,7 @@ class Epochs:
         failures: Failures,
         board: ProgressBoard,
         stop: threading.Event,
+        bootstrap: SideBootstrap,
     ) -> None:
         """Once `stop` is set, no epoch is tried again."""
         self._job = job
@@ -49,6 +51,7 @@ class Epochs:
         self._failures = failures
         self._board = board
         self._stop = stop
+        self._bootstrap = bootstrap
         self.claim: Claim = job.claim
         self._started = False
         """The run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -100,6 +103,7 @@ class Epochs:
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 self._open(origin, boundary)
+                self._bootstrap.run(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break

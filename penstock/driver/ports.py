@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from penstock.container.calls import Call
 from penstock.container.package import JobPackage
-from penstock.container.protocol import Markers, Request
+from penstock.container.protocol import EpochFailure, Markers, Request
 from penstock.errors import PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.plan.ranges import BatchRanges
@@ -25,6 +25,10 @@ A = TypeVar("A")
 
 class RunBrokenError(RetryableError):
     """A run of a batch broke off without its reports. The batch can be run again."""
+
+
+def ignore_answer(container: str, answer: object) -> None:
+    """What is done with answers that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,11 @@ class Fleet(Protocol):
         ...
 
     @property
+    def side_failure(self) -> EpochFailure | None:
+        """Why side inputs do not fill a store any more, in which epoch; None if they do, as of the last beats."""
+        ...
+
+    @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `drop_lost` or `ensure`."""
         ...
@@ -79,9 +88,18 @@ class Fleet(Protocol):
         """Enter an epoch and restore every task. `progress` gets the bytes restored so far."""
         ...
 
-    def ask(self, call: Call[Q, A], epoch: int, request: Q, *, abandoned: threading.Event | None = None) -> list[A]:
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        *,
+        abandoned: threading.Event | None = None,
+        on_answer: Callable[[str, A], None] = ignore_answer,
+    ) -> list[A]:
         """Make a call of the table `penstock.container.calls` to every container that has tasks, each with what
-        concerns its tasks; the last answer of each. `abandoned`: nothing is tried again once it is set.
+        concerns its tasks; the last answer of each. `abandoned`: nothing is tried again once it is set. `on_answer`
+        gets a container's name and each of its answers, from several threads.
 
         The calls of a commit come from its own thread. Raises what the handler raises, and PenstockTimeoutError if what
         may pass did not pass within `task.commit.timeout.ms`.

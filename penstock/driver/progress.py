@@ -98,6 +98,22 @@ class BatchProgress:
         return f"batch {self.batch} of {counted(self.messages, 'message')}, {self.processed:,} processed"
 
 
+@dataclass(frozen=True, slots=True)
+class BootstrapProgress:
+    """How far the side inputs are caught up, all containers together."""
+
+    stores: Mapping[str, tuple[int, int]]
+    """By store, the messages that were read, and those that are to be read."""
+    done: int
+    total: int
+    left_s: float | None = None
+    """How long it will take yet, in seconds, if it goes on as before; None while that is not known."""
+
+    def __str__(self) -> str:
+        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        return f"{self.done:,} of {counted(self.total, 'message')}{left}"
+
+
 @dataclass(slots=True)
 class ProgressBoard:
     """Shared by the run loop, which writes, and everybody who looks."""
@@ -110,6 +126,8 @@ class ProgressBoard:
     """Whether the run has ended with a drain."""
     drain: DrainProgress | None = None
     """The drain of the run as of the last batch that ended; None if it does not drain."""
+    bootstrap: BootstrapProgress | None = None
+    """How far the side inputs are, while they are caught up."""
     waits_for: Callable[[], str] = lambda: ""
     """What keeps the running batch from ending, in words; empty if that is not known."""
     remaining: int | None = None

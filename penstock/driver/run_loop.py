@@ -122,6 +122,9 @@ class RunLoop:
             parts.commits.look()
             if parts.fleet.any_lost:
                 raise ContainerLostError(parts.fleet.loss())
+            failed = parts.fleet.side_failure
+            if failed is not None and failed.epoch == self.epoch:
+                raise failed.failure.error()
             closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
             if not closes and (newcomers := parts.fleet.newcomers()):
                 self._welcome(newcomers)

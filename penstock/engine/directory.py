@@ -24,12 +24,13 @@ from penstock.container.client import ContainerClient
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     ContainerSpec,
+    EpochFailure,
     Nothing,
     OpenEpoch,
     Request,
     Restored,
 )
-from penstock.driver.ports import Opening
+from penstock.driver.ports import Opening, ignore_answer
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.losses import LOOK_SECONDS, LossWatch
@@ -207,7 +208,7 @@ class ContainerDirectory:
         request: Q,
         *,
         abandoned: threading.Event | None = None,
-        on_answer: Callable[[str, A], None] = lambda container, answer: None,
+        on_answer: Callable[[str, A], None] = ignore_answer,
     ) -> list[A]:
         """Make a call to every container that has tasks, at once, each with what concerns its tasks. Waits for all; a
         loss is raised before any other error.
@@ -286,6 +287,12 @@ class ContainerDirectory:
     def overdue(self) -> str | None:
         """See `Fleet.overdue`."""
         return self._losses.overdue
+
+    @property
+    def side_failure(self) -> EpochFailure | None:
+        """See `Fleet.side_failure`."""
+        beats = (client.last_beat for client in list(self._clients.values()))
+        return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
 
     @property
     def any_lost(self) -> bool:

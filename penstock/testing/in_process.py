@@ -23,13 +23,14 @@ from penstock.container.container import Container
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     AttemptCall,
+    EpochFailure,
     Identity,
     OpenEpoch,
     Request,
 )
 from penstock.driver.assembly import assemble
 from penstock.driver.feed import Feed
-from penstock.driver.ports import Opening, RunBrokenError
+from penstock.driver.ports import Opening, RunBrokenError, ignore_answer
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
@@ -112,6 +113,12 @@ class InProcessFleet:
         return None
 
     @property
+    def side_failure(self) -> EpochFailure | None:
+        """See `Fleet`."""
+        beats = (container.beat(0) for container in list(self._containers.values()))
+        return next((beat.side_failure for beat in beats if beat.side_failure is not None), None)
+
+    @property
     def any_lost(self) -> bool:
         """See `Fleet`."""
         return bool(self._lost)
@@ -150,13 +157,22 @@ class InProcessFleet:
             identity = Identity(container.incarnation, opening.epoch)
             container.open(identity, request.for_tasks(tasks), package, progress)
 
-    def ask(self, call: Call[Q, A], epoch: int, request: Q, *, abandoned: threading.Event | None = None) -> list[A]:
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        *,
+        abandoned: threading.Event | None = None,
+        on_answer: Callable[[str, A], None] = ignore_answer,
+    ) -> list[A]:
         """See `Fleet`. A failure is final: nothing is tried again."""
         self.at(call.name)
         answers: list[A] = []
         for container, tasks in self._busy():
             identity = Identity(container.incarnation, epoch)
-            *_, last = call.handler(container, identity, request.for_tasks(tasks))
+            for last in call.handler(container, identity, request.for_tasks(tasks)):
+                on_answer(container.container, last)
             answers.append(last)
         return answers
 

@@ -15,6 +15,7 @@ from penstock.container.client import ContainerClient
 from penstock.container.container import Container
 from penstock.container.machine import machine_id
 from penstock.container.protocol import (
+    Bootstrap,
     CleanUp,
     ContainerAddress,
     EndBatch,
@@ -36,6 +37,7 @@ BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"
 MARKERS = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "2": {}}
 REQUESTS: dict[str, Request] = {
     "open": OpenEpoch(b"\x00\xff", 6, "5-0", MARKERS, ("totals",)),
+    "bootstrap": Bootstrap(),
     "start-run": StartRun(BATCH),
     "end": EndBatch(BATCH, {0: {1: "a", 2: "b"}, 1: {1: "c"}, 2: {}}),
     "snapshot": TakeSnapshot("5-0", last=True),

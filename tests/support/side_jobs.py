@@ -1,0 +1,139 @@
+"""Jobs whose stores are filled from side inputs, on drivers of this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config.load import load_config
+from penstock.container.side_inputs import SideInputService
+from penstock.metadata.open import forget_memory_store, open_store
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
+from penstock.testing.in_process import InProcessDriver
+
+Records = list[tuple[Any, Any]]
+
+
+class SideWorld:
+    """A job named `side` with the system `m` and the input `m.in`, whose outputs are in `m.out`."""
+
+    def __init__(self, folder: Path, tasks: int = 1) -> None:
+        self.root = f"memory://side-{os.getpid()}-{folder.name}"
+        self.tasks = tasks
+        self.system = MemorySystem("m")
+        self.admin = self.system.admin()
+        self.config: dict[str, object] = {
+            "job.name": "side",
+            "job.root": self.root,
+            "job.logged.store.base.dir": str(folder),
+            "job.retry.max": 3,
+            "task.commit.ms": 0,
+            "job.batch.interval.ms": 10,
+            "systems.m.samza.factory": "memory",
+        }
+        self.drivers: list[InProcessDriver] = []
+        for stream in ("in", "out"):
+            self.create(stream, tasks)
+
+    def create(self, stream: str, partitions: int | None = None) -> None:
+        """Make a stream."""
+        self.admin.create_stream(stream, partitions or self.tasks)
+
+    def put(self, stream: str, partition: int, records: Records) -> None:
+        """Append messages. Keys are text; values bytes as they are, or JSON, or None."""
+        written = [(time.time_ns() // 1_000_000, _bytes(key, ps.String()), _json(value)) for key, value in records]
+        self.system.writer(None).append(SystemStreamPartition("m", stream, partition), written)
+
+    def driver(self, app: ps.StreamApplication, containers: int = 1, **options: Any) -> InProcessDriver:
+        """A driver of the application; `loop.start()` opens its first epoch."""
+        config = load_config(overrides=self.config, environ={})
+        driver = InProcessDriver(
+            app.graph(), config, open_store(self.root), {"m": self.system}, containers=containers, **options
+        )
+        self.drivers.append(driver)
+        return driver
+
+    def run(self, app: ps.StreamApplication, **options: Any) -> list[Any]:
+        """A run up to the end of the input. Returns all values of the output."""
+        driver = self.driver(app, until_latest=True, close=False, **options)
+        try:
+            driver.loop.run()
+        finally:
+            driver.close()
+        return self.output()
+
+    def output(self) -> list[Any]:
+        """All values of the output, by partition."""
+        reader, found = self.system.reader(), []
+        for partition, ends in sorted(self.admin.offsets("out").items()):
+            ssp = SystemStreamPartition("m", "out", partition)
+            for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
+                found += [orjson.loads(message[3] or b"null") for message in chunk]
+        return found
+
+    def close(self) -> None:
+        """Close what a test left."""
+        for driver in self.drivers:
+            driver.close()
+        forget_memory_store(self.root)
+
+
+def service(driver: InProcessDriver, task: int = 0) -> SideInputService:
+    """The side inputs of a task's container."""
+    container = driver.fleet.container_of(task)
+    epoch = container.current
+    assert epoch is not None
+    return epoch.side_inputs
+
+
+def settle(driver: InProcessDriver) -> None:
+    """Wait until all containers have what the streams hold."""
+    for task in range(driver.job.settings.tasks):
+        assert service(driver, task).catch_up(20)
+
+
+def content(driver: InProcessDriver, store: str, task: int = 0) -> dict[bytes, bytes]:
+    """The newest content of a store."""
+    return dict(service(driver, task).engine(store, task).scan(None, None))
+
+
+def reading(app: ps.StreamApplication, *stores: str) -> None:
+    """For each message of `m.in`, what each store has of its key."""
+
+    app.input("m.in").process(_Reading(stores), stores=list(stores), id="read").send_to(app.output("m.out"))
+
+
+class _Reading:
+    """Makes tasks that read stores."""
+
+    def __init__(self, stores: tuple[str, ...]) -> None:
+        self._stores = stores
+
+    def __call__(self) -> ps.StreamTask:
+        return _ReadingTask(self._stores)
+
+
+class _ReadingTask(ps.StreamTask):
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def init(self, context: ps.TaskContext) -> None:
+        self._stores = [context.store(name) for name in self._names]
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=envelope.key, value=[store.get(envelope.key) for store in self._stores])
+
+
+def _bytes(value: Any, serde: ps.Serde[Any]) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else serde.to_bytes(value)
+
+
+def _json(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else orjson.dumps(value)
