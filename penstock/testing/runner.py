@@ -16,6 +16,7 @@ from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, input_place
+from penstock.api.side_inputs import SideInputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.store import StoreSpec
 from penstock.api.watermarks import NO_WATERMARK
@@ -166,17 +167,56 @@ class TestRunner:
         spec = next((op for op in self._graph.inputs if op.stream == name), None)
         if spec is None:
             raise ConfigError(f"`{stream}` is not an input of application `{self._graph.name}`")
+        self._append(name, spec.key_serde, spec.value_serde, values, partition, timestamp)
+        return self
+
+    def side_input(
+        self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0
+    ) -> TestRunner:
+        """Append messages to a side input. Returns the runner.
+
+        The next `run` sees what they make of the stores, in all its batches. A stream that is an input of the
+        application as well is also read as one.
+
+        Args:
+            stream: the side input, `system.stream`.
+            values: for each message its value, or a tuple (key, value). A value of None deletes the key, unless a
+                processor makes something else of it.
+            partition: where the messages go. By default a message goes to the partition of its key; messages without
+                a key go to the partitions in turn.
+            timestamp: of each message, in epoch milliseconds.
+
+        Raises:
+            ConfigError: no store of the application has this side input.
+            SerdeError: a key or a value does not fit the side input's serdes.
+        """
+        name = SystemStream.parse(stream)
+        sides = [spec.side for spec in self._graph.side_stores if isinstance(spec.side, SideInputs)]
+        found = next((each for side in sides for each in side.streams if each.stream == name), None)
+        if found is None:
+            raise ConfigError(f"`{stream}` is not a side input of a store of application `{self._graph.name}`")
+        self._append(name, found.key_serde, found.value_serde, values, partition, timestamp)
+        return self
+
+    def _append(
+        self,
+        name: SystemStream,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        values: Iterable[Any],
+        partition: int | None,
+        timestamp: int,
+    ) -> None:
         writer = self._systems[name.system].writer(None)
         for number, item in enumerate(values):
             key, value = item if isinstance(item, tuple) else (None, item)
-            key_bytes = None if key is None else _bytes(name, "key", spec.key_serde, key)
-            value_bytes = None if value is None else _bytes(name, "value", spec.value_serde, value)
+            key_bytes = None if key is None else _bytes(name, "key", key_serde, key)
+            value_bytes = None if value is None else _bytes(name, "value", value_serde, value)
             target = partition
             if target is None:
                 target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
             ssp = SystemStreamPartition(name.system, name.stream, target)
             writer.append(ssp, [(timestamp, key_bytes, value_bytes)])
-        return self
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
         """Process all messages that the inputs hold. Returns the runner.
