@@ -197,31 +197,42 @@ class _RocksDbSnapshot(Snapshot):
 
     def _chunk(self, start: bytes | None, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
         """The first entries from start."""
-        found: list[tuple[bytes, bytes]] = []
         with self._lock:
             iterator = self._iterator
-            if iterator is None:
-                raise released()
-            if start is None:
-                iterator.seek_to_first()
-            else:
-                iterator.seek(start)
-            while iterator.valid() and len(found) < size:
-                key = iterator.key()
-                if end is not None and key >= end:
-                    return found
-                found.append((key, iterator.value()))
-                iterator.next()
             try:
-                iterator.status()
-            except Exception as error:
-                raise engine_error(error, f"a scan of `{self._path}` failed") from error
-        return found
+                if iterator is None:
+                    raise released()
+                return _entries(iterator, start, end, size, self._path)
+            finally:
+                del iterator  # an error that somebody keeps has this frame: it would keep the database open
 
     def release(self) -> None:
         self._snapshot = None
         with self._lock:
             self._iterator = None
+
+
+def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, path: Path) -> list[tuple[bytes, bytes]]:
+    """The first entries from start."""
+    found: list[tuple[bytes, bytes]] = []
+    try:
+        if start is None:
+            iterator.seek_to_first()
+        else:
+            iterator.seek(start)
+        while iterator.valid() and len(found) < most:
+            key = iterator.key()
+            if end is not None and key >= end:
+                return found
+            found.append((key, iterator.value()))
+            iterator.next()
+        try:
+            iterator.status()
+        except Exception as error:
+            raise engine_error(error, f"a scan of `{path}` failed") from error
+        return found
+    finally:
+        del iterator
 
 
 def engine_error(error: Exception, what: str) -> PenstockError:

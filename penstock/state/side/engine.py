@@ -54,7 +54,7 @@ class SideEngine:
         self._lock = threading.Lock()
         self._number = next(_contents)
         self._changed = ChangedKeys()
-        self._views: weakref.WeakSet[_View] = weakref.WeakSet()
+        self._open: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._closed = False
         with self._reading():
             written = engine.get(POSITIONS_KEY)
@@ -117,19 +117,20 @@ class SideEngine:
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """The newest entries with start <= key < end (None: unbounded), in order, as they are now."""
-        with self._reading():
-            return self._entries(self._engine.scan(start, _bounded(end)))
+        snapshot = self._engine.snapshot()
+        self._open.add(snapshot)  # a close ends the scan, which would keep the files open
+        return self._entries(snapshot, start, end)
 
-    def _entries(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, snapshot: Snapshot, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         with self._reading():
-            yield from entries
+            yield from snapshot.scan(start, _bounded(end))
 
     def view(self) -> SideView:
         """The content as it is now, whatever is written later. Release it: it keeps files, or replaced values."""
         with self._lock:
-            view = _View(self, self._engine.snapshot(), self.version)
-        self._views.add(view)
-        return view
+            snapshot = self._engine.snapshot()
+            self._open.add(snapshot)
+            return _View(self, snapshot, self.version)
 
     def changed_between(self, older: tuple[int, int], newer: tuple[int, int]) -> Iterable[bytes] | None:
         """The keys that may have other values in a newer view than in an older one; None: any key may."""
@@ -164,8 +165,8 @@ class SideEngine:
         """
         if self._closed:
             return
-        for view in list(self._views):
-            view.release()
+        for snapshot in list(self._open):
+            snapshot.release()
         self._closed = True
         try:
             if flush:
