@@ -14,7 +14,7 @@ from tests.support import side_writer
 from tests.support.places import ROOT
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(25, marks=pytest.mark.slow)])
 def test_what_is_left_is_the_replay_of_the_steps_before_its_positions(tmp_path: Path, kills: int) -> None:
     chance, before = random.Random(kills), 0
     folder = tmp_path / "store"
