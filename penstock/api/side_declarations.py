@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from penstock.api.serdes import Serde
@@ -78,7 +78,8 @@ class SideDeclaration:
         """What fills a store whose streams have keys and values of these serdes, unless they say otherwise. Raises
         ConfigError, naming `what`."""
         if self.pushed is not None:
-            return check_pushed(what, self.pushed)
+            pushed = check_pushed(what, self.pushed)
+            return replace(pushed, path=os.fspath(pushed.path), stream_key=key)
         streams = [_stream(what, each, key, value) for each in self.side_inputs or ()]
         return SideInputs(check_streams(what, streams), self.processor, self.broadcast)
 

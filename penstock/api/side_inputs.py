@@ -149,10 +149,30 @@ class PushedTable:
     """The schema, as Spark writes it (`tail STRING, year INT`); None: that of the files."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's reader, such as {"header": "true"}."""
-    check: Callable[[Any], object] | None = None
-    """What a version must pass before it is used; see docs/side-inputs.md."""
+    check: Callable[[TableCandidate], object] | None = None
+    """What a version must pass before it is published: called in the driver, after the files were built. A version is
+    refused if it returns False or raises; what it raises is the reason."""
     broadcast: bool = False
     """Whether every task has everything; otherwise each has the keys that are its own."""
+    stream_key: Serde[Any] | None = None
+    """The serde of these keys in streams, which decides the task of a key. `app.table` sets it; None: that of the
+    store."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCandidate:
+    """A version of a pushed table that was built and is not published yet, as `PushedTable.check` gets it."""
+
+    table: str
+    """The name of the table."""
+    source: str
+    """The folder that was read."""
+    source_version: str
+    """Which version of the source it is."""
+    rows: int
+    """How many rows it has."""
+    previous_rows: int | None
+    """How many rows the version before has; None: there is none."""
 
 
 Side: TypeAlias = SideInputs | PushedTable

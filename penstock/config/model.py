@@ -134,6 +134,14 @@ class SideInputSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSettings:
+    """`tables.*`."""
+
+    poll_ms: int
+    versions_retained: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     """`stores.<name>.*`, with the job-wide values where the store has none."""
 
@@ -201,6 +209,12 @@ class JobConfig:
         return SideInputSettings(
             get(table.SIDE_BOOTSTRAP_TIMEOUT_MS), get(table.SIDE_MAX_AGE_MS), get(table.SIDE_ON_ERROR)
         )
+
+    @property
+    def tables(self) -> TableSettings:
+        """How versions of pushed tables come and go."""
+        get = self.resolved.get
+        return TableSettings(get(table.TABLES_POLL_MS), get(table.TABLES_VERSIONS_RETAINED))
 
     @property
     def store_names(self) -> tuple[str, ...]:

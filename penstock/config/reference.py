@@ -11,7 +11,7 @@ _SECTIONS = (
     ("Job", ("job.", "container.")),
     ("Task", ("task.",)),
     ("Streams and systems", ("samza.", "systems.", "streams.")),
-    ("Stores", ("stores.", "state.", "side.")),
+    ("Stores", ("stores.", "state.", "side.", "tables.")),
     ("Metrics", ("metrics.",)),
     ("Application", ("app.",)),
     ("Spark", ("spark.",)),

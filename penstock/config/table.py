@@ -277,6 +277,10 @@ SIDE_MAX_AGE_MS = Key("side.inputs.max.age.ms", Millis(0), "86400000",
 SIDE_ON_ERROR = Key("side.inputs.on.error", Choice[OnSideError](("fail", "continue")), "fail",
     "How the job answers a side input that cannot be read or processed after the start, where trying again does not "
     "help: `fail` ends the run; `continue` keeps the data at hand, logs an error again and again, and tries on.")
+TABLES_POLL_MS = Key("tables.poll.ms", Millis(1), "5000",
+    "How often the job looks for new versions of its pushed tables, and whether `penstock table use` chose another.")
+TABLES_VERSIONS_RETAINED = Key("tables.versions.retained", Number(1), "3",
+    "How many versions of each pushed table are kept, beside those in use and the one that `penstock table use` chose.")
 
 APPLICATION = Key("app.<key>", Verbatim(), None,
     'A key of the application: its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',

@@ -167,7 +167,7 @@ class TableRegistry:
         return tuple(gone)
 
     def garbage(self, epoch: int, under_way: Collection[str] = ()) -> tuple[str, ...]:
-        """The keys of files that no version names, and of no build of this epoch that is under way or of a later epoch.
+        """The keys of files that no version names, of no build that is under way, and of no later epoch.
 
         Args:
             epoch: that of the driver that has the table.
@@ -176,12 +176,14 @@ class TableRegistry:
         records, unreadable = self._records()
         if unreadable:  # what they name is not known
             return ()
-        named = {each.build for each in records} | set(under_way)
+        named = {self.file_key(each, file) for each in records for file in each.files}
         folder = f"{self._paths.table_builds(self.table)}/"
         return tuple(
             key
             for key in self._objects.list(folder)
-            if (build := key.removeprefix(folder).partition("/")[0]) not in named and build_epoch(build) <= epoch
+            if key not in named
+            and (build := key.removeprefix(folder).partition("/")[0]) not in under_way
+            and build_epoch(build) <= epoch
         )
 
     def collect(self, epoch: int, under_way: Collection[str] = ()) -> int:

@@ -12,6 +12,7 @@ from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFou
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.retry import Retry
 from penstock.tables.choice import TableVersions, choose, expired
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.tables.registry import TableRegistry, build_epoch, build_name
@@ -88,7 +89,10 @@ def test_builds_that_end_at_once_get_different_numbers(objects: ObjectStore) -> 
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_store_that_fails_publishes_once_or_not_at_all(objects: ObjectStore, seed: int) -> None:
+def test_a_store_that_fails_publishes_once_or_not_at_all(
+    objects: ObjectStore, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.tables.registry._WRITE", Retry(pause_s=0.001, tries=5))
     faulty = FaultyStore(objects, seed, 0.3, lag=1)
     done = []
     for number in range(4):
