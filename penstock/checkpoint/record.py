@@ -61,7 +61,7 @@ class CheckpointRecord:
     `ended_inputs` are the partitions that have ended: nothing waits for them.
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
     checkpoint before.
-    `drains` are the uuids of the requests that a drain has answered.
+    `drains` are the uuids of the requests to drain that the end of the run has answered.
     `intermediate` has what the job knows of each durable intermediate stream, and `intermediate_layout` a text that
     tells whether an application reads what is in it: the serdes of its keys and values.
     """

@@ -58,6 +58,8 @@ class Boundary:
     """The durable intermediate streams: what ended batches wrote to them, and what of it is still to be read."""
     closed_operators: frozenset[str] = frozenset()
     """Those that were brought to their end, while others behind an intermediate stream were not yet."""
+    closing_with: Control = "none"
+    """The control of the batches that bring operators to their end, while some of them are left."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -135,6 +137,7 @@ class Boundary:
             closing,
             _read_and_written(self.intermediate, read, written or {}),
             frozenset() if closing else closed,
+            "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
         )
 
     @property

@@ -34,10 +34,13 @@ class Closing:
         """The next batch; the end, if the last one closed the job.
 
         Args:
+            control: what closes the job, unless something else has begun to: all operators end in the same way.
             latest: the ends of the inputs when they were last looked at.
         """
         if boundary.closed:
             return End()
+        if boundary.partly_closed:
+            control = boundary.closing_with
         moment = self._event_time.look(boundary, None, self._clock.now_ms())
         known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
         unread = Unread.of(boundary.unread, boundary.left)

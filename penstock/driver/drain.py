@@ -51,7 +51,7 @@ class Drain:
         self._looked_before = False
         """Whether the run has looked at all."""
         self._is_recorded = False
-        """Whether the log says that the run has drained."""
+        """Whether the log says that nothing of the run is in flight any more."""
         self.notifications: tuple[DrainNotification, ...] = ()
         """Those that the drain answers."""
 
@@ -71,7 +71,7 @@ class Drain:
         If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
         """
         self._looked = False
-        self._is_recorded = boundary.closing == "drained"
+        self._is_recorded = boundary.closed
         self._boundary = boundary
         self._report.rewind(boundary)
 
@@ -131,8 +131,10 @@ class Drain:
         return answered
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
-        """The uuids of the requests that a run answers which ends at this boundary."""
-        return tuple(str(each.uuid) for each in self.notifications) if boundary.closing == "drained" else ()
+        """The uuids of the requests that a run answers which ends at this boundary. The end of a stream answers them as
+        well, if they were seen before its record: nothing is in flight, and everything that waited for time has fired.
+        """
+        return tuple(str(each.uuid) for each in self.notifications) if boundary.closed else ()
 
     def close(self) -> None:
         """Look for nothing any more."""

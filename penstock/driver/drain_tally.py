@@ -57,7 +57,6 @@ class DrainTally:
         names = {stage.number: tuple(op.id for op in stage.operators) for stage in topology.stages}
         if topology.sink is not None:
             names[topology.sink] = tuple(dict.fromkeys(str(c.output) for c in topology.channels if c.output))
-        drained = boundary.closing == "drained"
         return tuple(
             StageDrain(
                 stage,
@@ -67,7 +66,7 @@ class DrainTally:
                 counts[stage, "timers"],
                 counts[stage, "joined"],
                 left.get(stage, 0),
-                drained or boundary.closed_operators.issuperset(own),
+                boundary.closed or boundary.closed_operators.issuperset(own),
             )
             for stage, own in names.items()
         )

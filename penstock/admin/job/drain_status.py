@@ -74,7 +74,7 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
             progress = None  # of a drain that was cancelled before this one was asked for
         return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, late, progress)
     last = view.latest
-    if run_id is None and last is not None and last.ended == "drained":
+    if run_id is None and last is not None and last.is_closed and (last.drains or last.ended == "drained"):
         progress = shown_drain(job, last.run_id)
         summary = None if progress is None else replace(progress, phase="drained", waits_for="")
         return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, late, summary)

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, WatermarkMessage
 from penstock.api.ssp import SystemStreamPartition
+from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME
@@ -88,6 +89,58 @@ def test_the_end_of_the_stream_closes_one_part_after_the_other(world: TimedWorld
     driver.loop.run()
     assert world.came() == {number: [] for number in range(9)}
     assert world.checkpoints[-1].ended == "end-of-stream"
+
+
+def partly_at_its_end(world: TimedWorld) -> InProcessDriver:
+    """A driver of a run whose stream ends, and has ended for its first part only."""
+    world.put(*range(10, 100, 10))
+    driver = world.started(until_latest=True)
+    while not driver.loop.boundary.partly_closed:
+        assert not driver.loop.step()
+    return driver
+
+
+def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by_it(world: TimedWorld) -> None:
+    """All operators end in the same way: none gets `on_drain` behind one that got `on_end`."""
+    driver = partly_at_its_end(world)
+    world.put(200)
+    asked = write_drain_notification(world.objects, PATHS)
+    driver.loop.ask_to_drain()
+    while not driver.loop._run_to_the_end():
+        pass
+    assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
+    assert world.came() == {number: [] for number in range(9)}, "what came after the start is not read"
+    last = world.checkpoints[-1]
+    assert (last.ended, last.drains) == ("end-of-stream", (str(asked.uuid),))
+    assert DrainRequests(world.objects, PATHS).find().notifications == ()
+    assert all(stage.ended for stage in driver.board.drain.stages)
+
+
+def test_a_drain_that_is_taken_back_in_the_end_of_the_stream(world: TimedWorld) -> None:
+    """The run goes back to its last checkpoint, and ends as it would have."""
+    driver = partly_at_its_end(world)
+    asked = write_drain_notification(world.objects, PATHS)
+    DrainRequests(world.objects, PATHS).cancel(asked, "somebody")
+    driver.loop.ask_to_drain()
+    while not driver.loop._run_to_the_end():
+        pass
+    assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
+    assert set(world.came()) == set(range(9))
+    last = world.checkpoints[-1]
+    assert (last.ended, last.drains) == ("end-of-stream", ())
+
+
+def test_a_container_that_is_lost_before_a_drain_ends_the_stream(world: TimedWorld) -> None:
+    """No checkpoint is of a stream that has ended for some parts only: it all drains."""
+    driver = partly_at_its_end(world)
+    write_drain_notification(world.objects, PATHS)
+    driver.loop.ask_to_drain()
+    driver.fleet.lose(1)
+    HoldNode.batches.clear()
+    while not driver.loop._run_to_the_end():
+        pass
+    assert {batch.control for batch in HoldNode.batches} == {"none", "drain"}
+    assert world.checkpoints[-1].ended == "drained"
 
 
 def test_a_run_that_does_not_close_the_stream_reads_what_is_in_flight(world: TimedWorld) -> None:
