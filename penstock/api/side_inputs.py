@@ -39,6 +39,12 @@ class SideInputsProcessor(Protocol):
         ...     return [ps.Entry(message.key, None if message.value is None else message.value["seats"])]
         >>> app = ps.StreamApplication("trips")
         >>> planes = app.table("planes", value=ps.Long(), side_inputs=["local.planes"], processor=seats)
+        >>> full = app.input("local.trips").join_table(planes, lambda trip, seats: [trip, seats])
+        >>> _ = full.send_to(app.output("local.full"))
+        >>> runner = TestRunner(app).side_input("local.planes", [("N14", {"seats": 180})])
+        >>> [message.value for message in runner.input("local.trips", [("N14", 1)]).run().output("local.full")]
+        [[1, 180]]
+        >>> runner.close()
     """
 
     def process(self, message: IncomingMessageEnvelope, store: KeyValueStore[Any, Any]) -> Iterable[tuple[Any, Any]]:
@@ -76,7 +82,12 @@ class SideInputsProcessorFactory(ABC):
         ...
         ...         return process
         >>> app = ps.StreamApplication("trips")
-        >>> app.store("planes", value=ps.Long(), side_inputs=["local.planes"], processor=Seats())
+        >>> planes = app.table("planes", value=ps.Long(), side_inputs=["local.planes"], processor=Seats())
+        >>> _ = app.input("local.trips").join_table(planes, lambda trip, seats: [trip, seats])
+        >>> runner = TestRunner(app).side_input("local.planes", [("N14", {"seats": 180}), ("N2", {})]).run()
+        >>> runner.store("planes")
+        {'N14': 180}
+        >>> runner.close()
     """
 
     @abstractmethod
@@ -99,6 +110,11 @@ class SideInput:
         >>> app = ps.StreamApplication("trips")
         >>> codes = ps.SideInput("local.codes", value=ps.String())
         >>> planes = app.table("planes", side_inputs=["local.planes", codes])
+        >>> _ = app.input("local.trips").join_table(planes, lambda trip, plane: plane)
+        >>> runner = TestRunner(app).side_input("local.codes", [("N14", "a code")]).run()
+        >>> runner.store("planes")
+        {'N14': 'a code'}
+        >>> runner.close()
     """
 
     stream: str

@@ -26,12 +26,13 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
+from penstock.container.side_inputs import SideInputService
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
 from penstock.driver.planned import End, Next, Planned
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
@@ -50,6 +51,8 @@ from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import listed
+
+_SIDE_INPUTS_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,19 @@ class TestRunner:
         Raises:
             ConfigError: no store of the application has this side input.
             SerdeError: a key or a value does not fit the side input's serdes.
+
+        Example:
+            >>> app = ps.StreamApplication("names")
+            >>> airlines = app.table("airlines", value=ps.String(), side_inputs=["local.airlines"])
+            >>> flights = app.input("local.flights").join_table(airlines, lambda flight, name: [flight, name])
+            >>> _ = flights.send_to(app.output("local.named"))
+            >>> runner = TestRunner(app).side_input("local.airlines", [("UA", "United"), ("DL", "Delta")])
+            >>> runner = runner.input("local.flights", [("UA", 1), ("DL", 2)]).run()
+            >>> runner = runner.side_input("local.airlines", [("UA", "United Airlines"), ("DL", None)])
+            >>> runner = runner.input("local.flights", [("UA", 3), ("DL", 4)]).run()
+            >>> sorted(message.value for message in runner.output("local.named"))
+            [[1, 'United'], [2, 'Delta'], [3, 'United Airlines']]
+            >>> runner.close()
         """
         name = SystemStream.parse(stream)
         sides = [spec.side for spec in self._graph.side_stores if isinstance(spec.side, SideInputs)]
@@ -237,6 +253,7 @@ class TestRunner:
 
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
+        self._catch_up(driver)
         self._feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:
@@ -463,10 +480,23 @@ class TestRunner:
         if step == "end" and self._mistakes:
             raise self._mistakes.pop(0)
 
+    def _catch_up(self, driver: InProcessDriver) -> None:
+        """Wait until stores have what their side inputs hold."""
+        if not any(isinstance(spec.side, SideInputs) for spec in self._graph.side_stores):
+            return
+        for task in range(driver.job.settings.tasks):
+            service = _side_inputs(driver, task)
+            if not service.catch_up(_SIDE_INPUTS_S) and service.failure is None:  # a failure ends the next batch
+                raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
+
     def _engine(self, task: int, store: str) -> Engine:
         return self._running().fleet.container_of(task).tasks[task].engine(store)
 
     def _entries(self, task: int, spec: StoreSpec) -> Source:
+        if isinstance(spec.side, SideInputs):
+            driver = self._running()
+            self._catch_up(driver)
+            return _side_inputs(driver, task).engine(spec.name, task)
         engine = self._engine(task, spec.name)
         now_ms = self._running().loop.boundary.time_at(self._clock.now_ms())
         return engine if spec.ttl is None else live_view(engine, now_ms)
@@ -477,6 +507,14 @@ class TestRunner:
             for op in self._graph.inputs
             for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items()
         }
+
+
+def _side_inputs(driver: InProcessDriver, task: int) -> SideInputService:
+    """What fills the stores of a task, in the driver's open epoch."""
+    epoch = driver.fleet.container_of(task).current
+    if epoch is None:
+        raise ConfigError("the job has no open epoch: call run() first")
+    return epoch.side_inputs
 
 
 class _Feed:
