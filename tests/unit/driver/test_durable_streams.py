@@ -113,6 +113,7 @@ def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by
     last = world.checkpoints[-1]
     assert (last.ended, last.drains) == ("end-of-stream", (str(asked.uuid),))
     assert DrainRequests(world.objects, PATHS).find().notifications == ()
+    assert driver.board.drain is not None
     assert all(stage.ended for stage in driver.board.drain.stages)
 
 
