@@ -32,12 +32,14 @@ from penstock.container.protocol import (
     CleanUp,
     EndBatch,
     Identity,
+    LoadTable,
     Markers,
     Nothing,
     OpenEpoch,
     Request,
     Restored,
     StartRun,
+    TableProgress,
     TakeSnapshot,
     UploadSnapshot,
     WindDown,
@@ -178,6 +180,8 @@ UPLOAD = Call(
     lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
     Retry(pause_s=0.2),
 )
+LOAD_TABLE = Call("load-table", LoadTable, NoneType, _in_epoch(Epoch.load_table))
+TABLES = Call("tables", Nothing, list[TableProgress], _in_epoch(Epoch.table_progress))
 CLEAN_UP = Call("clean-up", CleanUp, NoneType, _in_epoch(Epoch.clean_up))
 WIND_DOWN = Call(
     "wind-down", WindDown, list[Row], _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
@@ -185,6 +189,8 @@ WIND_DOWN = Call(
 CLOSE = Call("close", Nothing, int, _close, lambda config, spent_s: CLOSE_SECONDS)
 BEAT = Call("beat", Nothing, Beat, _beat, lambda config, spent_s: None)
 
+_OF_TABLES = (LOAD_TABLE, TABLES)
 CALLS: dict[str, Call[Any, Any]] = {
-    call.name: call for call in (OPEN, BOOTSTRAP, START_RUN, END, SNAPSHOT, UPLOAD, CLEAN_UP, WIND_DOWN, CLOSE, BEAT)
+    call.name: call
+    for call in (OPEN, BOOTSTRAP, START_RUN, END, SNAPSHOT, UPLOAD, CLEAN_UP, WIND_DOWN, CLOSE, BEAT, *_OF_TABLES)
 }

@@ -15,9 +15,12 @@ from penstock.container.protocol import (
     CleanUp,
     EndBatch,
     EpochFailure,
+    LoadTable,
     Markers,
+    Nothing,
     OpenEpoch,
     StartRun,
+    TableProgress,
     TakeSnapshot,
     UploadSnapshot,
     WindDown,
@@ -28,6 +31,7 @@ from penstock.container.services import Services
 from penstock.container.side_inputs import SideInputService
 from penstock.container.side_stores import JoinedSideStores
 from penstock.container.store_folders import StoreFolders
+from penstock.container.tables import PushedTables
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
@@ -75,7 +79,9 @@ class Epoch:
         self._resources = resources
         try:
             self.side_inputs = SideInputService(resources, request.tasks)
-            self.side_stores = JoinedSideStores([self.side_inputs])
+            self.tables = PushedTables(resources, request.tasks)
+            """The pushed tables, as far as they are loaded."""
+            self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
             """What attempts read of the stores that the job does not write."""
             restorer = Restorer(resources, request, self.side_stores)
             restored = restorer.restore(cancelled, report)
@@ -93,6 +99,7 @@ class Epoch:
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
         self.services.add(self.side_inputs)
+        self.services.add(self.tables)
         self.services.add(self.attempts)
 
     @property
@@ -118,11 +125,12 @@ class Epoch:
             for number, task in self.tasks.items()
             for store in self._resources.stores
         ]
-        return self._resources.metrics.snapshot().merged(*engines)
+        return self._resources.metrics.snapshot().merged(self.tables.metrics(), *engines)
 
     def start_run(self, request: StartRun) -> None:
         """Attempts of this run may come; those of an earlier one no longer."""
         self.attempts.start_run(request.batch)
+        self.tables.start_run(request.batch)
 
     def end(self, request: EndBatch) -> None:
         """Apply the batch in every task of this container, exactly these attempts. Idempotent.
@@ -145,6 +153,14 @@ class Epoch:
     def upload(self, request: UploadSnapshot) -> Markers:
         """Make the snapshot durable."""
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
+
+    def load_table(self, request: LoadTable) -> None:
+        """Begin to load a version of a pushed table."""
+        self.tables.load(request)
+
+    def table_progress(self, request: Nothing) -> list[TableProgress]:
+        """How far the loading of pushed tables is."""
+        return self.tables.progress(request)
 
     def clean_up(self, request: CleanUp) -> None:
         """Let go of what was kept in case the checkpoint would not be in the log."""

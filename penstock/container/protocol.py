@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -224,6 +224,30 @@ class CleanUp(Request):
 class WindDown(Request):
     """The run has ended well: what runs in the background, and makes the next start quicker, has `task.shutdown.ms` to
     end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTable(Request):
+    """Load this version of a pushed table beside the one in use. What of the table is neither of the two goes."""
+
+    table: str
+    in_use: int | None
+    """The version that the next batches read until another one is loaded."""
+    manifest: bytes
+    """The version's, see `penstock.tables.manifest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableProgress:
+    """How far a container is with a version of a pushed table."""
+
+    table: str
+    version: int
+    state: Literal["loading", "loaded", "failed"]
+    done_bytes: int
+    total_bytes: int
+    reason: str = ""
+    """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)

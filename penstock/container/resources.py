@@ -35,6 +35,7 @@ class EpochResources:
         """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open."""
         config = package.config
         self.package = package
+        self.container = container
         self.epoch = epoch
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
@@ -45,9 +46,9 @@ class EpochResources:
         self.metrics = EpochMetrics()
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
-        self._paths = JobPaths(config.job.name, config.job.id)
-        self._objects = objects or open_store(config.job.root)
-        self._roots = BackendRoots(config, self._objects)
+        self.paths = JobPaths(config.job.name, config.job.id)
+        self.objects = objects or open_store(config.job.root)
+        self._roots = BackendRoots(config, self.objects)
         self.folders = StoreFolders(config, self.stores, base, container, epoch)
         self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
         """For what engines write behind."""
@@ -64,7 +65,7 @@ class EpochResources:
         """Raise NotFoundError unless this host reads what the driver has written under job.root, and under the roots of
         backends."""
         try:
-            self._objects.get(self.package.probe)
+            self.objects.get(self.package.probe)
         except NotFoundError as error:
             raise NotFoundError(
                 f"host `{socket.gethostname()}` does not see what the driver wrote under job.root "
@@ -72,7 +73,7 @@ class EpochResources:
                 "store"
             ) from error
         for url, objects in self._roots.separate():
-            if known_uid(objects, self._paths) != self.package.job_uid:
+            if known_uid(objects, self.paths) != self.package.job_uid:
                 raise NotFoundError(
                     f"host `{socket.gethostname()}` does not see what the driver wrote under {url} "
                     "(state.backends.<name>.root): a root must be shared by all hosts, for example an object store"
@@ -83,7 +84,7 @@ class EpochResources:
         metrics = self.metrics.of_task(task)
         return BackendContext(
             MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}"),
-            self._paths,
+            self.paths,
             task,
             stores,
             self.epoch,
@@ -105,4 +106,4 @@ class EpochResources:
         self._backends.close()
         self.writers.shutdown()
         self._roots.close()
-        self._objects.close()
+        self.objects.close()

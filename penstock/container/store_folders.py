@@ -30,6 +30,10 @@ class StoreFolders:
         self._epoch = epoch
         self._copies: dict[tuple[str, int], LocalCopies] = {}
 
+    def of_store(self, store: str) -> Path:
+        """The folder of a store, all tasks."""
+        return self._base / store
+
     def live(self, store: str, task: int) -> Path:
         """The working copy's folder. Nothing an older epoch left in its place stays."""
         folder = self._folder(store, task)

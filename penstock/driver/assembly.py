@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.api.side_inputs import PushedTable
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.shown import ShownDrain
 from penstock.driver.batch_runs import BatchRuns
@@ -19,13 +20,14 @@ from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.lease_gate import LeaseGate
 from penstock.driver.parts import RunParts
-from penstock.driver.ports import BatchRunner, Fleet
+from penstock.driver.ports import BatchRunner, Fleet, PublishedTables
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.record import Recorder
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.run_loop import RunLoop
 from penstock.driver.stop import StopRequest
+from penstock.driver.tables import NothingPublished, Tables
 from penstock.driver.truncation import Truncation
 from penstock.metadata.lease import LeaseKeeper
 from penstock.plan.pace import BatchBounds
@@ -40,8 +42,10 @@ def assemble(
     board: ProgressBoard,
     stop: StopRequest,
     feed: Feed | None = None,
+    published: PublishedTables | None = None,
 ) -> RunLoop:
-    """The run loop of a prepared job on these containers and this runner. Without a feed it reads the job's inputs."""
+    """The run loop of a prepared job on these containers and this runner. Without a feed it reads the job's inputs;
+    `published` has the versions of its pushed tables."""
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
@@ -54,13 +58,21 @@ def assemble(
     board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
     bootstrap = SideBootstrap(job.topology.graph, fleet, board, stop, clock)
     feed = feed or offset_feed(job)
+    tables = Tables(
+        [spec.name for spec in job.topology.graph.stores if isinstance(spec.side, PushedTable)],
+        published or NothingPublished(),
+        fleet,
+        board,
+        job.config.side_inputs.bootstrap_timeout_ms,
+        stop,
+    )
     tally, shown = DrainTally(job.topology), ShownDrain(job.objects, job.paths)
     report = DrainReport(job.claim.run_id, tally, shown, board, clock)
     return RunLoop(
         RunParts(
             feed=feed,
             drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board, report),
-            epochs=Epochs(job, log, fleet, runner, commits, failures, board, stop.immediate, bootstrap),
+            epochs=Epochs(job, log, fleet, runner, commits, failures, board, tables, stop.immediate, bootstrap),
             commits=commits,
             runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),
             fleet=fleet,
@@ -68,6 +80,7 @@ def assemble(
             gate=gate,
             reporter=ProgressReporter(job, feed, fleet, commits, board),
             board=board,
+            tables=tables,
             stop=stop,
             topology=job.topology,
             clock=clock,

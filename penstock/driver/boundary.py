@@ -84,13 +84,19 @@ class Boundary:
         return max(self.batch_time_ms, now_ms)
 
     def next_batch(
-        self, moment: Moment, runs: int, control: Control = "none", closes: frozenset[str] | None = None
+        self,
+        moment: Moment,
+        runs: int,
+        control: Control = "none",
+        closes: frozenset[str] | None = None,
+        tables: Mapping[str, int] | None = None,
     ) -> Batch:
         """The next batch.
 
         Args:
             runs: how many runs of a batch with this number have begun in this epoch.
             closes: the operators that the control is for; None: all that are left.
+            tables: by pushed table, the version that it reads.
         """
         marks = moment.watermarks
         time_ms = self.time_at(moment.time_ms)
@@ -106,6 +112,7 @@ class Boundary:
             before_ms,
             None if closes is None else tuple(sorted(closes)),
             tuple(sorted(self.closed_operators)),
+            tables or {},
         )
 
     def after(

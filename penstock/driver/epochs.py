@@ -22,6 +22,7 @@ from penstock.driver.ports import BatchRunner, Fleet, Opening
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.record import CommitRequest
+from penstock.driver.tables import Tables
 from penstock.errors import PenstockError, RetryableError
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Epochs:
         commits: Commits,
         failures: Failures,
         board: ProgressBoard,
+        tables: Tables,
         stop: threading.Event,
         bootstrap: SideBootstrap,
     ) -> None:
@@ -50,6 +52,7 @@ class Epochs:
         self._commits = commits
         self._failures = failures
         self._board = board
+        self._tables = tables
         self._stop = stop
         self._bootstrap = bootstrap
         self.claim: Claim = job.claim
@@ -104,6 +107,7 @@ class Epochs:
                     self._board.update(last_checkpoint=str(own.id))
                 self._open(origin, boundary)
                 self._bootstrap.run(self.claim.epoch)
+                self._tables.enter(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break

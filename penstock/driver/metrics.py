@@ -82,6 +82,17 @@ class JobMetrics:
             self._registry.new_gauge(f"stream.{stream}", "watermark").set(watermark)
             self._registry.new_gauge(f"stream.{stream}", "watermark-delay-ms").set(batch_time_ms - watermark)
 
+    def table_swapped(self, table: str, version: int, load_ns: int) -> None:
+        """Batches read this version of a pushed table from now on; how long its loading took."""
+        group = f"table.{table}"
+        self._registry.new_gauge(group, "version").set(version)
+        self._registry.new_counter(group, "swaps").inc()
+        self._registry.new_timer(group, "load-ns").update(load_ns)
+
+    def table_failed(self, table: str) -> None:
+        """A version of a pushed table was not loaded."""
+        self._registry.new_counter(f"table.{table}", "load-failures").inc()
+
     def replayed(self, again: ReadAgain) -> None:
         """What a batch read again."""
         with self._lock:

@@ -16,6 +16,7 @@ from penstock.driver.ports import Fleet
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.stop import StopRequest
+from penstock.driver.tables import Tables
 from penstock.runtime.topology import Topology
 
 
@@ -33,6 +34,7 @@ class RunParts:
     gate: LeaseGate
     reporter: ProgressReporter
     board: ProgressBoard
+    tables: Tables
     stop: StopRequest
     topology: Topology
     clock: Clock

@@ -18,6 +18,7 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Batch
 from penstock.runtime.reports import Report
+from penstock.tables.manifest import TableManifest
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -43,6 +44,26 @@ class Opening:
     markers: Markers
     covered: tuple[str, ...]
     """The stores that are restored; the others begin empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is published of a pushed table."""
+
+    manifest: TableManifest | None
+    """The version that the job is to use; None: there is none that it can use."""
+    pinned: bool = False
+    """Whether somebody chose it with `penstock table use`."""
+    note: str = ""
+    """Why there is none, or what else should be said."""
+
+
+class PublishedTables(Protocol):
+    """The versions of pushed tables, as of the last time that somebody looked."""
+
+    def published(self, table: str) -> Published:
+        """Which version a table is to have. Answers at once; never raises."""
+        ...
 
 
 class Fleet(Protocol):

@@ -41,6 +41,30 @@ class SourceProgress:
         return sum(max(0, self.latest_offset[partition] - end) for partition, end in self.end_offset.items())
 
 
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Which version of a pushed table is in use, and what happens with others."""
+
+    table: str
+    in_use: int | None
+    """None before the first version is loaded."""
+    loading: int | None = None
+    done_bytes: int = 0
+    total_bytes: int = 0
+    failure: str = ""
+    """Why the version was not loaded; it is tried again."""
+    note: str = ""
+    """What else should be said, for example that a version was refused."""
+
+    def __str__(self) -> str:
+        found = "no version yet" if self.in_use is None else f"version {self.in_use}"
+        if self.loading is not None:
+            share = f" ({100 * self.done_bytes // self.total_bytes} %)" if self.total_bytes else ""
+            failed = f", which failed and is tried again: {self.failure}" if self.failure else ""
+            found = f"{found}, loading version {self.loading}{share}{failed}"
+        return f"{found}; {self.note}" if self.note else found
+
+
 class SourceTime(NamedTuple):
     """The event time of an input: see `SourceProgress`."""
 
@@ -136,6 +160,8 @@ class ProgressBoard:
     """The batch that runs, and its messages."""
     processed: Callable[[int], int] = lambda _: 0
     """How many messages of a batch containers have processed in stages with state, as of their last beats."""
+    tables: tuple[TableStatus, ...] = ()
+    """The pushed tables."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
     replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)

@@ -115,6 +115,14 @@ class RunLoop:
         """Wait until the commit in flight is complete, if there is one."""
         self._parts.commits.wait()
 
+    def await_tables(self) -> None:
+        """Wait until the next batch reads the version of every pushed table that is the one to use now."""
+        self._parts.tables.settle()
+
+    def needed_versions(self, table: str) -> frozenset[int]:
+        """The versions of a pushed table that containers read or load. May be called from any thread."""
+        return self._parts.tables.needed(table)
+
     def step(self) -> bool:
         """Do what the feed says, with the answer to what may fail in it. True when there is nothing more to do."""
         parts = self._parts
@@ -150,6 +158,8 @@ class RunLoop:
         parts = self._parts
         if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
+        if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
+            parts.tables.look()
         try:
             taken_back = parts.drain.look() and parts.drain.taken_back()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
@@ -172,7 +182,8 @@ class RunLoop:
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, Stopwatch()
-        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes)
+        versions = parts.tables.versions
+        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         with parts.board.batch(batch.number, planned.ranges.messages):
             good = parts.runs.until_good(self.epoch, batch, planned)
         if good is None:

@@ -55,6 +55,7 @@ from penstock.runtime.spool import Spool
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
+from penstock.testing.pushed_tables import TablesInProcess
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -397,7 +398,11 @@ class InProcessDriver:
         self.fleet = InProcessFleet(job.settings.tasks, containers)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
-        self.loop = assemble(self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed)
+        self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
+        """The versions of its pushed tables."""
+        self.loop = assemble(
+            self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed, self.tables
+        )
 
     def close(self) -> None:
         """End at once, as a process that is killed between two calls. Nothing more is committed or written."""

@@ -28,6 +28,14 @@ OF_OPERATORS: set[Documented] = {
 """Only of jobs with operators that wait for time."""
 OF_TIME_TO_LIVE: set[Documented] = {("store", "expired", "counter")}
 """Only of stores with a time to live."""
+OF_PUSHED_TABLES: set[Documented] = {
+    ("table", "version", "gauge"),
+    ("table", "swaps", "counter"),
+    ("table", "load-ns", "timer"),
+    ("table", "load-failures", "counter"),
+    ("table", "bytes-downloaded", "counter"),
+}
+"""Only of jobs with pushed tables."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

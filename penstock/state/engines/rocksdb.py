@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ _ABSENT = "key not found"
 """What the binding raises for a key that a snapshot does not hold, as a plain Exception."""
 _FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
 """How many entries a scan of a snapshot reads at a time: first, and at most."""
+_TABLES = "rocksdb.aggregated-table-properties"
+_ENTRIES = re.compile(r"# entries=(\d+)")
 _PLACE = "job.logged.store.base.dir"
 """The key that says where the engines' files are."""
 
@@ -103,6 +106,30 @@ class RocksDbEngine(Engine):
         options = rocksdict.IngestExternalFileOptions()
         options.set_move_files(True)
         self._db.ingest_external_file([str(table)], options)
+
+    def ingest(self, tables: Iterable[Path]) -> None:
+        """Take over sorted tables, which are moved. No two may have the same key.
+
+        Raises:
+            CorruptError: one of them is damaged.
+        """
+        options = rocksdict.IngestExternalFileOptions()
+        options.set_move_files(True)
+        for table in tables:
+            try:
+                self._db.ingest_external_file([str(table)], options)
+            except Exception as error:
+                raise engine_error(error, f"RocksDB cannot take `{table}` into `{self._path}`") from error
+
+    def count(self) -> int:
+        """How many entries its files have, exactly. Raises CorruptError if a file does not say so."""
+        try:
+            found = _ENTRIES.search(self._db.property_value(_TABLES) or "")
+        except Exception as error:
+            raise engine_error(error, f"RocksDB cannot read `{self._path}`") from error
+        if found is None:
+            raise CorruptError(f"the tables in `{self._path}` do not say how many entries they have")
+        return int(found[1])
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         options = rocksdict.ReadOptions()
@@ -233,6 +260,16 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
         return found
     finally:
         del iterator
+
+
+def write_sorted(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write a file that `RocksDbEngine.ingest` takes. The entries, at least one, come in the order of their keys, and
+    no key twice."""
+    writer = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
+    writer.open(str(path))
+    for key, value in entries:
+        writer[key] = value
+    writer.finish()
 
 
 def engine_error(error: Exception, what: str) -> PenstockError:

@@ -1,0 +1,229 @@
+"""The loaded versions of a pushed table on a host, which all its processes share.
+
+    table-<version>-<task|all>/   a version, loaded: `db/`, an engine's files, and `complete.json`, written before the
+                                  folder gets this name
+    making-<token>/               one that a process is loading
+    dropped-<token>/              one that is being removed, or was damaged while others read it
+    <task|all>.lock               held by the process that loads it, so that others wait for its result
+
+Whoever uses a folder holds a shared lock on it, which ends with the process. A folder is removed only under the
+exclusive lock, so what a process left that died goes, and nothing goes that somebody reads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import orjson
+from msgspec import Struct
+
+from penstock.documents import Count, decode
+from penstock.errors import CorruptError, RetryableError
+
+DATABASE = "db"
+_COMPLETE = "complete.json"
+_LOADED = re.compile(r"table-(\d+)-(\d+|all)")
+_LOOK_SECONDS = 0.05
+_TRIES = 5
+
+
+class TableFolder:
+    """A folder that this process uses. Nobody removes it before `close`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+
+    @property
+    def database(self) -> Path:
+        """Where the engine's files are."""
+        return self.path / DATABASE
+
+    def close(self) -> None:
+        """Stop using it. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class TableFolders:
+    """The folders of one table. Thread-safe. All methods but `clean` raise OSError if the disk refuses."""
+
+    def __init__(self, base: Path) -> None:
+        """`base` is the table's folder on this host."""
+        self.base = base
+
+    def take(self, version: int, unit: str, checksum: str) -> TableFolder | None:
+        """A version that was loaded before; None if there is none.
+
+        Args:
+            unit: the task, or `all`.
+            checksum: that of the version's manifest. A folder of another one is not used.
+        """
+        folder = self._use(self._loaded(version, unit))
+        if folder is None:
+            return None
+        if _checksum_in(folder.path) == checksum:
+            return folder
+        folder.close()
+        return None
+
+    def make(self) -> TableFolder:
+        """A new folder, which nobody else looks at."""
+        self.base.mkdir(parents=True, exist_ok=True)
+        for _ in range(_TRIES):
+            path = self.base / f"making-{uuid.uuid4().hex}"
+            path.mkdir()
+            folder = self._use(path)
+            if folder is not None:  # otherwise somebody took it for a remainder before it was locked
+                return folder
+        raise RetryableError(f"the folders in `{self.base}` vanish while they are made")
+
+    def publish(self, made: TableFolder, version: int, unit: str, checksum: str) -> TableFolder:
+        """A folder that was made is complete: from now on `take` finds it. Returns it under its new name, or the one
+        that another process has published meanwhile."""
+        (made.path / _COMPLETE).write_bytes(orjson.dumps({"format": 1, "checksum": checksum}))
+        target = self._loaded(version, unit)
+        for _ in range(_TRIES):
+            try:
+                made.path.rename(target)
+            except OSError:
+                if not target.exists():
+                    raise
+            else:
+                made.path = target
+                return made
+            other = self.take(version, unit, checksum)
+            if other is not None:
+                self.drop(made)
+                return other
+            away = self._move_away(target)
+            if away is not None:
+                self._remove(away)
+        raise RetryableError(f"`{target}` is replaced again and again: by which other program?")
+
+    def drop(self, folder: TableFolder) -> None:
+        """Stop using a folder, which nobody takes any more: it is damaged, or was not completed. Never raises."""
+        self.set_aside(folder)
+        folder.close()
+        self._remove(folder.path)
+
+    def set_aside(self, folder: TableFolder) -> None:
+        """Its files are damaged: nobody takes it any more, while this process may go on reading it. Never raises."""
+        with suppress(OSError):
+            folder.path = self._move_away(folder.path) or folder.path
+
+    @contextmanager
+    def loading(self, unit: str, cancelled: threading.Event) -> Iterator[None]:
+        """While one process of the host loads something for this unit, the others wait, and find it afterwards.
+
+        Raises RetryableError once it is cancelled.
+        """
+        self.base.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.base / f"{unit}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            while not _locked(lock, fcntl.LOCK_EX):
+                if cancelled.wait(_LOOK_SECONDS):
+                    raise RetryableError("the loading was cancelled")
+            yield
+        finally:
+            os.close(lock)
+
+    def clean(self, keep: Collection[int], newest: int) -> None:
+        """Remove what nobody uses: versions that are neither to be kept nor among the newest ones, and what processes
+        left that have died. Never raises: what cannot be removed now goes another time."""
+        try:
+            found = sorted(self.base.iterdir())
+        except OSError:
+            return
+        loaded = {path: int(match[1]) for path in found if (match := _LOADED.fullmatch(path.name))}
+        kept = {*keep, *sorted(set(loaded.values()))[-newest:]}
+        for path in found:
+            if loaded[path] not in kept if path in loaded else path.name.startswith(("making-", "dropped-")):
+                self._remove(path)
+
+    def _loaded(self, version: int, unit: str) -> Path:
+        return self.base / f"table-{version}-{unit}"
+
+    def _use(self, path: Path) -> TableFolder | None:
+        """The folder with a shared lock; None if it is not there or is being removed."""
+        lock = _lock_on(path, fcntl.LOCK_SH)
+        return None if lock is None else TableFolder(path, lock)
+
+    def _move_away(self, path: Path) -> Path | None:
+        """Rename it, so that nobody takes it any more, whoever reads it."""
+        dropped = self.base / f"dropped-{uuid.uuid4().hex}"
+        try:
+            path.rename(dropped)
+        except FileNotFoundError:
+            return None
+        return dropped
+
+    def _remove(self, path: Path) -> None:
+        try:
+            lock = _lock_on(path, fcntl.LOCK_EX)
+            if lock is None:
+                return
+            try:
+                dropped = self._move_away(path)
+                if dropped is not None:
+                    shutil.rmtree(dropped, ignore_errors=True)
+            finally:
+                os.close(lock)
+        except OSError:
+            return
+
+
+class _Complete(Struct):
+    """The content of `complete.json`."""
+
+    format: Count
+    checksum: str
+
+
+def _checksum_in(path: Path) -> str | None:
+    try:
+        return decode(_Complete, (path / _COMPLETE).read_bytes(), f"`{path / _COMPLETE}`").checksum
+    except (FileNotFoundError, CorruptError):
+        return None
+
+
+def _lock_on(path: Path, kind: int) -> int | None:
+    """A lock on the folder that is there under this path; None if there is none, or others hold locks against it."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        if _locked(lock, kind) and _same(lock, path):
+            return lock
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _locked(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _same(lock: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    held = os.fstat(lock)
+    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)

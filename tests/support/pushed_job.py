@@ -1,0 +1,122 @@
+"""A job with two pushed tables, on drivers and containers of this process; what it must write is computed apart."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.config.load import load_config
+from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.paths import JobPaths
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
+from penstock.tables.registry import TableRegistry
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.pushed_tables import TablesInProcess
+
+TASKS = 3
+KEYS = tuple(f"N{number}" for number in range(12))
+
+
+class Look(ps.StreamTask):
+    """Looks a key up in both tables, more than once."""
+
+    def init(self, context: Any) -> None:
+        self.planes, self.names = context.store("planes"), context.store("names")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        found = [self.planes.get(envelope.key), self.names.get("name"), self.planes.get(envelope.key)]
+        collector.emit(key=envelope.key, value=[*(envelope.value or ()), *found])
+
+
+class PushedWorld:
+    """What outlives a driver. `planes` has the keys, each with the version as its value; `names` is broadcast."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = ps.StreamApplication("pushed")
+        self.app.store("planes", key=ps.String(), value=ps.Json(), pushed=ps.PushedTable("/planes", "tail"))
+        names = ps.PushedTable("/names", "key", broadcast=True)
+        self.app.store("names", key=ps.String(), value=ps.Json(), pushed=names)
+        source = self.app.input("m.events", key=ps.String(), value=ps.Json())
+        once = source.partition_by(lambda envelope: envelope.key, envelope=True).process(
+            Look, stores=["planes", "names"], id="first"
+        )
+        twice = once.partition_by(lambda envelope: envelope.key, envelope=True).process(
+            Look, stores=["planes", "names"], id="second"
+        )
+        twice.send_to(self.app.output("m.out", key=ps.String(), value=ps.Json()))
+        self.root = f"memory://{uuid.uuid4().hex}"
+        self.objects = open_store(self.root)
+        self.system = MemorySystem("m")
+        for stream in ("events", "out"):
+            self.system.admin().create_stream(stream, TASKS)
+        self.folder = folder
+        self.drivers: list[InProcessDriver] = []
+        self.tables = TablesInProcess(self.objects, JobPaths("pushed", "1"), self.app.graph(), TASKS)
+
+    def push(self, version: int) -> None:
+        """Publish this version of both tables."""
+        self.push_planes(version)
+        self.push_names(version)
+
+    def push_planes(self, version: int) -> None:
+        """Publish this version of the one."""
+        assert self.tables.push("planes", dict.fromkeys(KEYS, version)).version == version
+
+    def push_names(self, version: int) -> None:
+        """Publish this version of the other."""
+        assert self.tables.push("names", {"name": version}).version == version
+
+    def driver(self, **config: object) -> InProcessDriver:
+        """Another driver of the job."""
+        overrides = {
+            "job.name": "pushed",
+            "job.root": self.root,
+            "job.logged.store.base.dir": str(self.folder),
+            "job.batch.max.messages": 12,
+            "job.batch.target.ms": 0,
+            "job.batch.interval.ms": 1,
+            "task.commit.ms": 0,
+            "side.inputs.bootstrap.timeout.ms": 20_000,
+            **{key.replace("__", "."): value for key, value in config.items()},
+        }
+        settings = load_config(overrides=overrides, environ={})
+        systems = {"m": self.system, "local": MemorySystem("local")}
+        driver = InProcessDriver(self.app.graph(), settings, self.objects, systems)
+        self.drivers.append(driver)
+        return driver
+
+    def put(self, rounds: int = 1) -> None:
+        """Append a message of every key, so many times."""
+        writer = self.system.writer(None)
+        for _ in range(rounds):
+            for number, key in enumerate(KEYS):
+                ssp = ps.SystemStreamPartition("m", "events", number % TASKS)
+                writer.append(ssp, [(0, ps.String().to_bytes(key), b"[]")])
+
+    def output(self) -> list[list[int]]:
+        """What was read of the tables for each message, in the order of partitions and offsets."""
+        found = []
+        for partition, ends in self.system.admin().offsets("out").items():
+            ssp = ps.SystemStreamPartition("m", "out", partition)
+            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
+                found += [ps.Json().from_bytes(value or b"") for _, _, _, value in chunk]
+        return found
+
+    def file_of(self, table: str, version: int, task: int) -> str:
+        """The key of the file of a version that has the rows of a task."""
+        registry = TableRegistry(self.objects, JobPaths("pushed", "1"), table)
+        manifest = registry.manifest(version)
+        return registry.file_key(manifest, manifest.of_task(task)[0])
+
+    def folders(self, table: str) -> list[str]:
+        """The folders of a table on the host."""
+        return sorted(path.name for path in self.folder.glob(f"*/{table}/*") if path.is_dir())
+
+    def close(self) -> None:
+        """Close every driver."""
+        for driver in self.drivers:
+            driver.close()
+        forget_memory_store(self.root)

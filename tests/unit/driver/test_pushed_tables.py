@@ -1,0 +1,182 @@
+"""Versions of pushed tables come into use at a batch boundary, in all tasks and stages at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockTimeoutError
+from penstock.state.side.table_folders import TableFolders
+from penstock.testing.in_process import InProcessDriver
+from tests.support.pushed_job import PushedWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWorld]:
+    monkeypatch.setattr("penstock.driver.tables._RETRY_SECONDS", 0.2)
+    world = PushedWorld(tmp_path)
+    yield world
+    world.close()
+
+
+def in_use(driver: InProcessDriver) -> dict[str, int | None]:
+    return {table.table: table.in_use for table in driver.board.tables}
+
+
+def until(driver: InProcessDriver, condition: Callable[[], object]) -> None:
+    """Steps, with whatever there is to read, until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        driver.loop.step()
+
+
+def downloaded(driver: InProcessDriver) -> float:
+    found = driver.fleet.metrics()
+    return sum(found.total("bytes-downloaded", group=f"table.{table}") for table in ("planes", "names"))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+def test_the_first_version_is_loaded_before_the_first_batch(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    assert [str(table) for table in driver.board.tables] == ["version 1", "version 1"]
+    assert world.folders("planes") == ["table-1-0", "table-1-1", "table-1-2"]
+    assert world.folders("names") == ["table-1-all"]
+
+
+def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedWorld) -> None:
+    world.push_names(1)
+    driver = world.driver(side__inputs__bootstrap__timeout__ms=100)
+    with pytest.raises(PenstockTimeoutError, match=r"`planes` \(none was published\).*bootstrap\.timeout\.ms=100"):
+        driver.loop.start()
+    later = world.driver()
+    threading.Timer(0.1, lambda: world.push_planes(1)).start()
+    later.loop.start()
+    assert later.board.tables[0].in_use == 1
+
+
+def test_a_version_is_swapped_in_beside_and_the_one_before_stays_on_the_host(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    until(driver, lambda: in_use(driver) == {"planes": 2, "names": 1})
+    assert world.folders("planes") == [f"table-{version}-{task}" for version in (1, 2) for task in range(3)]
+    world.tables.pin("planes", 1)
+    until(driver, lambda: in_use(driver)["planes"] == 1)
+    world.tables.pin("planes", None)
+    until(driver, lambda: in_use(driver)["planes"] == 2)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "damaged"])
+def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
+    world: PushedWorld, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    key = world.file_of("planes", 2, task=1)
+    data = world.objects.get(key)
+    world.objects.delete(key)
+    if how != "missing":
+        world.objects.put_if_absent(key, data[:-1] if how == "truncated" else bytes(len(data)))
+    until(driver, lambda: driver.board.tables[0].failure)
+    expected = {"missing": "is missing", "truncated": f"has {len(data) - 1} bytes", "damaged": "its hash differs"}[how]
+    assert expected in driver.board.tables[0].failure
+    assert "version 1, loading version 2" in str(driver.board.tables[0])
+    assert "batches go on with version 1" in caplog.text
+    assert in_use(driver) == {"planes": 1, "names": 1}
+    assert not [name for name in world.folders("planes") if name.startswith("making")]
+    world.objects.delete(key)
+    world.objects.put_if_absent(key, data)
+    until(driver, lambda: in_use(driver)["planes"] == 2)
+
+
+def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    world.objects.delete(world.file_of("planes", 2, task=0))
+    until(driver, lambda: driver.board.tables[0].failure)
+    world.push_planes(3)
+    driver.loop.await_tables()
+    assert in_use(driver)["planes"] == 3
+
+
+def test_a_full_disk_is_a_clear_failure(world: PushedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(TableFolders, "make", raising(full))
+    world.push_planes(2)
+    until(driver, lambda: driver.board.tables[0].failure)
+    assert "No space left on device. Free space there" in driver.board.tables[0].failure
+    assert in_use(driver)["planes"] == 1
+
+
+def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> None:
+    world.push(1)
+    first = world.driver()
+    first.loop.start()
+    read = downloaded(first)
+    assert read > 0
+    first.fleet.lose(1)
+    until(first, lambda: first.loop.epoch > first.job.claim.epoch)
+    assert in_use(first) == {"planes": 1, "names": 1}
+    assert downloaded(first) == read
+    first.close()
+    second = world.driver()
+    second.loop.start()
+    assert downloaded(second) == 0
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeroed", "emptied"])
+def test_a_damaged_folder_is_loaded_again(world: PushedWorld, how: str) -> None:
+    world.push(1)
+    first = world.driver()
+    first.loop.start()
+    first.close()
+    (folder,) = world.folder.glob("*/planes/table-1-0")
+    if how == "emptied":
+        for path in (folder / "db").iterdir():
+            path.unlink()
+    else:
+        (table,) = (folder / "db").glob("*.sst")
+        data = table.read_bytes()
+        table.write_bytes(data[:-10] if how == "truncated" else bytes(len(data)))
+    second = world.driver()
+    second.loop.start()
+    assert 0 < downloaded(second) < downloaded(first)
+    assert in_use(second) == {"planes": 1, "names": 1}
+
+
+def test_after_a_rewind_a_later_version_is_used_if_the_one_before_is_gone(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    world.objects.delete(world.file_of("planes", 1, task=0))
+    for path in world.folder.glob("*/planes/table-1-*"):
+        shutil.rmtree(path)
+    driver.fleet.lose(0)
+    until(driver, lambda: driver.loop.epoch > driver.job.claim.epoch)
+    assert in_use(driver) == {"planes": 2, "names": 1}
