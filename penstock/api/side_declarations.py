@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import side_input_place
 from penstock.api.side_inputs import (
     ProcessorFunction,
     PushedFormat,
@@ -172,5 +172,5 @@ def _stream(what: str, given: object, key: Serde[Any], value: Serde[Any]) -> Sid
         raise ConfigError(f"{what}: a side input is the name of a stream or a ps.SideInput(...), not {given!r}")
     side = given if isinstance(given, SideInput) else SideInput(given)
     name = SystemStream.parse(side.stream)
-    place = Place(f"side input `{name}`", f'ps.SideInput("{name}", {{part}}={{serde}})')
+    place = side_input_place(name)
     return SideStream(name, place.serde("key", side.key, key).for_keys(), place.serde("value", side.value, value))

@@ -38,7 +38,8 @@ class SideInputsProcessor(Protocol):
         >>> def seats(message, store):
         ...     return [ps.Entry(message.key, None if message.value is None else message.value["seats"])]
         >>> app = ps.StreamApplication("trips")
-        >>> planes = app.table("planes", value=ps.Long(), side_inputs=["local.planes"], processor=seats)
+        >>> stream = ps.SideInput("local.planes", value=ps.Json())
+        >>> planes = app.table("planes", value=ps.Long(), side_inputs=[stream], processor=seats)
         >>> full = app.input("local.trips").join_table(planes, lambda trip, seats: [trip, seats])
         >>> _ = full.send_to(app.output("local.full"))
         >>> runner = TestRunner(app).side_input("local.planes", [("N14", {"seats": 180})])
@@ -82,7 +83,8 @@ class SideInputsProcessorFactory(ABC):
         ...
         ...         return process
         >>> app = ps.StreamApplication("trips")
-        >>> planes = app.table("planes", value=ps.Long(), side_inputs=["local.planes"], processor=Seats())
+        >>> stream = ps.SideInput("local.planes", value=ps.Json())
+        >>> planes = app.table("planes", value=ps.Long(), side_inputs=[stream], processor=Seats())
         >>> _ = app.input("local.trips").join_table(planes, lambda trip, seats: [trip, seats])
         >>> runner = TestRunner(app).side_input("local.planes", [("N14", {"seats": 180}), ("N2", {})]).run()
         >>> runner.store("planes")

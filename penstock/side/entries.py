@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Never, Protocol
 
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
-from penstock.api.serdes.failures import input_place, store_place
+from penstock.api.serdes.failures import side_input_place, store_place
 from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
 from penstock.api.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
 from penstock.api.ssp import SystemStreamPartition
@@ -227,7 +227,7 @@ class ProcessedEntries(Entries):
 def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
     """Key and value of a message. Raises SerdeError."""
     _, _, key_bytes, data = message
-    place = input_place(stream.stream)
+    place = side_input_place(stream.stream)
     key = value = None
     if key_bytes is not None:
         try:

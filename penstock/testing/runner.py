@@ -15,7 +15,7 @@ from typing import Any
 from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Part, input_place
+from penstock.api.serdes.failures import Part, Place, input_place, side_input_place
 from penstock.api.side_inputs import SideInputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.store import StoreSpec
@@ -170,7 +170,7 @@ class TestRunner:
         spec = next((op for op in self._graph.inputs if op.stream == name), None)
         if spec is None:
             raise ConfigError(f"`{stream}` is not an input of application `{self._graph.name}`")
-        self._append(name, spec.key_serde, spec.value_serde, values, partition, timestamp)
+        self._append(input_place(name), name, spec.key_serde, spec.value_serde, values, partition, timestamp)
         return self
 
     def side_input(
@@ -211,11 +211,13 @@ class TestRunner:
         found = next((each for side in sides for each in side.streams if each.stream == name), None)
         if found is None:
             raise ConfigError(f"`{stream}` is not a side input of a store of application `{self._graph.name}`")
-        self._append(name, found.key_serde, found.value_serde, values, partition, timestamp)
+        place = side_input_place(name)
+        self._append(place, name, found.key_serde, found.value_serde, values, partition, timestamp)
         return self
 
     def _append(
         self,
+        place: Place,
         name: SystemStream,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
@@ -226,8 +228,8 @@ class TestRunner:
         writer = self._systems[name.system].writer(None)
         for number, item in enumerate(values):
             key, value = item if isinstance(item, tuple) else (None, item)
-            key_bytes = None if key is None else _bytes(name, "key", key_serde, key)
-            value_bytes = None if value is None else _bytes(name, "value", value_serde, value)
+            key_bytes = None if key is None else _bytes(place, "key", key_serde, key)
+            value_bytes = None if value is None else _bytes(place, "value", value_serde, value)
             target = partition
             if target is None:
                 target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
@@ -617,8 +619,7 @@ def _release(root: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _bytes(stream: SystemStream, part: Part, serde: Serde[Any], obj: Any) -> bytes:
-    place = input_place(stream)
+def _bytes(place: Place, part: Part, serde: Serde[Any], obj: Any) -> bytes:
     try:
         data = serde.to_bytes(obj)
     except Exception as error:

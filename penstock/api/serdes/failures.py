@@ -117,6 +117,11 @@ def input_place(stream: object) -> Place:
     return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
 
 
+def side_input_place(stream: object) -> Place:
+    """The place of a stream that fills a store."""
+    return Place(f"side input `{stream}`", f'ps.SideInput("{stream}", {{part}}={{serde}})')
+
+
 def output_place(stream: object) -> Place:
     """The place of a declared output stream."""
     return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
