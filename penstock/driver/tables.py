@@ -184,10 +184,7 @@ class Tables:
 
     def _advance(self, table: _Table, now: float) -> None:
         published = self._published.published(table.name)
-        if published.note != table.note:
-            table.note = published.note
-            if published.note:
-                logger.warning("table `%s`: %s", table.name, published.note)
+        table.note = published.note
         wanted, alone = table.wanted(published)
         by_number = {each.version: each for each in (table.current, table.asked, wanted) if each is not None}
         swap = decide_swap(

@@ -30,7 +30,7 @@ from penstock.container.protocol import (
 )
 from penstock.driver.assembly import assemble
 from penstock.driver.feed import Feed
-from penstock.driver.ports import Opening, RunBrokenError, ignore_answer
+from penstock.driver.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
@@ -352,6 +352,7 @@ class InProcessDriver:
         layers: tuple[type[StoreLayer], ...] = (),
         task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
+        published: PublishedTables | None = None,
         until_latest: bool = False,
         close: bool = True,
         from_checkpoint: str | None = None,
@@ -369,6 +370,7 @@ class InProcessDriver:
             layers: layers around every store, from the inside to the outside.
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
+            published: the versions of pushed tables; by default `tables`, which a test publishes.
             until_latest: end the run once everything that the inputs hold now is read.
             close: whether a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
@@ -399,9 +401,9 @@ class InProcessDriver:
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
-        """The versions of its pushed tables."""
+        """Publishes versions of its pushed tables."""
         self.loop = assemble(
-            self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed, self.tables
+            self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed, published or self.tables
         )
 
     def close(self) -> None:

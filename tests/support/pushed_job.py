@@ -36,8 +36,8 @@ class PushedWorld:
 
     def __init__(self, folder: Path) -> None:
         self.app = ps.StreamApplication("pushed")
-        self.app.store("planes", key=ps.String(), value=ps.Json(), pushed=ps.PushedTable("/planes", "tail"))
-        names = ps.PushedTable("/names", "key", broadcast=True)
+        self.app.store("planes", key=ps.String(), value=ps.Json(), pushed=ps.PushedTable("/planes", "tail", "year"))
+        names = ps.PushedTable("/names", "key", "year", broadcast=True)
         self.app.store("names", key=ps.String(), value=ps.Json(), pushed=names)
         source = self.app.input("m.events", key=ps.String(), value=ps.Json())
         once = source.partition_by(lambda envelope: envelope.key, envelope=True).process(
@@ -63,11 +63,11 @@ class PushedWorld:
 
     def push_planes(self, version: int) -> None:
         """Publish this version of the one."""
-        assert self.tables.push("planes", dict.fromkeys(KEYS, version)).version == version
+        assert self.tables.push("planes", [{"tail": key, "year": version} for key in KEYS]).version == version
 
     def push_names(self, version: int) -> None:
         """Publish this version of the other."""
-        assert self.tables.push("names", {"name": version}).version == version
+        assert self.tables.push("names", [{"key": "name", "year": version}]).version == version
 
     def driver(self, **config: object) -> InProcessDriver:
         """Another driver of the job."""

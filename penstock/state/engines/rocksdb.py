@@ -262,16 +262,6 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
         del iterator
 
 
-def write_sorted(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write a file that `RocksDbEngine.ingest` takes. The entries, at least one, come in the order of their keys, and
-    no key twice."""
-    writer = rocksdict.SstFileWriter(rocksdict.Options(raw_mode=True))
-    writer.open(str(path))
-    for key, value in entries:
-        writer[key] = value
-    writer.finish()
-
-
 def engine_error(error: Exception, what: str) -> PenstockError:
     """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
     refused, for example for want of file descriptors."""
