@@ -51,8 +51,8 @@ def drain(
     The next start may then be of a changed program. The run reads nothing more from its inputs. Windows, timers and
     joins fire, whatever their time. A run that was killed drains at its next start.
     """
-    if (wait or cancel) + export + (import_file is not None) > 1:
-        raise ConfigError("--export and --import FILE go with no other one of --wait, --cancel, --export and --import")
+    if wait + cancel + export + (import_file is not None) > 1:
+        raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: each does something else")
     lines = None if import_file is None else read_text(import_file).split("\n")
     with open_job(job, config, assignments) as found:
         if export:

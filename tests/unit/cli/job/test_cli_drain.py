@@ -188,6 +188,16 @@ def test_export_and_import_are_inverse(killed: Running, objects: FileObjectStore
     call("drain", "visits", "--import", "-", "--cancel", stdin=nothing, status=2)
 
 
+def test_a_drain_is_not_waited_for_and_cancelled_at_once(killed: Running, objects: FileObjectStore) -> None:
+    """The request that is there stays."""
+    requests = DrainRequests(objects, PATHS)
+    call("drain", "visits")
+    asked = requests.find()
+    said = call("drain", "visits", "--wait", "--cancel", status=2)[1]
+    assert "at most one of --wait, --cancel, --export and --import FILE" in " ".join(said.split())
+    assert requests.find() == asked
+
+
 def test_a_job_that_nobody_runs_drains_at_its_next_start(killed: Running, objects: FileObjectStore) -> None:
     assert "it drains at its next start" in call("drain", "visits")[0]
     assert "start the job, and it drains" in call("drain", "visits", "--wait", status=1)[1]
