@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from penstock.api.drain import DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
-from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import CorruptError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.retry import Retry, retry
+from penstock.metadata.requests import write_request
 
 logger = logging.getLogger(__name__)
 _CANCEL = "drain-cancel"
 """The namespace of requests to cancel a drain, by the uuid of its notification."""
-_WRITE = Retry(pause_s=0.2, tries=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,13 @@ class DrainRequests:
 
     def write(self, notification: DrainNotification) -> None:
         """Store a notification, durably. Failures that may pass are retried. Idempotent."""
-        path, encoded = self._path(notification), encode_notification(notification)
-        try:
-            retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
-        except RetryableError as error:
-            raise PenstockError(
-                f"the drain of run {notification.run_id} could not be asked for in {_WRITE.tries} tries: {error}. "
-                f"`penstock status {self._paths.root}` shows whether it was written nevertheless"
-            ) from error
+        write_request(
+            self._objects,
+            self._path(notification),
+            encode_notification(notification),
+            what=f"the drain of run {notification.run_id} could not be asked for",
+            look=f"penstock status {self._paths.root}",
+        )
 
     def find(self) -> Found:
         """All of the job's. What cannot be read asks nobody to drain; it is logged once."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.requests import DrainRequests
 from penstock.errors import NotFoundError
 from penstock.metadata.lease import LeaseState
@@ -38,15 +39,29 @@ def write_drain_notification(
     """
     run_id = present_run(objects, paths)
     if run_id is None:
-        raise NotFoundError(
-            f"job {paths.root} has no run that could drain: its last run has ended, or it was never "
-            "started. To drain what waits in its last checkpoint, start the application as it was first, then drain it"
-        )
+        raise no_run(paths, CheckpointLog(objects, paths).read("report").latest)
     if only_run not in (None, run_id):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")
     notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)
     DrainRequests(objects, paths).write(notification)
     return notification
+
+
+def no_run(paths: JobPaths, latest: CheckpointRecord | None) -> NotFoundError:
+    """The error of a request to drain a job that has no run.
+
+    Args:
+        paths: the keys of the job's objects.
+        latest: its last checkpoint; None if it has none.
+    """
+    if latest is not None and latest.ended == "drained":
+        why = "its last run has drained. Nothing is in flight, and the next start may be of a changed program"
+    else:
+        why = (
+            "its last run has ended, or it was never started. To drain what waits in its last checkpoint, start the "
+            "application as it was first, then drain it"
+        )
+    return NotFoundError(f"job {paths.root} has no run that could drain: {why}")
 
 
 def timed_uuid(now_ms: int) -> uuid.UUID:

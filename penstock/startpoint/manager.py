@@ -10,17 +10,16 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.retry import Retry, retry
+from penstock.metadata.requests import write_request
 from penstock.startpoint.fan_out import TaskInputs, fan_out
 from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, decode_request, encode_request
 from penstock.startpoint.serde import NAMESPACE
 
 TTL_MS = 12 * 3_600_000
 """How long Samza keeps a startpoint."""
-_WRITE = Retry(pause_s=0.2, tries=5)
 
 
 class StartpointManager:
@@ -93,15 +92,13 @@ class StartpointManager:
         Args:
             request: the request.
         """
-        path, encoded = self._path(request), encode_request(request)
-        try:
-            # If it is there already, this call's or an earlier one's reply was lost: uuids are random.
-            retry(lambda: self._objects.put_if_absent(path, encoded), _WRITE)
-        except RetryableError as error:
-            raise PenstockError(
-                f"the startpoint {request} could not be written in {_WRITE.tries} tries: {error}. `penstock "
-                f"startpoint list {self._paths.root}` shows whether it was written nevertheless"
-            ) from error
+        write_request(
+            self._objects,
+            self._path(request),
+            encode_request(request),
+            what=f"the startpoint {request} could not be written",
+            look=f"penstock startpoint list {self._paths.root}",
+        )
 
     def read_startpoint(self, ssp: SystemStreamPartition, task: str | None = None) -> Startpoint | None:
         """The startpoint that counts for exactly this key; None if there is none, or it is expired.

@@ -18,7 +18,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
-from penstock.drain.utils import present_run, write_drain_notification
+from penstock.drain.utils import no_run, present_run, write_drain_notification
 from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
 
 _POLL_SECONDS = 0.2
@@ -144,16 +144,7 @@ def _check_run(job: FoundJob) -> bool:
         return True
     view = CheckpointLog(job.objects, job.paths).read("report")
     if view.unfinished_run is None:
-        if view.latest is not None and view.latest.ended == "drained":
-            raise NotFoundError(
-                f"job {job.paths.root} has no run that could drain: its last run has drained. Nothing is in flight, "
-                "and the next start may be of a changed program"
-            )
-        raise NotFoundError(
-            f"job {job.paths.root} has no run that could drain: its last run has ended, or it never had "
-            "a checkpoint. To drain what waits in its last checkpoint, start the application as it was first, then "
-            "drain it"
-        )
+        raise no_run(job.paths, view.latest)
     return False
 
 
