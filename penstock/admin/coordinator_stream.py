@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from penstock.checkpoint.topic import read_topic_message
+from penstock.documents import decode
 from penstock.errors import CorruptError
-from penstock.startpoint.serde import coordinator_key, parse_coordinator_key
+
+_VERSION = 1
 
 
 class CoordinatorMessage(NamedTuple):
@@ -49,3 +51,14 @@ def last_messages(lines: Iterable[str], namespaces: Collection[str]) -> tuple[li
             others += 1
     found = [CoordinatorMessage(line, *at, value) for at, (line, value) in last.items() if value is not None]
     return found, others
+
+
+def coordinator_key(namespace: str, key: str) -> str:
+    """The key of a message in Samza's coordinator stream, which is compacted by these bytes."""
+    return orjson.dumps([_VERSION, namespace, key]).decode()
+
+
+def parse_coordinator_key(data: str) -> tuple[str, str]:
+    """Namespace and key of a message of the coordinator stream. Raises CorruptError if it is no such key."""
+    _, namespace, key = decode(tuple[Any, str, str], data, f"not a key of a coordinator stream, {data[:200]!r}")
+    return namespace, key

@@ -1,8 +1,8 @@
-"""Startpoints as Samza writes them: the JSON of a startpoint and a fan-out, and keys of its coordinator stream."""
+"""Startpoints as Samza writes them: the JSON of a startpoint and a fan-out."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import orjson
 from msgspec import Meta, Struct, field
@@ -24,7 +24,6 @@ NAMESPACE = "samza-startpoint-v1"
 NAMESPACE_FAN_OUT = "samza-startpoint-v1-fan-out"
 """Where Samza keeps what it has given to a task and the task has not yet committed."""
 
-_COORDINATOR_VERSION = 1
 _Millis: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
@@ -97,14 +96,3 @@ def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, Startpoint]
     with decoding(what):
         given = decode(_FanOut, data, what).fan_outs
         return {SystemStreamPartition.parse(ssp): own.startpoint() for ssp, own in given.items()}
-
-
-def coordinator_key(namespace: str, key: str) -> str:
-    """The key of a message in Samza's coordinator stream, which is compacted by these bytes."""
-    return orjson.dumps([_COORDINATOR_VERSION, namespace, key]).decode()
-
-
-def parse_coordinator_key(data: str) -> tuple[str, str]:
-    """Namespace and key of a message of the coordinator stream. Raises CorruptError if it is no such key."""
-    _, namespace, key = decode(tuple[Any, str, str], data, f"not a key of a coordinator stream, {data[:200]!r}")
-    return namespace, key

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from penstock.admin.coordinator_stream import parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
@@ -43,7 +44,7 @@ from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.startpoint.request import StartpointRequest, decode_request
-from penstock.startpoint.serde import decode_fan_out, decode_startpoint, parse_coordinator_key
+from penstock.startpoint.serde import decode_fan_out, decode_startpoint
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta

@@ -21,12 +21,9 @@ from penstock.api.startpoint import (
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.startpoint.request import RequestKey, StartpointRequest, decode_request, encode_request
 from penstock.startpoint.serde import (
-    NAMESPACE,
-    coordinator_key,
     decode_fan_out,
     decode_startpoint,
     encode_startpoint,
-    parse_coordinator_key,
 )
 from penstock.system.base import System, SystemAdmin
 from penstock.system.local import LocalSystem
@@ -103,15 +100,6 @@ def test_a_fan_out_of_samza_is_read_with_dots_in_names() -> None:
         SSP("kafka", "dep.flights", 3): EACH["specific"],
         SSP("kafka", "other", 3): StartpointOldest(creation_timestamp=AT + 1),
     }
-
-
-def test_a_key_of_the_coordinator_stream() -> None:
-    golden = (GOLDEN / "startpoint-coordinator-key.json").read_text()
-    key = RequestKey(SSP("kafka", "dep.flights", 3), "Partition 3")
-    assert coordinator_key(NAMESPACE, str(key)) == golden
-    assert parse_coordinator_key(golden) == (NAMESPACE, str(key))
-    with pytest.raises(CorruptError, match="not a key"):
-        parse_coordinator_key('["a"]')
 
 
 def test_a_request_is_samzas_json_and_what_samza_does_not_have() -> None:
