@@ -1,8 +1,126 @@
-"""Which task is in which container. Pure."""
+"""Which task is in which container, and which containers are its standbys. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Distance(IntEnum):
+    """What two containers share; the less, the fewer failures take both."""
+
+    HOSTS = 0
+    """Nothing: they are on two hosts."""
+    EXECUTORS = 1
+    """The host."""
+    CONTAINERS = 2
+    """The executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a container is."""
+
+    host: str
+    executor: str
+    """Unique in the job."""
+    copies: Collection[int] = ()
+    """The tasks of which its host had copies when it started."""
+
+    def distance(self, other: Place) -> Distance:
+        """What the two share."""
+        if self.host != other.host:
+            return Distance.HOSTS
+        return Distance.EXECUTORS if self.executor != other.executor else Distance.CONTAINERS
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The containers of every task."""
+
+    homes: Mapping[int, str] = field(default_factory=dict)
+    """Task -> the container that it is in."""
+    standbys: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Task -> the containers that keep its stores warm."""
+
+    def tasks_in(self, container: str) -> list[int]:
+        """The tasks of a container."""
+        return sorted(task for task, home in self.homes.items() if home == container)
+
+    def standbys_in(self, container: str) -> list[int]:
+        """The tasks whose standby a container is."""
+        return sorted(task for task, own in self.standbys.items() if container in own)
+
+    def survives_with(self, living: Collection[str]) -> bool:
+        """Whether each task is in one of these containers, or has a standby in one."""
+        return bool(self.homes) and all(
+            home in living or any(name in living for name in self.standbys.get(task, ()))
+            for task, home in self.homes.items()
+        )
+
+
+def assign(
+    tasks: int,
+    before: Assignment,
+    places: Mapping[str, Place],
+    standbys: int = 0,
+    ready: Mapping[int, Collection[str]] | None = None,
+) -> Assignment:
+    """A container for every task, and its standbys.
+
+    Without standbys it is what `assign_tasks` says. With them, this is only where a task is to be in the end. A task
+    whose container is lost goes to a standby. One whose container lives moves only to a standby that is ready, which
+    is therefore made in the container that the task is to be in.
+
+    Args:
+        before: the assignment until now.
+        places: the containers that live; not empty.
+        standbys: how many each task is to have, as far as there are containers.
+        ready: by task, the standbys that have a copy of every store.
+    """
+    copies = {name: place.copies for name, place in places.items()}
+    goal = assign_tasks(tasks, before.homes, copies)
+    if not standbys:
+        return Assignment(goal)
+    ready = ready or {}
+    homes: dict[int, str] = {}
+    load = Counter(home for home in before.homes.values() if home in places)
+    for task in range(tasks):
+        home = before.homes.get(task)
+        able = [name for name in before.standbys.get(task, ()) if name in places]
+        warm = ready.get(task, ())
+        if home in places:
+            homes[task] = goal[task] if goal[task] in warm else str(home)
+        elif able:
+            homes[task] = min(able, key=lambda name: (name not in warm, load[name], name))
+            load[homes[task]] += 1
+        else:
+            homes[task] = goal[task]
+    then = assign_tasks(tasks, homes, copies)
+    return Assignment(homes, _standbys(homes, then, before.standbys, places, standbys))
+
+
+def _standbys(
+    homes: Mapping[int, str],
+    goal: Mapping[int, str],
+    before: Mapping[int, tuple[str, ...]],
+    places: Mapping[str, Place],
+    count: int,
+) -> dict[int, tuple[str, ...]]:
+    """First where the task is to be in the end, then as far away as possible, then where its standbys are already."""
+    load = Counter(homes.values())
+    found: dict[int, tuple[str, ...]] = {}
+    for task, home in sorted(homes.items()):
+        had = before.get(task, ())
+
+        def preference(name: str, task: int = task, home: str = home, had: Collection[str] = had) -> tuple[object, ...]:
+            return name != goal[task], places[home].distance(places[name]), name not in had, load[name], name
+
+        found[task] = tuple(sorted((name for name in places if name != home), key=preference)[:count])
+        load.update(found[task])
+    return found
 
 
 def assign_tasks(tasks: int, homes: Mapping[int, str], copies: Mapping[str, Collection[int]]) -> dict[int, str]:
