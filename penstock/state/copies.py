@@ -3,12 +3,12 @@
     copy-<checkpoint id>/       the engine's files, immutable
     copy-<checkpoint id>.json   every file with its size and SHA-256; written last, so that a copy without it is none
 
-A copy is used only for exactly the checkpoint it was made at, and after all of it was verified.
+A copy is used only for exactly the checkpoint it was made at, and after all of it was verified. What this process has
+hashed before is not hashed again (`penstock.state.known_files`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ from msgspec import Struct
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, Versioned, decode, decoding
 from penstock.errors import ConfigError, CorruptError
+from penstock.state.known_files import known_files
 
 _FORMAT = 1
 
@@ -36,7 +37,8 @@ class LocalCopies:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hashes: dict[tuple[int, int, int], str] = {}
-        """(inode, size, mtime) of a file -> its hash: copies share their files by hard links."""
+        """(inode, size, mtime) of a file of the last copy, which is durable -> its hash: copies share their files by
+        hard links."""
 
     def publish(self, checkpoint_id: CheckpointId, files: Path) -> None:
         """Make the folder `files` the copy of a checkpoint. It is moved; durable when this returns."""
@@ -47,7 +49,9 @@ class LocalCopies:
         for path in _files(files):
             stat = path.stat()
             key = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            hashes[key] = self._hashes.get(key) or _sync_and_hash(path)
+            if key not in self._hashes:
+                _sync(path)
+            hashes[key] = self._hashes.get(key) or known_files().hash_of(path)
             listing[str(path.relative_to(files))] = (stat.st_size, hashes[key])
         self._hashes = hashes
         files.rename(target)
@@ -77,7 +81,7 @@ class LocalCopies:
         target.mkdir(parents=True)
         for name, (size, expected) in listing.items():
             path = source / name
-            if not path.is_file() or path.stat().st_size != size or _hash(path) != expected:
+            if not path.is_file() or path.stat().st_size != size or known_files().hash_of(path) != expected:
                 raise CorruptError(f"the file `{path}` of a local copy is missing or damaged")
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             if name.endswith(".sst"):
@@ -132,16 +136,6 @@ class _Written(Struct):
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_and_hash(path: Path) -> str:
-    _sync(path)
-    return _hash(path)
 
 
 def _sync(path: Path) -> None:
