@@ -29,7 +29,7 @@ from penstock.state.records import Changes
 from penstock.system.base import System
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.slow_store import SlowStore
-from penstock.testing.state_backend_harness import STORES, BackendHarness, Content, EngineName
+from penstock.testing.state_backend_harness import STORES, BackendHarness, Content, EngineName, StandbyOf
 from penstock.testing.state_retention_contract import RetentionContract
 
 __all__ = ["STORES", "BackendHarness", "Content", "StateBackendContract"]
@@ -102,6 +102,58 @@ class StateBackendContract(RetentionContract):
         for own, contents in versions:
             for store in STORES:
                 assert harness.restore(own[store], store) == contents[store]
+
+    def test_a_copy_is_brought_from_marker_to_marker(self, harness: BackendHarness) -> None:
+        """A standby follows some of the checkpoints of several epochs; where a step refuses, it restores whole."""
+        rng = random.Random(11)  # noqa: S311 - reproducible, not secret
+        markers: dict[str, str] | None = None
+        copies = {every: StandbyOf(harness, "first") for every in (1, 3)}
+        number = 0
+        for epoch in range(1, 4):
+            with closing(harness.backup(epoch, markers)) as task:
+                for _ in range(4):
+                    changes = {"first": {}, "second": {}} if number == 5 else {s: random_changes(rng) for s in STORES}
+                    markers = task.commit_changes(changes)
+                    number += 1
+                    for every, copy in copies.items():
+                        if number % every == 0:
+                            copy.follow(markers["first"], epoch)
+                            assert copy.content() == task.content("first")
+        for copy in copies.values():
+            copy.close()
+
+    def test_a_copy_whose_step_was_cancelled_is_brought_to_a_later_marker(
+        self, harness: BackendHarness, objects: ObjectStore
+    ) -> None:
+        rng = random.Random(13)  # noqa: S311 - reproducible, not secret
+        copy = StandbyOf(harness, "first")
+        with closing(harness.backup(1)) as task:
+            copy.follow(task.commit_changes({s: random_changes(rng) for s in STORES})["first"])
+            for seed in range(6):
+                for _ in range(2):
+                    markers = task.commit_changes({s: random_changes(rng) for s in STORES})
+                harness.objects = faulty = FaultyStore(objects, seed, rate=0.4)
+                with suppress(RetryableError):
+                    copy.follow(markers["first"])
+                faulty.rate, harness.objects = 0, objects
+                markers = task.commit_changes({s: random_changes(rng) for s in STORES})
+                copy.follow(markers["first"])
+                assert copy.content() == task.content("first")
+        copy.close()
+
+    def test_a_copy_follows_or_begins_again_when_all_that_its_marker_named_is_deleted(
+        self, harness: BackendHarness
+    ) -> None:
+        copy = StandbyOf(harness, "first")
+        with closing(harness.backup(1)) as task:
+            first = task.commit(first={b"%d" % n: b"x" * 50 for n in range(50)})
+            copy.follow(first["first"])
+            last = task.commit(first={b"1": b"y", b"2": None})
+            task.finish()
+            harness.collect([last], [first], epoch=1)
+            copy.follow(last["first"])
+            assert copy.content() == task.content("first")
+        copy.close()
 
     def test_an_empty_store_has_a_marker_that_restores_empty(self, harness: BackendHarness) -> None:
         markers = harness.backup(1).commit()

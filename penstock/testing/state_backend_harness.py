@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
-from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -28,6 +28,7 @@ from penstock.state.backends.base import (
     StateBackendFactory,
     StoreCopy,
     StoreMarker,
+    TaskRestoreManager,
 )
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
@@ -36,6 +37,7 @@ from penstock.state.records import Changes
 from penstock.system.base import System
 
 STORES = ("first", "second")
+T = TypeVar("T")
 Content: TypeAlias = dict[bytes, bytes]
 EngineName: TypeAlias = Literal["rocksdb", "memory"]
 
@@ -305,6 +307,67 @@ class TaskBackup:
                 if number == tries:
                     raise
         raise PenstockError("no upload was tried")
+
+
+class StandbyOf:
+    """A copy of a store of task 0 that follows markers, as a standby does."""
+
+    def __init__(self, harness: BackendHarness, store: str) -> None:
+        self._harness = harness
+        self._store = store
+        self._marker: str | None = None
+        self._engine: Engine | None = None
+        self._directory = harness.new_folder()
+
+    def follow(self, marker: str, epoch: int = 99) -> bool:
+        """Bring it to a marker. Returns whether a step was enough; otherwise it was restored whole.
+
+        Args:
+            marker: the marker.
+            epoch: the epoch that the managers are of.
+        """
+        held = self._marker
+        if held is not None:
+            with suppress(CorruptError, NotFoundError):
+                step = self._call(lambda manager: manager.advance(self._store, held, marker, *self._place()), epoch)
+                if step:
+                    self._marker = marker
+                    return True
+        self.close()
+        self._directory, self._engine = self._harness.new_folder(), None
+        self._call(lambda manager: manager.restore(self._store, marker, *self._place()), epoch)
+        self._marker = marker
+        return False
+
+    def content(self) -> Content:
+        """What it holds. Over files that no engine has opened, none is opened now."""
+        if self._engine is not None:
+            return dict(self._engine.scan(None, None))
+        folder = self._harness.new_folder() / "looked-at"
+        shutil.copytree(self._directory, folder)
+        with closing(self._harness.open_engine(folder)) as engine:
+            return dict(engine.scan(None, None))
+
+    def close(self) -> None:
+        """Close its engine, if it is open."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def _place(self) -> tuple[RestoreTarget, RestoreProgress]:
+        target = RestoreTarget(self._directory, self._opened)
+        return target, RestoreProgress(threading.Event(), lambda _: None)
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            self._engine = self._harness.open_engine(self._directory)
+        return self._engine
+
+    def _call(self, call: Callable[[TaskRestoreManager], T], epoch: int) -> T:
+        manager = self._harness.factory.restore_manager(self._harness.context(epoch))
+        try:
+            return call(manager)
+        finally:
+            manager.close()
 
 
 def _of_task_0(checkpoints: Sequence[Mapping[str, str]]) -> tuple[StoreMarker, ...]:

@@ -246,6 +246,31 @@ class TaskRestoreManager(ABC):
             RetryableError: the restore was cancelled, or its source failed for now.
         """
 
+    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
+        """Bring a store that this backend has restored to a later marker, reading only what came since.
+
+        A standby does this after each checkpoint, and a container that takes over does it once more. The default
+        returns False, and the store is restored whole.
+
+        Args:
+            store: the store.
+            held: the marker that the target is at.
+            marker: a marker of a later checkpoint of the same run.
+            target: the folder as `restore` or the last `advance` left it. If it used the engine then, that one is
+                still open, and `engine` returns it.
+            progress: takes the progress, and tells the call to stop.
+
+        Returns:
+            Whether the target is at `marker` now. If not, nothing leads from one to the other, and the target has not
+            changed.
+
+        Raises:
+            RetryableError: it was cancelled, or its source failed for now. The target may have changed in part. It is
+                given up, or `advance` is called again with the same `held`, and this or a later marker.
+            CorruptError, NotFoundError: an object is damaged or missing. The target is given up.
+        """
+        return False
+
     def close(self) -> None:  # noqa: B027 - most have nothing open
         """Close what is open. No call follows."""
 

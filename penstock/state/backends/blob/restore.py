@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.blob.marker import BlobMarker, read_index
 from penstock.state.backends.blob.names import blob_names
-from penstock.state.backends.content.store import fetch_files
+from penstock.state.backends.content.store import fetch_files, keep_files
 from penstock.state.backends.content.transfer import ByteBudget
 
 
@@ -20,3 +20,11 @@ class BlobRestore(TaskRestoreManager):
         names = blob_names(self._context.paths, store, self._context.task)
         index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress)
+
+    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
+        """Keep the files that the wanted version has, too, and download the others. No engine is opened over them."""
+        names = blob_names(self._context.paths, store, self._context.task)
+        index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
+        keep_files(index.directory, target.directory)
+        fetch_files(self._context, names, index.directory, target.directory, self._budget, progress, present=True)
+        return True

@@ -79,6 +79,16 @@ class ChangelogMarker:
             for version in range(max(first, after + 1), last + 1):
                 yield version, epoch
 
+    def since(self, held: ChangelogMarker) -> list[Version] | None:
+        """The deltas that lead from another marker to this one, oldest first; None if this one's history does not have
+        that version, or no longer says so."""
+        version = (held.version, held.epoch)
+        known = self.has(version) or version in self.snapshots or (version == (0, 0) and self.begins_empty)
+        if not known or held.version > self.version:
+            return None
+        found = list(self.deltas(held.version))
+        return found if len(found) == self.version - held.version else None
+
     @property
     def begins_empty(self) -> bool:
         """Whether the deltas alone rebuild the version."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
@@ -55,6 +55,15 @@ class ChangelogFilesRestore(TaskRestoreManager):
             f"version {wanted.version} of store `{store}` of task {self._context.task} cannot be rebuilt: "
             f"{'; '.join(map(str, broken))}"
         )
+
+    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
+        wanted = ChangelogMarker.deserialize(marker)
+        since = wanted.since(ChangelogMarker.deserialize(held))
+        if since is None:
+            return False
+        if since:
+            self._load(store, since, target.engine(), progress)
+        return True
 
     def _check(self, progress: RestoreProgress, store: str) -> None:
         if progress.cancelled.is_set():
@@ -112,14 +121,28 @@ class ChangelogFilesRestore(TaskRestoreManager):
         progress: RestoreProgress,
         broken: Sequence[PenstockError],
     ) -> None:
+        def refused(delta: Version, error: PenstockError) -> PenstockError:
+            return self._beyond_repair(store, wanted, way, delta, [error, *broken])
+
+        self._load(store, way.deltas(), engine, progress, refused)
+
+    def _load(
+        self,
+        store: str,
+        deltas: Iterable[Version],
+        engine: Engine,
+        progress: RestoreProgress,
+        refused: Callable[[Version, PenstockError], PenstockError] = lambda _, error: error,
+    ) -> None:
+        """Load deltas in their order. `refused` says what to raise where one is damaged or missing."""
         gathered: dict[bytes, bytes | None] = {}
         size = 0
-        for delta in way.deltas():
+        for delta in deltas:
             self._check(progress, store)
             try:
                 read, changes = self._read(store, delta)
             except (CorruptError, NotFoundError) as error:
-                raise self._beyond_repair(store, wanted, way, delta, [error, *broken]) from error
+                raise refused(delta, error) from error
             gathered.update(changes)
             size += changes_bytes(changes)
             progress.report(read)

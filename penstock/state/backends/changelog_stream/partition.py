@@ -181,10 +181,11 @@ def read_changes(reader: SystemReader, offsets: OffsetRange) -> Iterator[dict[by
         RetryableError: it failed for now.
     """
     for messages in reader.read_compacted(offsets, _READ_MESSAGES):
-        yield {_key(message, offsets.ssp): message[3] for message in messages}
+        yield {key_of(message, offsets.ssp): message[3] for message in messages}
 
 
-def _key(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
+def key_of(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
+    """The key of a record. Raises CorruptError if it has none."""
     if message[2] is None:
         raise CorruptError(
             f"the record at offset {message[0]} of the changelog `{ssp.system_stream}` partition {ssp.partition} has "

@@ -13,9 +13,13 @@ from penstock.state.backends.changelog_stream.partition import (
     GROUP,
     ChangelogMarker,
     changelog_system,
+    key_of,
     read_changes,
 )
 from penstock.state.records import changes_bytes
+from penstock.system.base import OffsetRange
+
+_READ_MESSAGES = 5_000
 
 
 class ChangelogStreamRestore(TaskRestoreManager):
@@ -42,3 +46,24 @@ class ChangelogStreamRestore(TaskRestoreManager):
             ) from error
         finally:
             reader.close()
+
+    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
+        """Read every record since. Where some of them were compacted away, deletes may be among them: then it is
+        restored whole."""
+        before, wanted = ChangelogMarker.deserialize(held), ChangelogMarker.deserialize(marker)
+        if (before.ssp, before.generation) != (wanted.ssp, wanted.generation) or before.range.end > wanted.range.end:
+            return False
+        reader = changelog_system(self._context.systems, wanted.ssp.system_stream).reader()
+        engine = target.engine()
+        try:
+            for messages in reader.read(OffsetRange(wanted.ssp, before.range.end, wanted.range.end), _READ_MESSAGES):
+                if progress.cancelled.is_set():
+                    raise RetryableError(f"store `{store}` of task {self._context.task} is not followed any more")
+                changes = {key_of(message, wanted.ssp): message[3] for message in messages}
+                engine.apply(changes)
+                size_bytes = changes_bytes(changes)
+                self._downloaded.inc(size_bytes)
+                progress.report(size_bytes)
+        finally:
+            reader.close()
+        return True

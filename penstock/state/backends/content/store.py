@@ -19,6 +19,7 @@ from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.backends.content.names import ContentNames, file_name
 from penstock.state.backends.content.transfer import ByteBudget, in_parallel
 from penstock.state.backends.objects import put_once
+from penstock.state.known_files import known_files
 
 logger = logging.getLogger(__name__)
 
@@ -98,19 +99,41 @@ def fetch_files(
     directory: Path,
     budget: ByteBudget,
     progress: RestoreProgress,
+    *,
+    present: bool = False,
 ) -> None:
     """Download all files of an index in parallel. Every object's size and hash is checked; nothing is opened.
+
+    Args:
+        present: files that are in the folder are right: see `keep_files`.
 
     Raises NotFoundError or CorruptError naming the object, RetryableError if it was cancelled.
     """
     jobs: list[partial[int]] = []
+    made: dict[Path, str] = {}
     for path, file in index.by_path().items():
         local = directory / path
+        if present and local.exists():
+            continue
+        made[local] = file.sha256
         local.parent.mkdir(parents=True, exist_ok=True)
         local.write_bytes(b"")  # the parts are written into it in any order
         jobs += [partial(_fetch, context, names, blob, size, local, budget) for blob, size in file.parts()]
     for size in in_parallel(jobs, context.pools.transfers, progress.cancelled, f"the restore of {names}"):
         progress.report(size)
+    for local, sha256 in made.items():
+        known_files().note(local, sha256)
+
+
+def keep_files(index: DirIndex, directory: Path) -> None:
+    """Remove every file that is not exactly the one that an index has at its path."""
+    wanted = index.by_path()
+    for path in sorted(directory.rglob("*")):
+        if path.is_dir():
+            continue
+        file = wanted.get(path.relative_to(directory).as_posix())
+        if file is None or path.stat().st_size != file.size or known_files().hash_of(path) != file.sha256:
+            path.unlink()
 
 
 def _fetch(
