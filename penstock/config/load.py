@@ -198,6 +198,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
         retry_max=get(table.RETRY_MAX),
         host_affinity_enabled=get(table.HOST_AFFINITY),
+        standbys=get(table.STANDBY_FACTOR) - 1,
         drain_poll_ms=get(table.DRAIN_MONITOR_INTERVAL) if get(table.DRAIN_MONITOR_ENABLED) else None,
         startpoint_enabled=get(table.STARTPOINT_ENABLED),
         startpoint_ttl_ms=get(table.STARTPOINT_TTL),

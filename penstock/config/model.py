@@ -64,11 +64,19 @@ class JobSettings:
     intermediate_stream_partitions: int | None
     retry_max: int
     host_affinity_enabled: bool
+    standbys: int
+    """How many standbys each task has."""
     drain_poll_ms: int | None
     """None: the run does not look for requests to drain."""
     startpoint_enabled: bool
     startpoint_ttl_ms: int
     watermark_max_ahead_ms: int
+
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether each host keeps a copy of its stores at the last checkpoint. With standbys it does, so that those who
+        are not lost are as quick as those who take over."""
+        return self.host_affinity_enabled or self.standbys > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,6 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"blob\.store\..+",
         "the backend `blob` keeps its objects under `state.backends.blob.root`, else `job.root`. Remove the key",
     ),
-    (r"job\.standbytasks\..+", "standby tasks are not built yet"),
     (r"job\.systemstreampartition\.(grouper|matcher)\..+", "task i reads partition i of every input. Remove the key"),
     (r"job\.non-logged\.store\.base\.dir", "use `job.logged.store.base.dir`: every store is backed up"),
     (r"(job|startpoint)\..*(coordinator|metadata\.store)\..+", "metadata is under `job.root`. Remove the key"),

@@ -120,6 +120,9 @@ INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), N
     "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
 HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
     "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
+STANDBY_FACTOR = Key("job.standbytasks.replication.factor", Number(1), "1",
+    "How many containers have the stores of each task: with 1 only the task's own, with 2 also a standby, which takes "
+    "over when the task's container is lost.", "Samza")
 WATERMARK_MAX_AHEAD_MS = Key("job.watermark.max.ahead.ms", Millis(0), "86400000",
     "A message whose event time is further ahead of the batch time than this does not move the watermark: a broken "
     "clock makes no other message late. Such messages are processed, and counted.")

@@ -31,6 +31,7 @@ from penstock.container.protocol import (
     Bootstrapped,
     CleanUp,
     EndBatch,
+    Follow,
     Identity,
     LoadTable,
     Markers,
@@ -54,6 +55,7 @@ A = TypeVar("A")
 Handler = Callable[[Container, Identity, Q], Iterator[A]]
 BEAT_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
+FOLLOW_SECONDS = 5.0
 BEATS_PER_METRICS = 4
 _MINUTE = 60.0
 _PROGRESS_SECONDS = 0.2
@@ -183,6 +185,7 @@ UPLOAD = Call(
 LOAD_TABLE = Call("load-table", LoadTable, NoneType, _in_epoch(Epoch.load_table))
 TABLES = Call("tables", Nothing, list[TableProgress], _in_epoch(Epoch.table_progress))
 CLEAN_UP = Call("clean-up", CleanUp, NoneType, _in_epoch(Epoch.clean_up))
+FOLLOW = Call("follow", Follow, NoneType, _in_epoch(Epoch.follow), lambda config, spent_s: FOLLOW_SECONDS)
 WIND_DOWN = Call(
     "wind-down", WindDown, list[Row], _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
 )
@@ -192,5 +195,18 @@ BEAT = Call("beat", Nothing, Beat, _beat, lambda config, spent_s: None)
 _OF_TABLES = (LOAD_TABLE, TABLES)
 CALLS: dict[str, Call[Any, Any]] = {
     call.name: call
-    for call in (OPEN, BOOTSTRAP, START_RUN, END, SNAPSHOT, UPLOAD, CLEAN_UP, WIND_DOWN, CLOSE, BEAT, *_OF_TABLES)
+    for call in (
+        OPEN,
+        BOOTSTRAP,
+        START_RUN,
+        END,
+        SNAPSHOT,
+        UPLOAD,
+        CLEAN_UP,
+        FOLLOW,
+        WIND_DOWN,
+        CLOSE,
+        BEAT,
+        *_OF_TABLES,
+    )
 }

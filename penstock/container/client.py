@@ -137,11 +137,13 @@ class ContainerClient:
         if rows:
             self.metrics = Snapshot({**self.metrics, **Snapshot.of_rows(rows)})
 
-    def death(self) -> str | None:
+    def death(self, *, wait: bool = True) -> str | None:
         """How its process ended, what it did last, and where its log is; None if it has not ended, as far as is known.
 
-        For a lost container of another host, what is known there is waited for, a few seconds at most.
+        For a lost container of another host, what is known there is waited for, a few seconds at most; or not at all.
         """
+        if not wait and not self.is_here and self.inquiry is not None and not self.inquiry.done():
+            return self.lost
         if self._death is None and (found := self._ending()) is not None:
             how, *rest = found
             beat = self.last_beat

@@ -32,7 +32,7 @@ class Committers:
                 task.instance,
                 task.backups,
                 resources.folders,
-                keep_copies=config.job.host_affinity_enabled,
+                keep_copies=config.job.keeps_copies,
                 metrics=resources.metrics.of_task(number),
             )
             for number, task in tasks.items()

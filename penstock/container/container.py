@@ -12,6 +12,7 @@ from penstock.container.epoch import Epoch
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Beat, Identity, OpenEpoch
 from penstock.container.resources import EpochResources
+from penstock.container.standby_copies import StandbyCopies
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.batch import NO_BATCH
@@ -39,6 +40,8 @@ class Container:
         """The epoch that is being left: what it counted is not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
+        self._standbys = StandbyCopies(incarnation)
+        """They are there across epochs."""
 
     @property
     def tasks(self) -> Mapping[int, TaskInstance]:
@@ -68,7 +71,9 @@ class Container:
             self._cancel_restore = cancelled = threading.Event()
             with self._lock:
                 self._check_newest(identity)
-            resources = EpochResources(package, self.container, identity.epoch, len(request.tasks))
+            resources = EpochResources(
+                package, self.container, identity.epoch, len(request.tasks), standby_copies=self._standbys
+            )
             try:
                 resources.check_root()
             except BaseException:
@@ -116,6 +121,7 @@ class Container:
             activity.processing,
             activity.batch,
             activity.processed,
+            standbys=[] if epoch is None else epoch.standbys(),
             overdue=activity.overdue,
             side_failure=None if epoch is None else epoch.side_failure,
         )
@@ -134,6 +140,7 @@ class Container:
     def close(self) -> None:
         """Close the tasks; the process ends afterwards."""
         self._leave(_CLOSE_SECONDS)
+        self._standbys.close()
 
     def _leave(self, deadline_s: float) -> None:
         with self._lock:

@@ -15,10 +15,12 @@ from penstock.container.protocol import (
     CleanUp,
     EndBatch,
     EpochFailure,
+    Follow,
     LoadTable,
     Markers,
     Nothing,
     OpenEpoch,
+    StandbyState,
     StartRun,
     TableProgress,
     TakeSnapshot,
@@ -30,6 +32,7 @@ from penstock.container.restorer import Restorer
 from penstock.container.services import Services
 from penstock.container.side_inputs import SideInputService
 from penstock.container.side_stores import JoinedSideStores
+from penstock.container.standbys import Standbys
 from penstock.container.store_folders import StoreFolders
 from penstock.container.tables import PushedTables
 from penstock.errors import ContainerLostError
@@ -94,10 +97,12 @@ class Epoch:
         self._commits = Committers(resources, restored)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
-        """What runs beside the calls, in the order in which it is started. Standbys and reporters of metrics go between
-        the tasks and the attempts."""
+        """What runs beside the calls, in the order in which it is started. Reporters of metrics go between the tasks
+        and the attempts."""
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
+        self._standbys = Standbys(resources)
+        self.services.add(self._standbys)
         self.services.add(self.side_inputs)
         self.services.add(self.tables)
         self.services.add(self.attempts)
@@ -125,7 +130,8 @@ class Epoch:
             for number, task in self.tasks.items()
             for store in self._resources.stores
         ]
-        return self._resources.metrics.snapshot().merged(self.tables.metrics(), *engines)
+        others = self._resources.standby_metrics.snapshot(), self.tables.metrics()
+        return self._resources.metrics.snapshot().merged(*others, *engines)
 
     def start_run(self, request: StartRun) -> None:
         """Attempts of this run may come; those of an earlier one no longer."""
@@ -165,6 +171,14 @@ class Epoch:
     def clean_up(self, request: CleanUp) -> None:
         """Let go of what was kept in case the checkpoint would not be in the log."""
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
+
+    def follow(self, request: Follow) -> None:
+        """Bring the standbys to a checkpoint, in the background."""
+        self._standbys.follow(request)
+
+    def standbys(self) -> list[StandbyState]:
+        """How far they are."""
+        return self._standbys.states()
 
     def wind_down(self, request: WindDown) -> list[Row]:
         """Give what runs in the background the time to end. Returns the metrics, because no beat may come any more."""

@@ -11,7 +11,9 @@ from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot, Value
 class EpochMetrics:
     """The registries of a container in one epoch, one for each task. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "Partition") -> None:
+        """`source`: what a task is called in the name of its metrics."""
+        self._source = source
         self._lock = threading.Lock()
         self._tasks: dict[int, MetricsRegistry] = {}
 
@@ -19,7 +21,7 @@ class EpochMetrics:
         """The registry of a task."""
         with self._lock:
             if task not in self._tasks:
-                self._tasks[task] = MetricsRegistry(f"Partition {task}")
+                self._tasks[task] = MetricsRegistry(f"{self._source} {task}")
             return self._tasks[task]
 
     def snapshot(self) -> Snapshot:

@@ -103,6 +103,10 @@ class Request:
         """What of it concerns a container that has these tasks."""
         return self
 
+    def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
+        """What of it concerns a container that has these tasks, and is a standby of others."""
+        return self.for_tasks(tasks)
+
     @property
     def waiting(self) -> str:
         """What is logged when it is tried again."""
@@ -221,6 +225,18 @@ class CleanUp(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class Follow(Request):
+    """A checkpoint is in the log, with these markers: standbys bring their copies to it, in the background."""
+
+    checkpoint_id: str
+    markers: Markers
+    """Those of the tasks whose standby the container is."""
+
+    def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
+        return replace(self, markers=_of_tasks(self.markers, standbys))
+
+
+@dataclass(frozen=True, slots=True)
 class WindDown(Request):
     """The run has ended well: what runs in the background, and makes the next start quicker, has `task.shutdown.ms` to
     end."""
@@ -264,6 +280,24 @@ class EpochFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyState:
+    """How far a standby of one task is."""
+
+    task: Count
+    checkpoint_id: str | None
+    """The checkpoint that all of its stores are at or behind; None as long as one of them has no copy."""
+    wanted: str
+    """The checkpoint that it is to be at."""
+    doing: str
+    """What it does now, in a few words, or its last failure; empty if it waits for the next checkpoint."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a copy of every store: what is missing is a tail at most."""
+        return self.checkpoint_id is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
     message that is, `pending_bytes` what was written to its stores since the last commit, `processed` how many
@@ -281,6 +315,7 @@ class Beat:
     """Those that have changed since an earlier beat; not every beat looks."""
     side_failure: EpochFailure | None = None
     """Why side inputs do not fill a store any more: the run fails with it."""
+    standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """What an attempt does that takes longer than it may, in words: the run fails with it."""
 

@@ -6,11 +6,13 @@ import socket
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from penstock.api.side_inputs import SideInputs
 from penstock.container.metrics import EpochMetrics
 from penstock.container.package import JobPackage
 from penstock.container.side_homes import SideHomes
+from penstock.container.standby_copies import StandbyCopies
 from penstock.container.store_folders import StoreFolders, stores_directory
 from penstock.errors import NotFoundError
 from penstock.metadata.identity import known_uid
@@ -30,9 +32,16 @@ class EpochResources:
     """Opened when a container enters an epoch, closed last when it leaves it."""
 
     def __init__(
-        self, package: JobPackage, container: str, epoch: int, tasks: int, objects: ObjectStore | None = None
+        self,
+        package: JobPackage,
+        container: str,
+        epoch: int,
+        tasks: int,
+        objects: ObjectStore | None = None,
+        standby_copies: StandbyCopies | None = None,
     ) -> None:
-        """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open."""
+        """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open.
+        `standby_copies`: those of the process."""
         config = package.config
         self.package = package
         self.container = container
@@ -44,6 +53,8 @@ class EpochResources:
         """The stores that side inputs fill."""
         self.side_homes = SideHomes(config, base, container, epoch)
         self.metrics = EpochMetrics()
+        self.standby_metrics = EpochMetrics("Standby")
+        self.standby_copies = standby_copies or StandbyCopies(container)
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
         self.paths = JobPaths(config.job.name, config.job.id)
@@ -95,6 +106,13 @@ class EpochResources:
             metrics,
             damaged=self._damaged[backend],
         )
+
+    def standby_context(self, backend: str, task: int, store: str) -> BackendContext:
+        """What a backend is given for a standby, which counts apart, and damages nobody else's trust in an object."""
+        context = self.backend_context(backend, task, (store,))
+        metrics = self.standby_metrics.of_task(task)
+        objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
+        return replace(context, objects=objects, metrics=metrics, damaged=set())
 
     def stop_backends(self) -> None:
         """Wait for what backends run in the background; what has not begun is cancelled."""

@@ -6,12 +6,13 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.protocol import OpenEpoch
 from penstock.container.resources import EpochResources
+from penstock.container.standby_copies import StandbyPlace
 from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
@@ -22,6 +23,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.restore import Restored, Tried, restore_order, restore_store
+from penstock.state.standby_copy import Wanted
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +117,10 @@ class Restorer:
         if store not in self._request.covered or self._checkpoint_id is None:
             self._folders.copies(store, task).keep_only(None)
             return self._folders.open(store, live), ()
+        order = restore_order(store, self._config.store(store).restore_factories, markers)
+        taken = self._take_over(task, Wanted.of(self._checkpoint_id, store, order, markers), store, progress)
+        if taken is not None:
+            return taken, ()
         copied = self._open_copy(store, task, self._checkpoint_id, live)
         if copied is not None:
             return copied, ()
@@ -122,7 +128,7 @@ class Restorer:
             lambda name: self._resources.backend_context(name, task, (store,)),
             task,
             store,
-            restore_order(store, self._config.store(store).restore_factories, markers),
+            order,
             markers,
             live,
             lambda directory: self._folders.open_restored(store, directory),
@@ -131,9 +137,39 @@ class Restorer:
         self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
         return restored.engine, restored.failed
 
+    def _take_over(self, task: int, wanted: Wanted, store: str, progress: RestoreProgress) -> Engine | None:
+        """The store of this process's standby, brought to the checkpoint if it is behind."""
+        place = StandbyPlace(task, store)
+        if self._resources.standby_copies.checkpoint_of(place) is None:
+            return None
+        restored_bytes = self._resources.metrics.of_task(task).new_counter("standby", "bytes-restored")
+
+        def report(size_bytes: int) -> None:
+            restored_bytes.inc(size_bytes)
+            progress.report(size_bytes)
+
+        try:
+            taken = self._resources.standby_copies.take(
+                place,
+                wanted,
+                lambda name: self._resources.backend_context(name, task, (store,)),
+                replace(progress, report=report),
+            )
+        except RetryableError as error:
+            if progress.cancelled.is_set():
+                raise
+            logger.warning("the standby of %s is not used: %s", place, error)
+            return None
+        if taken is None:
+            return None
+        engine, directory = taken
+        self._folders.adopt(store, task, directory)
+        self._resources.metrics.of_task(task).new_counter("standby", "takeovers").inc()
+        return engine
+
     def _open_copy(self, store: str, task: int, checkpoint_id: CheckpointId, live: Path) -> Engine | None:
         """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
-        if not self._config.job.host_affinity_enabled:
+        if not self._config.job.keeps_copies:
             return None
         try:
             if not self._folders.copies(store, task).take(checkpoint_id, live):

@@ -24,15 +24,17 @@ class StoreFolders:
 
     def __init__(self, config: JobConfig, stores: tuple[str, ...], base: Path, container: str, epoch: int) -> None:
         self.stores = stores
+        self.base = base
         self._config = config
-        self._base = base
         self._container = container
         self._epoch = epoch
         self._copies: dict[tuple[str, int], LocalCopies] = {}
+        self._adopted: dict[tuple[str, int], Path] = {}
+        """Working copies that were a standby's, and are where that had them."""
 
     def of_store(self, store: str) -> Path:
         """The folder of a store, all tasks."""
-        return self._base / store
+        return self.base / store
 
     def live(self, store: str, task: int) -> Path:
         """The working copy's folder. Nothing an older epoch left in its place stays."""
@@ -44,6 +46,10 @@ class StoreFolders:
                 if epoch.isdigit() and int(epoch) < self._epoch:
                     shutil.rmtree(path, ignore_errors=True)
         return folder / f"live-{self._epoch}-{self._container}"
+
+    def adopt(self, store: str, task: int, directory: Path) -> None:
+        """A folder is the working copy, and is removed as such."""
+        self._adopted[store, task] = directory
 
     def making(self, store: str, task: int, checkpoint_id: CheckpointId) -> Path:
         """The folder of a copy for one commit."""
@@ -67,6 +73,9 @@ class StoreFolders:
     def remove_live(self, store: str, task: int) -> None:
         """Remove the working copy and what was being made; they are never read again."""
         folder = self._folder(store, task)
+        adopted = self._adopted.pop((store, task), None)
+        if adopted is not None:
+            shutil.rmtree(adopted, ignore_errors=True)
         for path in (*folder.glob(f"live-{self._epoch}-*"), *folder.glob(f"making-{self._epoch}-*")):
             if self._container in path.name:
                 shutil.rmtree(path, ignore_errors=True)
@@ -78,4 +87,4 @@ class StoreFolders:
                 self.remove_live(store, task)
 
     def _folder(self, store: str, task: int) -> Path:
-        return self._base / store / str(task)
+        return self.base / store / str(task)

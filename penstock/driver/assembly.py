@@ -51,7 +51,8 @@ def assemble(
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
     recorder = Recorder(log, job.layout, tasks, task, job.intermediate_layout)
     collection = Collection(log, job.admins, Truncation(job.streams, job.writer))
-    coordinator = CommitCoordinator(recorder, fleet, collection, runner.cancel, clock)
+    standbys = job.config.job.standbys > 0
+    coordinator = CommitCoordinator(recorder, fleet, collection, runner.cancel, clock, standbys=standbys)
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics

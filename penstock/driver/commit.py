@@ -16,6 +16,7 @@ from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSn
 from penstock.driver.collection import Collection
 from penstock.driver.ports import Fleet
 from penstock.driver.record import CommitRequest, Recorder
+from penstock.driver.standbys import follow
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.retry import Retry, retry
 
@@ -63,8 +64,11 @@ class CommitCoordinator:
         collection: Collection,
         on_failed: Callable[[], None],
         clock: Clock,
+        *,
+        standbys: bool = False,
     ) -> None:
-        """`on_failed` is called, from another thread, when a commit in flight has failed."""
+        """`on_failed` is called, from another thread, when a commit in flight has failed. `standbys`: there are some,
+        which follow."""
         self._log = recorder.log
         self._recorder = recorder
         self._fleet = fleet
@@ -72,6 +76,7 @@ class CommitCoordinator:
         self._collection = collection
         self._on_failed = on_failed
         self._clock = clock
+        self._standbys = standbys
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
         self.in_flight: InFlight | None = None
@@ -172,6 +177,8 @@ class CommitCoordinator:
         flight.total_ms = round(flight.age_ms(self._clock))
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
+        if self._standbys and not flight.abandoned.is_set():
+            follow(self._fleet, record.epoch, str(record.id), found)
         self._collection.behind(record)
 
     def _is_too_late(self, flight: InFlight) -> bool:

@@ -22,6 +22,7 @@ from penstock.driver.ports import BatchRunner, Fleet, Opening
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.record import CommitRequest
+from penstock.driver.standbys import follow
 from penstock.driver.tables import Tables
 from penstock.errors import PenstockError, RetryableError
 
@@ -151,13 +152,16 @@ class Epochs:
         self._runner.await_quiet()
         self._fleet.ensure()
         job.put_probe(epoch)
+        opening = self._opening(origin, boundary)
         with self._board.metrics.restore_ns.time():
             self._fleet.open(
-                self._opening(origin, boundary),
+                opening,
                 job.container_package(epoch),
                 lambda done: self._board.update(restored_bytes=done),
             )
         job.remove_probe(epoch)
+        if job.config.job.standbys and opening.checkpoint_id is not None and opening.markers:
+            follow(self._fleet, epoch, opening.checkpoint_id, opening.markers)
 
     def _opening(self, origin: Origin, boundary: Boundary) -> Opening:
         epoch, last_ended = self.claim.epoch, boundary.batch

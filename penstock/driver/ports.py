@@ -6,13 +6,13 @@ Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from penstock.container.calls import Call
 from penstock.container.package import JobPackage
-from penstock.container.protocol import EpochFailure, Markers, Request
+from penstock.container.protocol import EpochFailure, Markers, Request, StandbyState
 from penstock.errors import PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.plan.ranges import BatchRanges
@@ -69,8 +69,8 @@ class PublishedTables(Protocol):
 class Fleet(Protocol):
     """The containers of a run, and which task is in which.
 
-    `open` and `ask` go to every container that has tasks, and return when all have answered. Each raises
-    ContainerLostError if a container is lost, refuses, or does not answer.
+    `open` and `ask` go to every container that has tasks or is a standby, and return when all have answered. Each
+    raises ContainerLostError if a container is lost, refuses, or does not answer.
     """
 
     @property
@@ -102,7 +102,12 @@ class Fleet(Protocol):
         ...
 
     def newcomers(self) -> list[str]:
-        """Where containers could be started that have not been yet."""
+        """Where tasks or standbys could be in another epoch, in words: on executors that have no containers yet, in
+        containers that were started since, and in those whose standbys are ready."""
+        ...
+
+    def standby_states(self) -> Mapping[str, Sequence[StandbyState]]:
+        """By container, how far its standbys are, as of the last beats. Called by any thread."""
         ...
 
     def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:

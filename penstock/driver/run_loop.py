@@ -149,8 +149,9 @@ class RunLoop:
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
-        """Executors have come: commit, and restore in a new epoch in which they have their share of the tasks."""
-        logger.warning("%s came up: the job commits and moves tasks there in a new epoch", ", ".join(newcomers))
+        """Executors or containers have come, or standbys in those that did are ready: commit, and restore in a new
+        epoch in which they have their share."""
+        logger.warning("%s came up: the job commits, and a new epoch begins with them", ", ".join(newcomers))
         self.commit()
         self._rewind(None)
 

@@ -115,6 +115,15 @@ class ContainerLauncher:
         self._ask_at = now + _NEWCOMERS_SECONDS
         return [str(e) for e in live_executors(self._context) if e.id not in used and not self._failures[e.id]]
 
+    def missing(self, used: Mapping[str, int]) -> bool:
+        """Whether an executor has fewer containers than slots, by the number of those that are used on it. Asks Spark
+        every few seconds only."""
+        now = time.monotonic()
+        if now < self._ask_at:
+            return False
+        self._ask_at = now + _NEWCOMERS_SECONDS
+        return any(used.get(e.id, 0) < e.slots for e in self._usable(live_executors(self._context)))
+
     def count_failure(self, executor_id: str) -> None:
         """A container on this executor did not start, or cannot be reached."""
         self._failures[executor_id] += 1

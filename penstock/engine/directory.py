@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -29,16 +30,19 @@ from penstock.container.protocol import (
     OpenEpoch,
     Request,
     Restored,
+    StandbyState,
 )
 from penstock.driver.ports import Opening, ignore_answer
+from penstock.driver.standbys import moved_to, ready_standbys
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.losses import LOOK_SECONDS, LossWatch
 from penstock.engine.packages import pickled
+from penstock.engine.replacing import Replacing
 from penstock.engine.worker import Lane
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.plan.assignment import assign_tasks
+from penstock.plan.assignment import Assignment, Distance, Place, assign
 from penstock.retry import retry
 
 logger = logging.getLogger(__name__)
@@ -64,17 +68,21 @@ class ContainerDirectory:
         self._spec = spec
         self._tasks = tasks
         self._clients: dict[str, ContainerClient] = {}
-        self._homes: dict[int, str] = {}
-        """Task -> container."""
+        self._assignment = Assignment()
+        self._standbys = config.job.standbys
+        self._warned_of_near = False
         self._condemned: set[str] = set()
         """Incarnations that count as lost, whether their processes know it or not."""
         self._past_metrics = Snapshot()
         """What containers have counted that are lost."""
         self._metrics_lock = threading.Lock()
         """A container is either among the clients or among the lost ones, for who adds up metrics."""
-        self._losses = LossWatch(context, config.container, lambda: list(self._clients.values()))
+        self._losses = LossWatch(
+            context, config.container, lambda: list(self._clients.values()), waits=not config.job.standbys
+        )
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
+        self._replacing = Replacing(self._launcher, self._calls)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
@@ -97,14 +105,20 @@ class ContainerDirectory:
                     self._drop(other)
 
     def ensure(self) -> None:
-        """Drop lost containers, start what is missing on the executors there are, and give every task a home.
+        """Drop lost containers, start what is missing on the executors there are, and give every task a home. Where
+        standbys can take over, what is missing is started in the background, and comes with a later epoch.
 
         Raises:
             ContainerLostError: a container did not start, or cannot be reached.
             PenstockTimeoutError: there is no executor.
         """
         self.drop_lost()
-        found = self._launcher.await_containers(frozenset(self._condemned))
+        if self._standbys and self._assignment.survives_with(self._clients):
+            found = self._replacing.take()  # nobody waits for them: there is a container for every task
+        else:
+            self._replacing.settle()
+            found = self._launcher.await_containers(frozenset(self._condemned))
+        found = [address for address in found if address.incarnation not in self._condemned]
         new = [ContainerClient(a, self._spec.secret, self._spec.tls) for a in found if a.container not in self._clients]
         for client in new:
             self._clients[client.address.container] = client
@@ -113,8 +127,19 @@ class ContainerDirectory:
         self._assign()
 
     def newcomers(self) -> list[str]:
-        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only."""
-        return self._launcher.newcomers({client.address.executor_id for client in self._clients.values()})
+        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only.
+
+        With standbys: the containers that were started in the background, and those whose standbys are ready for
+        tasks that are to be in them.
+        """
+        used = Counter(client.address.executor_id for client in self._clients.values())
+        if not self._standbys:
+            return self._launcher.newcomers(used)
+        if started := self._replacing.started(frozenset(self._condemned), self._clients):
+            return started
+        if self._launcher.missing(used):
+            self._replacing.begin(frozenset(self._condemned))
+        return moved_to(self._assignment, self._next_assignment())
 
     def _check_reached(self, clients: list[ContainerClient]) -> None:
         """Wait for the first beats of new containers: an address can be right for its host and wrong for others."""
@@ -139,12 +164,42 @@ class ContainerDirectory:
     def _assign(self) -> None:
         if not self._clients:
             raise ContainerLostError("there is no container")
-        copies = {name: client.address.copies for name, client in self._clients.items()}
-        self._homes = assign_tasks(self._tasks, self._homes, copies)
+        self._assignment = self._next_assignment()
+        self._warn_of_near_standbys()
+
+    def _next_assignment(self) -> Assignment:
+        """With the containers that there are now."""
+        ready = ready_standbys(self.standby_states())
+        return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
+
+    def _places(self) -> dict[str, Place]:
+        addresses = [client.address for client in list(self._clients.values())]
+        return {each.container: Place(each.machine, each.executor_id, each.copies) for each in addresses}
+
+    def _warn_of_near_standbys(self) -> None:
+        """Once in a run: a standby on the same executor is lost with it."""
+        if not self._standbys or self._warned_of_near:
+            return
+        places, now = self._places(), self._assignment
+        near = [
+            task
+            for task, own in now.standbys.items()
+            if not own or all(places[now.homes[task]].distance(places[name]) is Distance.CONTAINERS for name in own)
+        ]
+        if near:
+            self._warned_of_near = True
+            logger.warning(
+                "%s of %d tasks have no standby on another executor, because there is none with a container: if the "
+                "executor is lost, they are restored from their backends (job.standbytasks.replication.factor=%d)",
+                len(near),
+                self._tasks,
+                self._standbys + 1,
+            )
 
     def lanes(self) -> tuple[Lane, ...]:
         """Every container with the tasks that are in it."""
-        found = (Lane(client.address, tuple(self._tasks_of(client))) for client in self._clients.values())
+        now = self._assignment
+        found = (Lane(client.address, tuple(now.tasks_in(name))) for name, client in self._clients.items())
         return tuple(lane for lane in found if lane.tasks)
 
     def resident_bytes(self) -> int:
@@ -163,6 +218,11 @@ class ContainerDirectory:
         ]
         return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
 
+    def standby_states(self) -> dict[str, list[StandbyState]]:
+        """See `Fleet.standby_states`."""
+        beats = {name: client.last_beat for name, client in list(self._clients.items())}
+        return {name: beat.standbys for name, beat in beats.items() if beat is not None and beat.standbys}
+
     def pending_bytes(self) -> int:
         """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
@@ -177,7 +237,7 @@ class ContainerDirectory:
         own = f"container {client.address.container}"
         beat = client.last_beat
         memory = 0 if beat is None else beat.resident_bytes
-        here = {own, *(f"Partition {task}" for task in self._tasks_of(client))}
+        here = {own, *(f"Partition {task}" for task in self._assignment.tasks_in(client.address.container))}
         gauges = {key: value for key, value in client.metrics.items() if key.source in here}
         gauges[MetricId(own, "container", "physical-memory-bytes")] = GaugeValue(memory)
         return Snapshot({**client.metrics.without_gauges(), **gauges})
@@ -210,8 +270,8 @@ class ContainerDirectory:
         abandoned: threading.Event | None = None,
         on_answer: Callable[[str, A], None] = ignore_answer,
     ) -> list[A]:
-        """Make a call to every container that has tasks, at once, each with what concerns its tasks. Waits for all; a
-        loss is raised before any other error.
+        """Make a call to every container that has tasks or is a standby, at once, each with what concerns it. Waits for
+        all; a loss is raised before any other error.
 
         Args:
             abandoned: once it is set, nothing is tried again. Without it, a container that is lost has this effect.
@@ -237,7 +297,8 @@ class ContainerDirectory:
         abandoned: threading.Event,
         on_answer: Callable[[str, A], None],
     ) -> A:
-        own = request.for_tasks(self._tasks_of(client))
+        name, now = client.address.container, self._assignment
+        own = request.for_container(now.tasks_in(name), now.standbys_in(name))
         began = time.monotonic()
 
         def once() -> A:
@@ -269,6 +330,9 @@ class ContainerDirectory:
     def close(self, epoch: int) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._losses.stop()
+        for address in self._replacing.end():
+            client = ContainerClient(address, self._spec.secret, self._spec.tls)
+            self._clients.setdefault(address.container, client)
         alive = [client for client in self._clients.values() if client.lost is None]
         futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
         for future in futures:
@@ -303,12 +367,11 @@ class ContainerDirectory:
         """Which container was lost, and why."""
         return self._losses.loss(otherwise)
 
-    def _tasks_of(self, client: ContainerClient) -> list[int]:
-        return sorted(task for task, home in self._homes.items() if home == client.address.container)
-
     def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
-        """Call every container that has tasks, at once. Waits for all; a loss is raised before any other error."""
-        busy = [client for client in self._clients.values() if self._tasks_of(client)]
+        """Call every container that has tasks or is a standby, at once. Waits for all; a loss is raised before any
+        other error."""
+        now = self._assignment
+        busy = [c for name, c in self._clients.items() if now.tasks_in(name) or now.standbys_in(name)]
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
         for client in busy:

@@ -142,7 +142,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
         secret=shipment.secret,
         host=_container_host(context),
         log_directory=str(log_directory(job.config, job.paths)),
-        copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.host_affinity_enabled else None,
+        copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.keeps_copies else None,
         tls=shipment.tls,
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)

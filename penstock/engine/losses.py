@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from penstock.config.model import ContainerSettings
 from penstock.container.client import ContainerClient
 from penstock.engine.inquiry import inquire
 
+logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 
 
@@ -21,9 +23,15 @@ class LossWatch:
     """Watches the containers of one run from a thread."""
 
     def __init__(
-        self, context: SparkContext, settings: ContainerSettings, clients: Callable[[], Iterable[ContainerClient]]
+        self,
+        context: SparkContext,
+        settings: ContainerSettings,
+        clients: Callable[[], Iterable[ContainerClient]],
+        *,
+        waits: bool = True,
     ) -> None:
-        """`clients`: the containers that there are, asked again and again."""
+        """`clients`: the containers that there are, asked again and again. `waits`: the report of a loss waits for what
+        its host knows about it; otherwise that is logged once it is known, because standbys take over at once."""
         self.lost = threading.Event()
         """Whether a container was lost since somebody cleared it."""
         self.overdue: str | None = None
@@ -31,6 +39,7 @@ class LossWatch:
         self._context = context
         self._settings = settings
         self._clients = clients
+        self._waits = waits
         self._on_lost: Callable[[], None] = lambda: None
         self._stopping = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="container-monitor", daemon=True)
@@ -56,7 +65,8 @@ class LossWatch:
     def loss(self, otherwise: str) -> str:
         """Which container was lost, and why."""
         self.lost.wait(LOOK_SECONDS)  # a call may break off a moment before the beats do
-        found = ((c.address.container, c.death() or c.lost) for c in self._clients())
+        deaths = ((c, c.death() if self._waits else c.death(wait=False)) for c in self._clients())
+        found = ((c.address.container, death or c.lost) for c, death in deaths)
         return "; ".join(f"container {name}: {why}" for name, why in found if why) or otherwise
 
     def lose(self, client: ContainerClient) -> None:
@@ -66,6 +76,8 @@ class LossWatch:
         if not client.is_here:
             with suppress(RuntimeError):  # the run has just ended
                 client.inquiry = self._inquiries.submit(inquire, self._context, client)
+                if not self._waits:
+                    client.inquiry.add_done_callback(lambda _: _tell(client))
         self.lost.set()
         self._on_lost()
 
@@ -106,3 +118,7 @@ class LossWatch:
                 f"container.attempt.timeout.ms is {self._settings.attempt_timeout_ms}"
             )
         return None
+
+
+def _tell(client: ContainerClient) -> None:
+    logger.warning("container %s: %s", client.address.container, client.death() or client.lost)

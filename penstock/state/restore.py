@@ -132,7 +132,7 @@ def _restore(
     counted = replace(progress, report=report)
 
     def once() -> Engine:
-        opener = _Once(lambda: open_engine(directory))
+        opener = Once(lambda: open_engine(directory))
         manager = backend_factory(name).restore_manager(context)
         try:
             with explained(f"`{directory}` could not be filled", "job.logged.store.base.dir"), restore_ns.time():
@@ -151,7 +151,7 @@ def _restore(
     return retry(once, _RESTORE, interrupt=progress.cancelled, on_failure=tell)
 
 
-class _Once:
+class Once:
     """Opens an engine at the first call. Thread-safe."""
 
     def __init__(self, open_engine: Callable[[], Engine]) -> None:
@@ -165,7 +165,14 @@ class _Once:
                 self._engine = self._open()
             return self._engine
 
+    @property
+    def opened(self) -> Engine | None:
+        """The engine, if it is open."""
+        with self._lock:
+            return self._engine
+
     def close(self) -> None:
+        """Close the engine if it is open."""
         with self._lock:
             if self._engine is not None:
                 self._engine.close()

@@ -27,19 +27,21 @@ from penstock.container.protocol import (
     Identity,
     OpenEpoch,
     Request,
+    StandbyState,
 )
 from penstock.driver.assembly import assemble
 from penstock.driver.feed import Feed
 from penstock.driver.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.standbys import moved_to, ready_standbys
 from penstock.driver.stop import StopRequest
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.metrics.snapshot import Snapshot
-from penstock.plan.assignment import assign_tasks
+from penstock.plan.assignment import Assignment, Place, assign
 from penstock.plan.ranges import BatchRanges
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
@@ -73,16 +75,20 @@ class InProcessFleet:
     The hook `at` is called before the steps `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
     """
 
-    def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing) -> None:
+    def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing, standbys: int = 0) -> None:
+        """`standbys`: how many each task has."""
         self.at = at
+        self._standbys = standbys
         self._tasks = tasks
         self._size = containers
         self._containers: dict[str, Container] = {}
-        self._homes: dict[int, str] = {}
+        self._assignment = Assignment()
         self._lost: dict[str, str] = {}
         """Containers that are lost but not yet dropped, with the reason."""
         self._past_metrics = Snapshot()
         self._made = 0
+        self._welcome = False
+        """Whether new containers come with the next epoch, although standbys have taken over."""
         self._name = new_token()
 
     def lose(self, task: int, why: str = "it was killed") -> None:
@@ -92,7 +98,21 @@ class InProcessFleet:
             task: the number of the task.
             why: the reason in error messages.
         """
-        self._lost[self._homes[task]] = why
+        self._lost[self._assignment.homes[task]] = why
+
+    def lose_standby(self, task: int, why: str = "it was killed") -> None:
+        """Lose the container that is the first standby of a task.
+
+        Args:
+            task: the number of the task.
+            why: the reason in error messages.
+        """
+        self._lost[self._assignment.standbys[task][0]] = why
+
+    @property
+    def assignment(self) -> Assignment:
+        """Which task is in which container, and its standbys."""
+        return self._assignment
 
     def container_of(self, task: int) -> Container:
         """The container of a task.
@@ -103,7 +123,7 @@ class InProcessFleet:
         Raises:
             ContainerLostError: the container is lost.
         """
-        name = self._homes[task]
+        name = self._assignment.homes[task]
         if name in self._lost:
             raise ContainerLostError(f"container {name}: {self._lost[name]}")
         return self._containers[name]
@@ -139,24 +159,40 @@ class InProcessFleet:
     def ensure(self) -> None:
         """See `Fleet`."""
         self.drop_lost()
-        while len(self._containers) < self._size:
+        taken_over = self._standbys > 0 and self._assignment.survives_with(self._containers)
+        while not (taken_over and not self._welcome) and len(self._containers) < self._size:
             self._made += 1
             name = f"{self._name}-{self._made}"
             self._containers[name] = Container(name, new_token())
-        self._homes = assign_tasks(self._tasks, self._homes, dict.fromkeys(self._containers, ()))
+        self._welcome = False
+        self._assignment = self._next_assignment()
 
     def newcomers(self) -> list[str]:
+        """See `Fleet`. The containers that take the place of lost ones come once `replace` was called."""
+        if self._welcome:
+            return ["a new container"]
+        return moved_to(self._assignment, self._next_assignment()) if self._standbys else []
+
+    def replace(self) -> None:
+        """From now on there can be new containers in the place of those that were lost while standbys took over."""
+        self._welcome = len(self._containers) < self._size
+
+    def standby_states(self) -> dict[str, list[StandbyState]]:
         """See `Fleet`."""
-        return []
+        return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
+
+    def _next_assignment(self) -> Assignment:
+        places = {name: Place("here", name) for name in self._containers}
+        return assign(self._tasks, self._assignment, places, self._standbys, ready_standbys(self.standby_states()))
 
     def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
         """See `Fleet`."""
         self.at("open")
         checkpoint_id, markers = opening.checkpoint_id, opening.markers
         request = OpenEpoch(b"", opening.last_ended, checkpoint_id, markers, opening.covered)
-        for container, tasks in self._busy():
+        for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, opening.epoch)
-            container.open(identity, request.for_tasks(tasks), package, progress)
+            container.open(identity, request.for_container(tasks, standbys), package, progress)
 
     def ask(
         self,
@@ -170,9 +206,9 @@ class InProcessFleet:
         """See `Fleet`. A failure is final: nothing is tried again."""
         self.at(call.name)
         answers: list[A] = []
-        for container, tasks in self._busy():
+        for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, epoch)
-            for last in call.handler(container, identity, request.for_tasks(tasks)):
+            for last in call.handler(container, identity, request.for_container(tasks, standbys)):
                 on_answer(container.container, last)
             answers.append(last)
         return answers
@@ -202,19 +238,18 @@ class InProcessFleet:
 
     def close(self) -> None:
         """Close every container. What was not committed is lost."""
-        containers, self._containers, self._homes = self._containers, {}, {}
+        containers, self._containers, self._assignment = self._containers, {}, Assignment()
         for container in containers.values():
             container.close()
             self._past_metrics = self._past_metrics.merged(container.metrics())
 
-    def _busy(self) -> list[tuple[Container, list[int]]]:
-        """The containers that have tasks. Raises ContainerLostError if one is lost."""
+    def _busy(self) -> list[tuple[Container, list[int], list[int]]]:
+        """The containers that have tasks or are standbys, with both. Raises ContainerLostError if one is lost."""
         if self._lost:
             raise ContainerLostError(self.loss())
-        found: dict[str, list[int]] = {}
-        for task, name in sorted(self._homes.items()):
-            found.setdefault(name, []).append(task)
-        return [(self._containers[name], tasks) for name, tasks in found.items()]
+        now = self._assignment
+        found = [(each, now.tasks_in(name), now.standbys_in(name)) for name, each in self._containers.items()]
+        return [(each, tasks, standbys) for each, tasks, standbys in found if tasks or standbys]
 
 
 class InProcessRunner:
@@ -397,7 +432,7 @@ class InProcessDriver:
         )
         shown = job.settings.config if task_config is None else task_config
         self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
-        self.fleet = InProcessFleet(job.settings.tasks, containers)
+        self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)

@@ -66,7 +66,7 @@ class World:
         self.given: list[tuple[str, int]] = []
         self.drivers: list[InProcessDriver] = []
 
-    def driver(self, **config: object) -> InProcessDriver:
+    def driver(self, containers: int = 2, **config: object) -> InProcessDriver:
         """Another driver of the job."""
         overrides = {
             "job.name": "sums",
@@ -81,7 +81,8 @@ class World:
         }
         systems = {"m": self.system, "local": MemorySystem("local")}
         settings = load_config(overrides=overrides, environ={})
-        driver = InProcessDriver(self.app.graph(), settings, self.objects, systems, clock=self.clock)
+        graph = self.app.graph()
+        driver = InProcessDriver(graph, settings, self.objects, systems, containers=containers, clock=self.clock)
         self.drivers.append(driver)
         return driver
 

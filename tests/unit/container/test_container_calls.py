@@ -19,6 +19,7 @@ from penstock.container.protocol import (
     CleanUp,
     ContainerAddress,
     EndBatch,
+    Follow,
     Identity,
     LoadTable,
     Nothing,
@@ -46,6 +47,7 @@ REQUESTS: dict[str, Request] = {
     "load-table": LoadTable("planes", 6, b"\x00\xff"),
     "tables": Nothing(),
     "clean-up": CleanUp("5-0", MARKERS),
+    "follow": Follow("5-0", MARKERS),
     "wind-down": WindDown(),
     "close": Nothing(),
     "beat": Nothing(),
@@ -138,6 +140,8 @@ def test_each_container_gets_what_concerns_its_tasks() -> None:
     assert REQUESTS["clean-up"].for_tasks([1]) == CleanUp("5-0", {"1": {"blob": {"totals": "m1"}}})
     own = OpenEpoch(b"\x00\xff", 6, "5-0", {"1": {"blob": {"totals": "m1"}}, "4": {}}, ("totals",), (1, 4))
     assert REQUESTS["open"].for_tasks([1, 4]) == own
+    assert REQUESTS["open"].for_container([1, 4], [0]) == own
+    assert REQUESTS["follow"].for_container([4], [1]) == Follow("5-0", {"1": {"blob": {"totals": "m1"}}})
     assert REQUESTS["snapshot"].for_tasks([1]) is REQUESTS["snapshot"]
 
 

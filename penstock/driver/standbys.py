@@ -1,0 +1,41 @@
+"""Standbys as the driver sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from penstock.container.calls import FOLLOW
+from penstock.container.protocol import Follow, Markers, StandbyState
+from penstock.driver.ports import Fleet
+from penstock.plan.assignment import Assignment
+
+logger = logging.getLogger(__name__)
+
+
+def ready_standbys(states: Mapping[str, Sequence[StandbyState]]) -> dict[int, set[str]]:
+    """By task, the containers that have a copy of all of its stores."""
+    ready: dict[int, set[str]] = defaultdict(set)
+    for container, own in states.items():
+        for state in own:
+            if state.is_ready:
+                ready[state.task].add(container)
+    return ready
+
+
+def moved_to(before: Assignment, after: Assignment) -> list[str]:
+    """The containers that tasks would move to, in words."""
+    moved = {home for task, home in after.homes.items() if before.homes.get(task, home) != home}
+    return [f"the standbys of container {name}" for name in sorted(moved)]
+
+
+def follow(fleet: Fleet, epoch: int, checkpoint_id: str, markers: Markers) -> None:
+    """Have the standbys follow a checkpoint that is in the log. They answer at once, and go on in the background; if
+    the call fails, the next checkpoint tells them."""
+    try:
+        fleet.ask(FOLLOW, epoch, Follow(checkpoint_id, markers))
+    except Exception as error:
+        logger.warning(
+            "standbys were not asked to follow checkpoint %s, they follow the next: %s", checkpoint_id, error
+        )

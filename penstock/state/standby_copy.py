@@ -1,0 +1,142 @@
+"""A copy of a store that a standby keeps at the last checkpoint, whichever backend it comes from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import CorruptError, NotFoundError
+from penstock.os_errors import explained
+from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engines.engine import Engine
+from penstock.state.folders import make_empty
+from penstock.state.restore import Once
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A store at a checkpoint: its marker of each backend that has one, the preferred ones first."""
+
+    checkpoint_id: CheckpointId
+    markers: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint_id: CheckpointId,
+        store: str,
+        order: Sequence[str],
+        markers: Mapping[str, Mapping[str, str]],
+    ) -> Wanted:
+        """`order`: the backends, from `restore_order`. `markers`: by backend and store."""
+        own = {name: markers[name][store] for name in order if store in markers.get(name, {})}
+        return cls(checkpoint_id, own)
+
+
+class StandbyCopy:
+    """One store in a private folder, as of one complete checkpoint. Used by one thread at a time.
+
+    A backend that loads entries keeps the engine open from checkpoint to checkpoint; over the files of one that brings
+    files none is opened before the copy is taken.
+    """
+
+    def __init__(
+        self, store: str, wanted: Wanted, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
+    ) -> None:
+        """An empty one; see `made`."""
+        self._store = store
+        self._backend = backend
+        self._marker = wanted.markers[backend]
+        self._directory = directory
+        self._opener = Once(lambda: open_engine(directory))
+        self._checkpoint_id = wanted.checkpoint_id
+
+    @classmethod
+    def made(
+        cls,
+        store: str,
+        wanted: Wanted,
+        contexts: Callable[[str], BackendContext],
+        directory: Path,
+        open_engine: Callable[[Path], Engine],
+        progress: RestoreProgress,
+    ) -> StandbyCopy:
+        """Restore the store whole, from the first backend that can.
+
+        Raises:
+            CorruptError, NotFoundError: none can.
+            RetryableError: it was cancelled, or failed for now.
+        """
+        errors: list[str] = []
+        for backend in wanted.markers:
+            copy = cls(store, wanted, backend, directory, open_engine)
+            try:
+                with copy._manager(contexts) as manager:
+                    make_empty(directory)
+                    manager.restore(store, wanted.markers[backend], copy._target(), progress)
+            except (CorruptError, NotFoundError) as error:
+                copy.remove()
+                errors.append(f"{backend}: {error}")
+            except BaseException:
+                copy.remove()
+                raise
+            else:
+                return copy
+        raise CorruptError(f"store `{store}` could not be restored for a standby. {'; '.join(errors) or 'No marker'}")
+
+    @property
+    def checkpoint_id(self) -> CheckpointId:
+        """The checkpoint that it is at."""
+        return self._checkpoint_id
+
+    @property
+    def directory(self) -> Path:
+        """Its folder."""
+        return self._directory
+
+    def advance(self, wanted: Wanted, contexts: Callable[[str], BackendContext], progress: RestoreProgress) -> bool:
+        """Bring it to a later checkpoint of the same run. False if it has to be restored whole.
+
+        Raises:
+            RetryableError: it was cancelled, or failed for now. It is still of use.
+            CorruptError, NotFoundError: it is of no use any more.
+        """
+        if wanted.checkpoint_id == self._checkpoint_id:
+            return True
+        marker = wanted.markers.get(self._backend)
+        if marker is None:
+            return False
+        if marker != self._marker:
+            with self._manager(contexts) as manager:
+                if not manager.advance(self._store, self._marker, marker, self._target(), progress):
+                    return False
+        self._marker, self._checkpoint_id = marker, wanted.checkpoint_id
+        return True
+
+    def engine(self) -> Engine:
+        """The open engine, which belongs to the caller from here on, as the folder does. Raises CorruptError."""
+        return self._opener()
+
+    def remove(self) -> None:
+        """Close the engine and remove the files."""
+        try:
+            self._opener.close()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _target(self) -> RestoreTarget:
+        return RestoreTarget(self._directory, self._opener)
+
+    @contextmanager
+    def _manager(self, contexts: Callable[[str], BackendContext]) -> Iterator[TaskRestoreManager]:
+        manager = backend_factory(self._backend).restore_manager(contexts(self._backend))
+        try:
+            with explained(f"`{self._directory}` could not be filled", "job.logged.store.base.dir"):
+                yield manager
+        finally:
+            manager.close()

@@ -1,0 +1,279 @@
+"""Standbys on containers of this process: they take over with exactly the last checkpoint, and read only the tail."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from penstock.container.protocol import StandbyState
+from penstock.errors import RetryableError
+from penstock.metrics.snapshot import MetricId
+from penstock.testing.in_process import InProcessDriver
+from tests.support.sums_job import TASKS, World, drain, once, state
+
+BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.plain_backend:PlainFactory")
+_TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def started(world: World, containers: int = 3, **config: object) -> InProcessDriver:
+    """A driver with standbys, after its start checkpoint."""
+    given = {"job_standbytasks_replication_factor": 2, "stores_sums_factory": "rocksdb", **config}
+    driver = world.driver(containers, **given)
+    driver.loop.start()
+    return driver
+
+
+def await_standbys(driver: InProcessDriver, *, ready: Callable[[StandbyState], bool] | None = None) -> None:
+    """Until the standby of every task is at the last checkpoint, or what is asked for."""
+    last = driver.board.last_checkpoint
+    ready = ready or (lambda each: each.checkpoint_id == each.wanted == last)
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        states = [each for own in driver.fleet.standby_states().values() for each in own]
+        good = [each for each in states if ready(each)]
+        if {each.task for each in good} == set(range(TASKS)):
+            return
+        assert time.monotonic() < deadline, states
+        threading.Event().wait(0.005)
+
+
+def commit(driver: InProcessDriver) -> None:
+    """A checkpoint of all there is, and every standby at it."""
+    take_over(driver)
+    drain(driver)
+    driver.loop.commit()
+    await_standbys(driver)
+
+
+def take_over(driver: InProcessDriver) -> None:
+    """Let the run loop notice what was lost."""
+    while driver.fleet.any_lost:
+        driver.loop.step()
+
+
+def counted(driver: InProcessDriver, name: str, group: str = "standby", source: str = "Partition") -> int:
+    """A counter of all tasks."""
+    found = driver.fleet.metrics()
+    return sum(int(getattr(found.get(MetricId(f"{source} {task}", group, name)), "count", 0)) for task in range(TASKS))
+
+
+def rejoin(driver: InProcessDriver) -> None:
+    """Let new containers come in the place of lost ones, and tasks move there once their standbys are ready."""
+    take_over(driver)
+    driver.fleet.replace()
+    driver.loop.step()
+    await_standbys(driver, ready=lambda each: each.is_ready)
+    driver.loop.step()
+    assert len(set(driver.fleet.assignment.homes.values())) == TASKS
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_active_container_is_killed_again_and_again(world: World, backend: str) -> None:
+    driver = started(world, stores_backup_factories=backend)
+    for turn in range(4):
+        world.put(*range(30))
+        commit(driver)
+        world.put(*range(7))
+        task, taken, restored = turn % TASKS, counted(driver, "takeovers"), counted_restored(driver, backend)
+        home = driver.fleet.assignment.homes[task]
+        standby = driver.fleet.assignment.standbys[task][0]
+        driver.fleet.at = once("start-run", partial(driver.fleet.lose, task))
+        drain(driver)
+        assert driver.fleet.assignment.homes[task] == standby != home
+        world.check(driver)
+        assert counted(driver, "takeovers") == taken + 1
+        assert counted_restored(driver, backend) == restored, "nothing but a copy of the checkpoint was opened"
+        rejoin(driver)
+        world.check(driver)
+    assert all(any(driver.fleet.assignment.standbys[task]) for task in range(TASKS))
+
+
+def counted_restored(driver: InProcessDriver, backend: str) -> int:
+    """What restores of active tasks have read, whole or in part."""
+    return counted(driver, "bytes-restored", f"backend.{backend}") + counted(driver, "bytes-restored")
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+def test_a_standby_that_is_behind_reads_the_tail_only(
+    world: World, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = started(world, stores_backup_factories=backend)
+    world.put(*range(200))
+    commit(driver)
+    whole = counted(driver, "bytes-restored", source="Standby")
+    monkeypatch.setattr("penstock.container.standbys.Standbys.follow", lambda *_: None)
+    for _ in range(3):
+        world.put(*range(5))
+        drain(driver)
+        driver.loop.commit()
+    world.put(*range(5))
+    driver.fleet.lose(1)
+    drain(driver)
+    world.check(driver)
+    assert counted(driver, "takeovers") == 1
+    assert counted_restored(driver, backend) > 0
+    if backend != "blob":  # which reads every file that has changed: of so small a store, most of them
+        assert counted(driver, "bytes-restored") < whole
+
+
+def test_the_standby_is_killed(world: World) -> None:
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    driver.fleet.lose_standby(0)
+    world.put(*range(10))
+    drain(driver)
+    world.check(driver)
+    await_standbys(driver)
+    assert all(driver.fleet.assignment.standbys[task] for task in range(TASKS))
+
+
+def test_both_are_killed(world: World) -> None:
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    driver.fleet.lose_standby(0)
+    driver.fleet.lose(0)
+    world.put(*range(10))
+    drain(driver)
+    world.check(driver)
+    commit(driver)
+    world.check(driver)
+
+
+def test_it_is_killed_while_it_takes_over(world: World) -> None:
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    world.put(*range(10))
+    driver.fleet.lose(0)
+    driver.fleet.at = once("open", lambda: driver.fleet.lose(0))
+    drain(driver)
+    world.check(driver)
+    rejoin(driver)
+    commit(driver)
+    world.check(driver)
+
+
+@pytest.mark.parametrize("step", ["snapshot", "upload", "clean-up", "follow"])
+def test_a_commit_is_in_flight_at_the_loss(world: World, step: str) -> None:
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    world.put(*range(10))
+    drain(driver)
+    driver.fleet.at = once(step, lambda: driver.fleet.lose(0))
+    world.put(100)  # asks for a commit
+    epoch = driver.loop.epoch
+    while driver.loop.epoch == epoch:
+        driver.loop.step()
+    world.put(*range(10))
+    drain(driver)
+    world.check(driver, exactly_once=False)
+    commit(driver)
+    assert state(driver) == world.sums
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+def test_what_a_slow_standby_needs_may_be_deleted(world: World, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows again when all that its own checkpoint named is gone, and begins again where it must."""
+    driver = started(
+        world,
+        stores_backup_factories=backend,
+        task_checkpoint_retained=1,
+        state_snapshot_interval_commits=1,
+    )
+    world.put(*range(30))
+    commit(driver)
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.container.standbys.Standbys.follow", lambda *_: None)
+        for _ in range(6):
+            world.put(*range(10))
+            drain(driver)
+            driver.loop.commit()
+    world.put(1)
+    commit(driver)
+    driver.fleet.lose(1)
+    world.put(*range(5))
+    drain(driver)
+    world.check(driver)
+    assert counted(driver, "takeovers") == 1
+
+
+def test_failures_of_a_standby_are_said_and_never_end_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RetryableError("the store is away")
+
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("penstock.state.standby_copy.StandbyCopy.advance", refuse)
+        for _ in range(5):
+            world.put(*range(10))
+            drain(driver)
+            driver.loop.commit()
+        await_standbys(driver, ready=lambda each: each.doing == "it failed: the store is away")
+    said = [record for record in caplog.records if "the store is away" in record.getMessage()]
+    assert len(said) == TASKS, "once a minute for each"
+    world.put(1)
+    commit(driver)
+    world.check(driver)
+
+
+def test_nothing_grows(world: World, tmp_path: Path) -> None:
+    driver = started(world)
+    counts = []
+    for turn in range(12):
+        world.put(*range(10))
+        commit(driver)
+        if turn % 3 == 2:
+            driver.fleet.lose(turn % TASKS)
+            rejoin(driver)
+            commit(driver)
+            counts.append(len(list(tmp_path.rglob(".standbys/*/*"))))
+    threads = [each.name for each in threading.enumerate() if each.name.startswith("standbys-")]
+    assert len(threads) <= TASKS, threads
+    assert len(set(counts)) == 1, counts
+    driver.close()
+    assert not list(tmp_path.rglob(".standbys/*/*"))
+
+
+def test_what_a_process_left_that_is_gone_is_removed(world: World, tmp_path: Path) -> None:
+    driver = started(world)
+    commit(driver)
+    (folder,) = tmp_path.rglob(".standbys")
+    (folder / "gone").mkdir()
+    (folder / "gone" / "sums-0-1").mkdir()
+    (folder / "gone.lock").touch()
+    driver.fleet.lose(0)
+    rejoin(driver)
+    commit(driver)
+    assert not (folder / "gone").exists()
+    assert not (folder / "gone.lock").exists()
+
+
+def test_a_store_in_memory_is_taken_over_as_well(world: World) -> None:
+    driver = started(world, stores_sums_factory="memory")
+    world.put(*range(30))
+    commit(driver)
+    driver.fleet.lose(0)
+    world.put(*range(5))
+    drain(driver)
+    world.check(driver)
+    assert counted(driver, "takeovers") == 1
