@@ -94,6 +94,10 @@ class PushedTables:
         """See `SideStores`. Raises ContainerLostError if a version that the batch names is not loaded."""
         return {table: self._view(table, batch.tables.get(table), task) for table in self._loads}
 
+    def newest(self, table: str, task: int) -> SideView:
+        """The version that was asked for last, as a task sees it. For reading, once it is loaded."""
+        return self._view(table, self._asked.get(table), task)
+
     def release(self, task: int, batch: int) -> None:
         """Nothing to release: what a batch does not read is closed when it begins."""
 

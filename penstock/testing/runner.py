@@ -16,7 +16,7 @@ from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, Place, input_place, side_input_place
-from penstock.api.side_inputs import SideInputs
+from penstock.api.side_inputs import PushedTable, SideInputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.store import StoreSpec
 from penstock.api.watermarks import NO_WATERMARK
@@ -26,7 +26,7 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
-from penstock.container.side_inputs import SideInputService
+from penstock.container.epoch import Epoch
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
@@ -34,6 +34,7 @@ from penstock.driver.event_time import EventTime
 from penstock.driver.planned import End, Next, Planned
 from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError
 from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.paths import JobPaths
 from penstock.plan.pace import Pace
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Ends, TaskSsp
@@ -50,6 +51,7 @@ from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
+from penstock.testing.pushed_tables import TablesInProcess
 from penstock.wording import listed
 
 _SIDE_INPUTS_S = 60.0
@@ -144,6 +146,8 @@ class TestRunner:
         event_time = EventTime.of(graph, self._config)
         self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
         self._feed = _Feed(self._ends, graph, event_time, self._clock)
+        paths = JobPaths(self._config.job.name, self._config.job.id)
+        self._tables = TablesInProcess(open_store(self._root), paths, graph, partitions)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self._drained = False
@@ -215,6 +219,36 @@ class TestRunner:
         self._append(place, name, found.key_serde, found.value_serde, values, partition, timestamp)
         return self
 
+    def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
+        """Publish a version of a pushed table. Returns the runner.
+
+        The next `run` reads it in all of its batches, instead of the version before. The table's path, format and
+        `check` play no part.
+
+        Args:
+            table: the name of the table or store.
+            rows: all rows of the version, each a mapping from column to value.
+
+        Raises:
+            ConfigError: the application has no such pushed table; or the rows are not a version of it: two have the
+                same key, a column is missing, or something does not fit the table's serdes.
+
+        Example:
+            >>> app = ps.StreamApplication("years")
+            >>> planes = app.table("planes", value=ps.Integer(), pushed=ps.PushedTable("/planes", "tail", "year"))
+            >>> flights = app.input("local.flights").join_table(planes, lambda flight, year: [flight, year])
+            >>> _ = flights.send_to(app.output("local.aged"))
+            >>> runner = TestRunner(app).push("planes", [{"tail": "N14", "year": 1999}])
+            >>> runner = runner.input("local.flights", [("N14", 1)]).run()
+            >>> runner = runner.push("planes", [{"tail": "N14", "year": 2004}])
+            >>> runner = runner.input("local.flights", [("N14", 2)]).run()
+            >>> [message.value for message in runner.output("local.aged")]
+            [[1, 1999], [2, 2004]]
+            >>> runner.close()
+        """
+        self._tables.push(table, rows)
+        return self
+
     def _append(
         self,
         place: Place,
@@ -256,6 +290,7 @@ class TestRunner:
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
         self._catch_up(driver)
+        driver.loop.await_tables()
         self._feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:
@@ -461,6 +496,7 @@ class TestRunner:
             layers=(CheckedStore,),
             task_config=self._task_config,
             feed=self._feed,
+            published=self._tables,
             clock=self._clock,
         )
         driver.fleet.at = self._check
@@ -473,9 +509,18 @@ class TestRunner:
         if self._driver is None:
             raise ConfigError("the job has crashed or is closed: call restore() after crash()")
         if not self._started:
+            self._check_pushed()
             self._driver.loop.start()
             self._started = True
         return self._driver
+
+    def _check_pushed(self) -> None:
+        """No batch runs before every pushed table has a version."""
+        for spec in self._graph.side_stores:
+            if isinstance(spec.side, PushedTable) and self._tables.published(spec.name).manifest is None:
+                raise ConfigError(
+                    f"table `{spec.name}` has no version: call push({spec.name!r}, rows) before the first run()"
+                )
 
     def _check(self, step: str) -> None:
         """Raise the application's first mistake before a batch is applied."""
@@ -487,7 +532,7 @@ class TestRunner:
         if not any(isinstance(spec.side, SideInputs) for spec in self._graph.side_stores):
             return
         for task in range(driver.job.settings.tasks):
-            service = _side_inputs(driver, task)
+            service = _epoch(driver, task).side_inputs
             if not service.catch_up(_SIDE_INPUTS_S) and service.failure is None:  # a failure ends the next batch
                 raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
 
@@ -498,7 +543,10 @@ class TestRunner:
         if isinstance(spec.side, SideInputs):
             driver = self._running()
             self._catch_up(driver)
-            return _side_inputs(driver, task).engine(spec.name, task)
+            return _epoch(driver, task).side_inputs.engine(spec.name, task)
+        if isinstance(spec.side, PushedTable):
+            self._running().loop.await_tables()
+            return _epoch(self._running(), task).tables.newest(spec.name, task)
         engine = self._engine(task, spec.name)
         now_ms = self._running().loop.boundary.time_at(self._clock.now_ms())
         return engine if spec.ttl is None else live_view(engine, now_ms)
@@ -511,12 +559,12 @@ class TestRunner:
         }
 
 
-def _side_inputs(driver: InProcessDriver, task: int) -> SideInputService:
-    """What fills the stores of a task, in the driver's open epoch."""
+def _epoch(driver: InProcessDriver, task: int) -> Epoch:
+    """The open epoch of a task's container."""
     epoch = driver.fleet.container_of(task).current
     if epoch is None:
         raise ConfigError("the job has no open epoch: call run() first")
-    return epoch.side_inputs
+    return epoch
 
 
 class _Feed:

@@ -7,12 +7,15 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.container.protocol import EndBatch
 from penstock.errors import PenstockTimeoutError
 from penstock.state.side.table_folders import TableFolders
 from penstock.testing.in_process import InProcessDriver
@@ -22,6 +25,7 @@ from tests.support.pushed_job import PushedWorld
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWorld]:
     monkeypatch.setattr("penstock.driver.tables._RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.driver.tables._LOOK_SECONDS", 0.0)
     world = PushedWorld(tmp_path)
     yield world
     world.close()
@@ -29,6 +33,43 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWor
 
 def in_use(driver: InProcessDriver) -> dict[str, int | None]:
     return {table.table: table.in_use for table in driver.board.tables}
+
+
+def lag(driver: InProcessDriver) -> int:
+    """How many messages are left to read."""
+    ends = driver.job.ends()
+    return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
+
+
+def keep_busy(driver: InProcessDriver, world: PushedWorld, until_in_use: Mapping[str, int]) -> None:
+    """Batches, each with new messages, until these versions are in use."""
+
+    def are_in_use() -> bool:
+        world.put()
+        return in_use(driver) == until_in_use
+
+    until(driver, are_in_use)
+
+
+class Watched:
+    """At each end of a batch, its outputs are of the versions that the batch names: an oracle apart from all that
+    chooses and loads them."""
+
+    def __init__(self, world: PushedWorld, driver: InProcessDriver) -> None:
+        self.tables: list[Mapping[str, int]] = []
+        """Of each batch that has ended."""
+        self._world = world
+        self._seen = Counter(map(tuple, world.output()))
+        self._ask, driver.fleet.ask = driver.fleet.ask, self._watch  # type: ignore[method-assign]
+
+    def _watch(self, call: Any, epoch: int, request: Any, **more: Any) -> Any:
+        if isinstance(request, EndBatch):
+            tables = request.batch.tables
+            now = Counter(map(tuple, self._world.output()))
+            assert set(now - self._seen) == {(tables["planes"], tables["names"], tables["planes"]) * 2}
+            self._seen = now
+            self.tables.append(tables)
+        return self._ask(call, epoch, request, **more)
 
 
 def until(driver: InProcessDriver, condition: Callable[[], object]) -> None:
@@ -103,7 +144,7 @@ def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
     assert "version 1, loading version 2" in str(driver.board.tables[0])
     assert "batches go on with version 1" in caplog.text
     assert in_use(driver) == {"planes": 1, "names": 1}
-    assert not [name for name in world.folders("planes") if name.startswith("making")]
+    until(driver, lambda: not any(name.startswith("making") for name in world.folders("planes")))
     world.objects.delete(key)
     world.objects.put_if_absent(key, data)
     until(driver, lambda: in_use(driver)["planes"] == 2)
@@ -180,3 +221,35 @@ def test_after_a_rewind_a_later_version_is_used_if_the_one_before_is_gone(world:
     driver.fleet.lose(0)
     until(driver, lambda: driver.loop.epoch > driver.job.claim.epoch)
     assert in_use(driver) == {"planes": 2, "names": 1}
+
+
+def test_the_output_of_a_batch_is_of_one_version_of_each_table_in_every_task_and_stage(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.put(2)
+    until(driver, lambda: len(world.output()) == 24)
+    assert world.output() == [[1] * 6] * 24
+    world.push(2)
+    until(driver, lambda: in_use(driver) == {"planes": 2, "names": 2})
+    world.put()
+    until(driver, lambda: len(world.output()) == 36)
+    assert sorted(world.output()) == [[1] * 6] * 24 + [[2] * 6] * 12
+
+
+def test_batches_run_while_versions_come_and_go(world: PushedWorld) -> None:
+    """Every message is looked up in both tables, in two stages and three tasks."""
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    watched = Watched(world, driver)
+    for version in range(2, 7):
+        world.push(version)
+        keep_busy(driver, world, {"planes": version, "names": version})
+    world.tables.pin("planes", 3)
+    keep_busy(driver, world, {"planes": 3, "names": 6})
+    world.put()
+    until(driver, lambda: watched.tables[-1] == {"planes": 3, "names": 6} and not lag(driver))
+    planes = [each["planes"] for each in watched.tables]
+    assert [version for version, _ in groupby(planes)] == [1, 2, 3, 4, 5, 6, 3]
+    assert len(world.output()) == 12 * len(watched.tables)
