@@ -1,57 +1,102 @@
-"""Where the content of side stores is on a host."""
+"""Where the side stores of a container are on its host, as what fills them asks for it."""
 
 from __future__ import annotations
 
-import shutil
+import hashlib
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
+from penstock.api.serdes.failures import declared
+from penstock.api.side_inputs import SideInputs
+from penstock.api.store import StoreSpec
 from penstock.config.model import JobConfig
 from penstock.side.group import Ends
 from penstock.side.parts import Part
-from penstock.state.engines.open import open_engine
-from penstock.state.side.engine import SideEngine
-from penstock.state.side.positions import Positions
+from penstock.state.side.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
+from penstock.state.side.reuse import Wanted
+
+logger = logging.getLogger(__name__)
 
 
 class SideHomes:
-    """The folders of the side stores of one container in one epoch."""
+    """The folders of one container in one epoch."""
 
     def __init__(self, config: JobConfig, base: Path, container: str, epoch: int) -> None:
         self._config = config
-        self._base = base
-        self._name = f"{epoch}-{container}"
-
-    def home(self, part: Part) -> SideHome:
-        """That of one part."""
-        own = "all" if part.task is None else str(part.task)
-        return SideHome(self._config, part, self._base / part.spec.name / f"side-{own}" / self._name)
-
-    def rebuild_reason(self, part: Part, positions: Positions, ends: Ends) -> str | None:
-        """Why what is in the folder cannot be continued; None if it can."""
-        return "it is of another epoch"
-
-    def fingerprint(self, part: Part) -> str:
-        """What makes the content, besides the messages."""
-        return ""
-
-
-class SideHome:
-    """The folders of one part."""
-
-    def __init__(self, config: JobConfig, part: Part, folder: Path) -> None:
-        self._config = config
-        self._part = part
-        self._folder = folder
+        self._folders = SideFolders(base, epoch, container)
         self._numbers = count(1)
 
-    def open(self) -> SideEngine:
-        """What is there, or an empty engine."""
-        return self.fresh()
+    def open(self, part: Part, ends: Ends) -> OpenedSide:
+        """The part with what is on this host, if that can be continued; otherwise empty."""
+        wanted = Wanted(
+            fingerprint(part),
+            {ssp: ends.offsets[ssp] for ssp in part.ssps},
+            {ssp: ends.complete_from[ssp] for ssp in part.ssps},
+            {each.stream: ends.identities[each.stream] for each in part.side.streams},
+        )
+        return open_side_engine(
+            self._config.store(part.spec.name),
+            self._folders,
+            part.task,
+            wanted,
+            now_ms=time.time_ns() // 1_000_000,
+            max_age_ms=self._config.side_inputs.max_age_ms,
+        )
 
-    def fresh(self) -> SideEngine:
-        """An empty engine beside the one that is open."""
-        directory = self._folder / str(next(self._numbers))
-        shutil.rmtree(directory, ignore_errors=True)
-        engine = open_engine(self._config.store(self._part.spec.name), directory)
-        return SideEngine(engine, str(directory))  # type: ignore[arg-type]
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
+        """The same place, empty. Nobody reads it."""
+        return emptied(self._config.store(part.spec.name), opened)
+
+    def beside(self, part: Part) -> OpenedSide:
+        """An empty place beside the one that is read meanwhile."""
+        return open_beside(self._config.store(part.spec.name), self._folders, part.task, next(self._numbers))
+
+    def remove_others(self, specs: Iterable[StoreSpec], tasks: int) -> None:
+        """Remove what other programs of the job have left on this host. What cannot be removed is logged."""
+        kept = {
+            spec.name: spec.side.broadcast
+            for spec in specs
+            if isinstance(spec.side, SideInputs) and self._config.store(spec.name).factory != "memory"
+        }
+        try:
+            remove_others(self._folders, kept, tasks)
+        except OSError as error:
+            logger.warning("folders of side stores that the job no longer has were not removed: %s", error)
+
+    def fingerprint(self, part: Part) -> str:
+        """What makes the content of a part besides the messages."""
+        return fingerprint(part)
+
+
+def discard(opened: OpenedSide) -> None:
+    """Close what is not used again, and remove it."""
+    replace(opened, outlives=False).close()
+
+
+def fingerprint(part: Part) -> str:
+    """What makes the content of a store besides the messages: serdes, and the code of the processor as far as it is
+    the processor's own. Not what that code calls."""
+    spec, side = part.spec, part.side
+    serdes = [declared(spec.key_serde), declared(spec.value_serde)]
+    serdes += [f"{each.stream} {declared(each.key_serde)} {declared(each.value_serde)}" for each in side.streams]
+    return hashlib.sha256("\n".join([*serdes, _processor_text(side.processor)]).encode()).hexdigest()[:16]
+
+
+def _processor_text(processor: Any) -> str:
+    if processor is None:
+        return "identity"
+    kind = processor if hasattr(processor, "__qualname__") else type(processor)
+    methods = [processor, *(getattr(kind, name, None) for name in ("process", "__call__", "get_side_inputs_processor"))]
+    codes = [code for method in methods if isinstance(code := getattr(method, "__code__", None), CodeType)]
+    return "\n".join([f"{kind.__module__}.{kind.__qualname__}", *map(_code_text, codes)])
+
+
+def _code_text(code: CodeType) -> str:
+    consts = (_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    return "\n".join([code.co_code.hex(), *code.co_names, *consts])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.container.resources import EpochResources
+from penstock.container.side_homes import discard
 from penstock.errors import ContainerLostError
 from penstock.runtime.batch import Batch
 from penstock.side.entries import Entries, entries_of
@@ -17,6 +18,7 @@ from penstock.side.group import Group, Surroundings
 from penstock.side.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.sources import SideSources
 from penstock.state.side.engine import SideEngine
+from penstock.state.side.folders import OpenedSide
 from penstock.state.side.view import SideView
 
 logger = logging.getLogger(__name__)
@@ -48,8 +50,8 @@ class SideInputService:
         self._specs = resources.side_inputs
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
-        self._retired: list[SideEngine] = []
-        """Engines that were replaced, and of which views may be open."""
+        self._retired: list[OpenedSide] = []
+        """What was replaced, and of which views may be open."""
         self._stopping = threading.Event()
         self._sources = SideSources(resources.package.systems)
         settings = FillSettings(
@@ -62,6 +64,7 @@ class SideInputService:
 
     def start(self) -> None:
         """Begin to catch up, if there is something to fill."""
+        self._resources.side_homes.remove_others(self._specs, self._resources.package.settings.tasks)
         if self._specs:
             name = f"side-inputs-{self._resources.epoch}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -168,11 +171,11 @@ class SideInputService:
         """Close the engines that were replaced, once no view of them is open."""
         with self._lock:
             used = {engine for held in self._held.values() for engine in held.engines}
-            done = [engine for engine in self._retired if engine not in used]
-            self._retired = [engine for engine in self._retired if engine in used]
-        for engine in done:
+            done = [opened for opened in self._retired if opened.engine not in used]
+            self._retired[:] = [opened for opened in self._retired if opened.engine in used]
+        for opened in done:
             try:
-                engine.close(flush=False)
+                discard(opened)
             except Exception as error:  # it is not read again
                 logger.warning("a side store that was replaced was not closed cleanly: %s", error)
 
@@ -181,22 +184,19 @@ class SideInputService:
     def _groups(self) -> list[Group]:
         """What is to be filled. Called by the thread."""
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
-        homes = self._resources.side_homes
         around = Surroundings(
             sources=self._sources,
             lock=self._lock,
             stop=self._stopping,
-            home=homes.home,
+            homes=self._resources.side_homes,
             entries=self._entries,
-            rebuild_reason=homes.rebuild_reason,
-            fingerprint=homes.fingerprint,
             retire=self._retired.append,
         )
         return [Group(parts, around) for parts in groups_of(parts_of(self._specs, self._tasks, partitions))]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:
         metrics = self._resources.metrics.of_task(min(self._tasks) if part.task is None else part.task)
-        return entries_of(part, engine, self._resources.package.settings.config, metrics)
+        return entries_of(part, engine, self._resources.package.settings.config, metrics, self._stopping)
 
 
 def _release(held: _Held) -> None:

@@ -15,6 +15,7 @@ from penstock.container.protocol import Bootstrap, Bootstrapped
 from penstock.driver.ports import Fleet
 from penstock.driver.progress import BootstrapProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
+from penstock.errors import ContainerLostError
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
@@ -63,10 +64,11 @@ class _Watch:
         self._began = self._logged = waits.clock.monotonic()
 
     def answered(self, container: str, answer: Bootstrapped) -> None:
-        """A container is so far. Called by several threads."""
+        """A container is so far. Called by several threads. Raises ContainerLostError if the run is to end."""
         waits = self._waits
         if waits.stop.graceful.is_set():
             waits.stop.immediate.set()
+            raise ContainerLostError("the run was asked to end before its side inputs were caught up")
         with self._lock:
             self._answers[container] = answer
             now = waits.clock.monotonic()

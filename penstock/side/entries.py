@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,10 @@ _CACHED = 10_000
 """Values that are kept for the processor's reads."""
 _ENTRY_BYTES = 150
 """What an entry takes in memory besides the bytes of its key and value, about."""
+
+
+class StoppedError(Exception):
+    """The container leaves the epoch."""
 
 
 class MessageFailedError(Exception):
@@ -79,12 +84,15 @@ class Entries(ABC):
         a rebuild it is another one."""
 
 
-def entries_of(part: Part, content: Content, config: Mapping[str, str], metrics: MetricsRegistry) -> Entries:
-    """How the entries of a part are made: its processor, a new one if there is a factory; copies without one."""
+def entries_of(
+    part: Part, content: Content, config: Mapping[str, str], metrics: MetricsRegistry, stop: threading.Event
+) -> Entries:
+    """How the entries of a part are made: its processor, a new one if there is a factory; copies without one. Once
+    `stop` is set, no message is processed any more."""
     side = part.side
     if side.processor is None and all(_is_copied(each, part) for each in side.streams):
         return CopiedEntries(part)
-    return ProcessedEntries(part, content, _process(side, config, metrics))
+    return ProcessedEntries(part, content, _process(side, config, metrics), stop)
 
 
 def _process(side: SideInputs, config: Mapping[str, str], metrics: MetricsRegistry) -> Process:
@@ -167,8 +175,9 @@ class CopiedEntries(Entries):
 class ProcessedEntries(Entries):
     """A processor makes the entries. It sees the content with what it has returned before."""
 
-    def __init__(self, part: Part, content: Content, process: Process) -> None:
+    def __init__(self, part: Part, content: Content, process: Process, stop: threading.Event) -> None:
         super().__init__()
+        self._stopped = stop.is_set
         self._part = part
         self._process = process
         self._content = content
@@ -197,6 +206,8 @@ class ProcessedEntries(Entries):
         stream, process, shown, write = self._part.stream_of(ssp), self._process, self._shown, self._write
         origins = _Origins(ssp, messages)
         for index, message in enumerate(messages):
+            if self._stopped():
+                raise StoppedError
             try:
                 key, value = decoded(stream, message)
                 for entry_key, entry_value in process(IncomingMessageEnvelope(key, value, origins, index), shown):

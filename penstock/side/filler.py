@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from penstock.config.table import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.retry import may_pass
-from penstock.side.entries import MessageFailedError
+from penstock.side.entries import MessageFailedError, StoppedError
 from penstock.side.failure import SideFailure, side_failure
-from penstock.side.group import Group, StoppedError
+from penstock.side.group import Group
 from penstock.side.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
 

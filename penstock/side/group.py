@@ -11,17 +11,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError, SerdeError
 from penstock.retry import may_pass
 from penstock.side.entries import Entries, MessageFailedError
 from penstock.side.parts import Part
-from penstock.side.replica import Home, Replica
+from penstock.side.replica import Replica
 from penstock.side.sources import GoneError, SideSources
 from penstock.state.side.engine import SideEngine
+from penstock.state.side.folders import OpenedSide
 from penstock.state.side.positions import Positions
-from penstock.system.base import RawMessage
+from penstock.state.side.reuse import Reuse
+from penstock.system.base import PartitionOffsets, RawMessage
 
 logger = logging.getLogger(__name__)
 GATHER_BYTES = 64 << 20
@@ -33,20 +36,41 @@ WRITE_AT_ONCE = 500
 meanwhile."""
 FOLLOW_AT_MOST = 20_000
 """Messages of a partition that are followed before it is another one's turn."""
+_CHECK_EVERY = 512
 _RETRY_SECONDS = 0.5
-
-
-class StoppedError(Exception):
-    """The container leaves the epoch."""
 
 
 @dataclass(slots=True)
 class Ends:
     """Where the partitions of a group begin and end, and which streams they are of, at one look."""
 
-    oldest: dict[SystemStreamPartition, int] = field(default_factory=dict)
-    upcoming: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
+    complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
     identities: dict[SystemStream, str | None] = field(default_factory=dict)
+
+    def upcoming(self, ssp: SystemStreamPartition) -> int:
+        """The next offset that a partition will assign."""
+        return self.offsets[ssp].upcoming
+
+
+class Homes(Protocol):
+    """Where the content of parts is on this host."""
+
+    def open(self, part: Part, ends: Ends) -> OpenedSide:
+        """What is there, if it can be continued; otherwise an empty place."""
+        ...
+
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
+        """The same place, empty."""
+        ...
+
+    def beside(self, part: Part) -> OpenedSide:
+        """An empty place beside the one that is read meanwhile."""
+        ...
+
+    def fingerprint(self, part: Part) -> str:
+        """What makes the content of a part besides the messages."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +81,10 @@ class Surroundings:
     lock: threading.Lock
     """Held while views are taken, and while a piece is written."""
     stop: threading.Event
-    home: Callable[[Part], Home]
+    homes: Homes
     entries: Callable[[Part, SideEngine], Entries]
-    rebuild_reason: Callable[[Part, Positions, Ends], str | None]
-    """Why what is on this host cannot be continued; None if it can."""
-    fingerprint: Callable[[Part], str]
-    retire: Callable[[SideEngine], None]
-    """Called under the lock with an engine that was replaced. Views of it may be open."""
+    retire: Callable[[OpenedSide], None]
+    """Called under the lock with what was replaced. Views of it may be open."""
 
 
 class Group:
@@ -76,7 +97,6 @@ class Group:
         self._around = around
         self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
         self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
-        self._homes: dict[Part, Home] = {}
         self.replicas: Mapping[Part, Replica] = {}
         """What attempts read; empty until everything is caught up."""
         self.filling: Mapping[Part, Replica] = {}
@@ -118,7 +138,7 @@ class Group:
         made: dict[Part, Replica] = {}
         try:
             for part in self.parts:
-                made[part] = self._empty(part)
+                made[part] = self._over(part, self._around.homes.beside(part), new=True)
             self._catch_up(made, check)
         except BaseException:
             _close(made)
@@ -126,52 +146,41 @@ class Group:
         with self._around.lock:
             old, self.replicas = self.replicas, made
             for replica in old.values():
-                self._around.retire(replica.engine)
+                self._around.retire(replica.opened)
 
-    def look(self) -> Ends:
-        """The ends of all partitions now. Raises NotFoundError if one does not exist."""
+    def look(self, *, whole: bool = True) -> Ends:
+        """The ends of all partitions now; `whole`: and from where on they have everything. Raises NotFoundError if one
+        does not exist."""
         found, sources = Ends(), self._around.sources
         for stream in self._streams:
             found.identities[stream] = sources.identity(stream)
-            ends = sources.ends(stream)
+            ends, complete_from = sources.ends(stream), sources.complete_from(stream) if whole else {}
             for ssp in self._ssps:
                 if ssp.system_stream == stream:
                     if ssp.partition not in ends:
                         raise NotFoundError(
                             f"the side input `{stream}` of store {self.name} has no partition {ssp.partition} any more"
                         )
-                    found.oldest[ssp], found.upcoming[ssp] = ends[ssp.partition].oldest, ends[ssp.partition].upcoming
+                    found.offsets[ssp] = ends[ssp.partition]
+                    found.complete_from[ssp] = complete_from.get(ssp.partition, 0)
         return found
 
     def _open(self, part: Part) -> Replica:
         """The part over what is on this host, if that can be continued."""
-        around = self._around
-        home = self._homes[part] = around.home(part)
-        engine = home.open()
-        positions = engine.positions
-        if not positions.next_offsets:
-            return self._over(part, engine, None)
-        if (why := around.rebuild_reason(part, positions, self.ends)) is not None:
-            logger.warning("%s is filled again from the beginning: %s", part.name, why)
-            engine.close(flush=False)
-            return self._empty(part)
-        return self._over(part, engine, positions)
+        opened = self._around.homes.open(part, self.ends)
+        return self._over(part, opened, new=not isinstance(opened.decision, Reuse))
 
-    def _empty(self, part: Part) -> Replica:
-        return self._over(part, self._homes[part].fresh(), None)
-
-    def _over(self, part: Part, engine: SideEngine, positions: Positions | None) -> Replica:
-        """The part over an engine; without positions it is empty, and begins at the oldest messages."""
-        ends = self.ends
-        new = positions is None
-        if positions is None:
+    def _over(self, part: Part, opened: OpenedSide, *, new: bool) -> Replica:
+        """The part over an engine. A new one is empty, and begins at the oldest messages."""
+        ends, positions = self.ends, opened.engine.positions
+        if new:
             positions = Positions(
-                {ssp: ends.oldest[ssp] for ssp in part.ssps},
+                {ssp: ends.offsets[ssp].oldest for ssp in part.ssps},
                 {each.stream: ends.identities[each.stream] for each in part.side.streams},
-                self._around.fingerprint(part),
+                self._around.homes.fingerprint(part),
                 updated_ms=time.time_ns() // 1_000_000,
             )
-        return Replica(part, engine, self._around.entries(part, engine), positions, new=new)
+        return Replica(part, opened, self._around.entries(part, opened.engine), positions, new=new)
 
     def _catch_up(self, replicas: dict[Part, Replica], check: Callable[[], None]) -> None:
         """Read until all of them are at the ends, and make that outlive the process."""
@@ -190,7 +199,7 @@ class Group:
             self.filling = {}
 
     def _is_caught_up(self, replicas: Mapping[Part, Replica]) -> bool:
-        return all(r.reached[ssp] >= self.ends.upcoming[ssp] for r in replicas.values() for ssp in r.part.ssps)
+        return all(r.reached[ssp] >= self.ends.upcoming(ssp) for r in replicas.values() for ssp in r.part.ssps)
 
     def _changed(self, replicas: dict[Part, Replica], now: Ends) -> bool:
         """Whether a stream was created again meanwhile: then what was read of it is of no use."""
@@ -205,7 +214,7 @@ class Group:
     def _fill(self, replicas: dict[Part, Replica], part: Part, check: Callable[[], None]) -> None:
         """Read everything of one part."""
         for ssp in part.ssps:
-            while (replica := replicas[part]).reached[ssp] < self.ends.upcoming[ssp]:
+            while (replica := replicas[part]).reached[ssp] < self.ends.upcoming(ssp):
                 check()
                 try:
                     self._read(replica, ssp, check)
@@ -227,11 +236,13 @@ class Group:
         replicas[part].load()
 
     def _read(self, replica: Replica, ssp: SystemStreamPartition, check: Callable[[], None]) -> None:
-        start, end = replica.reached[ssp], self.ends.upcoming[ssp]
+        start, end = replica.reached[ssp], self.ends.upcoming(ssp)
         left = self._around.sources.compacts(ssp.system_stream) and replica.begins_with(ssp)
         for messages in self._around.sources.read(ssp, start, end, READ_AT_ONCE, what_is_left=left):
-            check()
-            replica.take(ssp, messages, messages[-1][0] + 1)
+            for first in range(0, len(messages), _CHECK_EVERY):
+                check()
+                piece = messages[first : first + _CHECK_EVERY]
+                replica.take(ssp, piece, piece[-1][0] + 1)
             if replica.pending_bytes >= GATHER_BYTES:
                 replica.load()
         replica.take(ssp, [], end)
@@ -239,13 +250,13 @@ class Group:
 
     def _take_ends(self, now: Ends, ssps: Sequence[SystemStreamPartition]) -> None:
         for ssp in ssps:
-            self.ends.oldest[ssp], self.ends.upcoming[ssp] = now.oldest[ssp], now.upcoming[ssp]
+            self.ends.offsets[ssp], self.ends.complete_from[ssp] = now.offsets[ssp], now.complete_from[ssp]
             self.ends.identities[ssp.system_stream] = now.identities[ssp.system_stream]
 
     def _begin_again(self, replicas: dict[Part, Replica], part: Part, why: str) -> None:
         logger.warning("%s is filled again from the beginning: %s", part.name, why)
-        replicas[part].engine.close(flush=False)
-        replicas[part] = again = self._empty(part)
+        opened = self._around.homes.emptied(part, replicas[part].opened)
+        replicas[part] = again = self._over(part, opened, new=True)
         self.began.update({(part, ssp): offset for ssp, offset in again.reached.items()})
 
     def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
@@ -265,16 +276,16 @@ class Group:
         found: dict[Part, tuple[int, int]] = {}
         for part, replica in list(self.filling.items()):
             began = {ssp: self.began.get((part, ssp), 0) for ssp in part.ssps}
-            reached, wanted = dict(replica.reached), dict(self.ends.upcoming)
+            reached, ends = dict(replica.reached), dict(self.ends.offsets)
             done = sum(max(0, reached.get(ssp, 0) - began[ssp]) for ssp in part.ssps)
-            found[part] = done, sum(max(0, wanted.get(ssp, 0) - began[ssp]) for ssp in part.ssps)
+            found[part] = done, sum(max(0, ends[ssp].upcoming - began[ssp]) for ssp in part.ssps if ssp in ends)
         return found
 
     def missing(self) -> str:
         """What is not caught up, in words: the first store and partition, and how far it is."""
         for part, replica in self.filling.items():
             for ssp in part.ssps:
-                if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming[ssp]):
+                if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming(ssp)):
                     return f"{part.name} has read `{ssp}` up to offset {reached} of {wanted}"
         streams = ", ".join(f"`{stream}`" for stream in self._streams)
         return f"store {self.name} is not begun: {streams} did not answer, or other stores took the time"
@@ -290,13 +301,13 @@ class Group:
             NotFoundError: a stream does not exist any more.
             RetryableError: a system failed.
         """
-        before, now, found = self.ends.identities, self.look(), False
+        before, now, found = self.ends.identities, self.look(whole=False), False
         for stream in self._streams:
             if now.identities[stream] != before[stream]:
                 raise GoneError(f"the stream `{stream}` was deleted and created again")
         self.ends = now
         for ssp in self._ssps:
-            found |= self._follow(ssp, now.upcoming[ssp], now.identities[ssp.system_stream])
+            found |= self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream])
         return found
 
     def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> bool:
@@ -363,6 +374,6 @@ def _close(replicas: Mapping[Part, Replica]) -> None:
     """Close all engines. Errors are logged: what was not written is read again."""
     for part, replica in replicas.items():
         try:
-            replica.engine.close()
+            replica.opened.close()
         except Exception as error:
             logger.warning("%s was not closed cleanly: %s", part.name, error)

@@ -6,39 +6,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
 from penstock.side.entries import Entries
 from penstock.side.parts import Part
 from penstock.state.engines.engine import EngineFailedError
-from penstock.state.side.engine import SideEngine
+from penstock.state.side.folders import OpenedSide
 from penstock.state.side.positions import Positions
 from penstock.system.base import RawMessage
-
-
-class Home(Protocol):
-    """Where the content of a part is on this host."""
-
-    def open(self) -> SideEngine:
-        """What is there, or an empty engine."""
-        ...
-
-    def fresh(self) -> SideEngine:
-        """An empty engine, beside the one that is open. A later start finds it once its positions are complete."""
-        ...
 
 
 class Replica:
     """A part with its engine. Written by one thread."""
 
     def __init__(
-        self, part: Part, engine: SideEngine, entries: Entries, positions: Positions, *, new: bool = False
+        self, part: Part, opened: OpenedSide, entries: Entries, positions: Positions, *, new: bool = False
     ) -> None:
-        """`positions` are those of the engine's content; or where it begins, if it is `new` and empty."""
+        """`positions` are those of the content; or where it begins, if it is `new` and empty."""
         self.part = part
-        self.engine = engine
+        self.opened = opened
+        self.engine = engine = opened.engine
         self._entries = entries
         self._written = positions
         self._flushed: Positions | None = None if new else positions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
@@ -31,8 +31,11 @@ class SideSources:
 
     def identity(self, stream: SystemStream) -> str | None:
         """What distinguishes it from an earlier stream of its name; None if its system has nothing of that kind."""
-        look: Callable[[str], str | None] = getattr(self._admin(stream), "stream_identity", lambda _: None)
-        return look(stream.stream)
+        return self._admin(stream).stream_identity(stream.stream)
+
+    def complete_from(self, stream: SystemStream) -> dict[int, int]:
+        """From where on each partition has every message. Raises NotFoundError if there is no such stream."""
+        return self._admin(stream).complete_from(stream.stream)
 
     def compacts(self, stream: SystemStream) -> bool:
         """Whether its partitions may have gaps, which are read as what is left."""

@@ -131,6 +131,35 @@ class _ReadingTask(ps.StreamTask):
         collector.emit(key=envelope.key, value=[store.get(envelope.key) for store in self._stores])
 
 
+def planes(**options: Any) -> ps.StreamApplication:
+    """Reads the store `planes`, which the stream `m.planes` fills."""
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"], **options)
+    reading(app, "planes")
+    return app
+
+
+def begun(world: SideWorld, app: ps.StreamApplication, **options: Any) -> InProcessDriver:
+    """A driver with an open epoch."""
+    driver = world.driver(app, **options)
+    driver.loop.start()
+    return driver
+
+
+def leave(driver: InProcessDriver) -> None:
+    """Commit, and end the driver."""
+    driver.loop.commit()
+    driver.close()
+
+
+def asked(world: SideWorld, driver: InProcessDriver, *keys: str, partition: int = 0) -> list[Any]:
+    """What a batch reads of these keys."""
+    before = len(world.output())
+    world.put("in", partition, [(key, 0) for key in keys])
+    driver.loop.step()
+    return world.output()[before:]
+
+
 def _bytes(value: Any, serde: ps.Serde[Any]) -> bytes | None:
     return value if value is None or isinstance(value, bytes) else serde.to_bytes(value)
 

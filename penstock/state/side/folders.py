@@ -131,6 +131,46 @@ def open_side_engine(
             raise
 
 
+def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
+    """The same place without its content, which nobody reads.
+
+    Raises:
+        PenstockError: the folder cannot be written, and what to do about it.
+    """
+    opened.engine.close(flush=False)
+    nothing = Rebuild("it begins again", expected=True)
+    if opened.folder is None:
+        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+    with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        opened.folder.empty()
+        return OpenedSide(_open_files(settings, opened.folder), nothing, opened.folder, opened.outlives)
+
+
+def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None, number: int) -> OpenedSide:
+    """An empty side store beside the one that is in use, for content that replaces it. It is removed when it is closed:
+    the next start fills the store from the beginning.
+
+    Args:
+        settings: of the store.
+        folders: of the container.
+        task: whose part it is; None if it has everything.
+        number: which one it is of those that this container makes.
+
+    Raises:
+        PenstockError: the folder cannot be written, and what to do about it.
+    """
+    nothing = Rebuild("it replaces another one", expected=True)
+    if settings.factory == "memory":
+        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+    with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        own = folders.private(settings.name, task)
+        folder = LockedFolder.lock(own.with_name(f"{own.name}-{number}"))
+        if folder is None:
+            raise RetryableError(f"`{own}-{number}` is in use, although no other process should know it")
+        folder.empty()
+        return OpenedSide(_open_files(settings, folder), nothing, folder, outlives=False)
+
+
 def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) -> None:
     """Remove the folders of side stores that the job no longer has, or has otherwise, if nobody uses them.
 

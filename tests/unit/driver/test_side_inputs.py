@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock as ps
-from tests.support.side_jobs import SideWorld, reading, settle
+from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
 
 
 @pytest.fixture
@@ -44,3 +47,201 @@ def test_the_next_batch_sees_an_update(world: SideWorld) -> None:
     world.put("in", 0, [("N1", 1)])
     driver.loop.step()
     assert world.output() == [["Airbus"], ["Boeing"]]
+
+
+def test_a_random_stream_is_what_a_dict_makes_of_it(world: SideWorld) -> None:
+    """Bootstraps, updates, restarts on the same host: the store is the stream applied to an empty dict."""
+    world.create("planes")
+    oracle: dict[str, Any] = {}
+    rng, app = random.Random(7), planes()
+
+    def publish(count: int) -> None:
+        records = [(f"N{rng.randrange(50)}", rng.choice([None, rng.randrange(1000)])) for _ in range(count)]
+        for start in range(0, count, 700):
+            world.put("planes", 0, records[start : start + 700])
+        oracle.update(records)
+
+    for _ in range(3):
+        publish(rng.randrange(3000))
+        driver = begun(world, app)
+        keys = [f"N{n}" for n in range(50)]
+        assert asked(world, driver, *keys) == [[oracle.get(key)] for key in keys]
+        publish(rng.randrange(3000))
+        settle(driver)
+        assert asked(world, driver, *keys) == [[oracle.get(key)] for key in keys]
+        leave(driver)
+
+
+def test_an_attempt_reads_one_state_whatever_is_written_meanwhile(world: SideWorld) -> None:
+    """Two stores of one stream, read for every message while a thread publishes: each batch sees one state of both."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", 0)])
+    app = ps.StreamApplication("side")
+    app.store("one", side_inputs=["m.planes"])
+    app.store("two", side_inputs=["m.planes"], processor=lambda message, store: [(message.key, -message.value)])
+    reading(app, "one", "two")
+    driver = begun(world, app)
+    publishing = threading.Event()
+
+    def publish() -> None:
+        number = 0
+        while not publishing.wait(0.001):
+            number += 1
+            world.put("planes", 0, [("N1", number)])
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    seen: list[int] = []
+    try:
+        while len(set(seen)) < 6:
+            batch = asked(world, driver, *["N1"] * 100)
+            assert len({tuple(pair) for pair in batch}) == 1
+            one, two = batch[0]
+            assert one == -two
+            seen.append(one)
+    finally:
+        publishing.set()
+        thread.join()
+    assert seen == sorted(seen)
+
+
+def test_a_processor_sees_what_it_returned_and_can_only_read(world: SideWorld) -> None:
+    world.create("sums")
+    refused = []
+
+    def add(message: ps.IncomingMessageEnvelope, store: ps.KeyValueStore[Any, Any]) -> Iterator[tuple[Any, Any]]:
+        writes: list[Callable[[], None]] = [
+            lambda: store.put("x", 1),
+            lambda: store.delete("x"),
+            lambda: store.put_all({}),
+        ]
+        for write in writes:
+            try:
+                write()
+            except ps.ConfigError as error:
+                refused.append(str(error))
+        yield message.key, (store.get(message.key) or 0) + message.value
+        yield message.key, store[message.key] + 100
+        yield None, "ignored"
+        yield "all", [key for key, _ in store.all()]
+
+    app = ps.StreamApplication("side")
+    app.store("sums", side_inputs=["m.sums"], processor=add)
+    reading(app, "sums")
+    world.put("sums", 0, [("a", 1), ("a", 2), ("b", 5)])
+    driver = begun(world, app)
+    assert asked(world, driver, "a", "b", "all", "x") == [[203], [105], [["a", "all", "b"]], [None]]
+    world.put("sums", 0, [("a", 4)])
+    settle(driver)
+    assert asked(world, driver, "a") == [[307]]
+    assert len(refused) == 12
+    assert all("return the entries to be written" in text for text in refused)
+
+
+def test_a_factory_makes_a_processor_for_each_task_and_store(tmp_path: Path) -> None:
+    made: list[Any] = []
+
+    class Counting:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def process(self, message: Any, store: Any) -> list[tuple[Any, Any]]:
+            self.count += 1
+            return [(message.key, self.count)]
+
+    class Factory(ps.SideInputsProcessorFactory):
+        def get_side_inputs_processor(self, config: Any, metrics_registry: Any) -> Any:
+            made.append(Counting())
+            metrics_registry.new_counter("mine", "made").inc()
+            return made[-1]
+
+    world = SideWorld(tmp_path, tasks=2)
+    try:
+        world.create("planes")
+        app = ps.StreamApplication("side")
+        for store in ("one", "two"):
+            app.store(store, side_inputs=["m.planes"], processor=Factory())
+        reading(app, "one", "two")
+        for partition in (0, 1):
+            world.put("planes", partition, [(f"k{partition}", 0)] * 3)
+            world.put("in", partition, [(f"k{partition}", 0)])
+        assert world.run(app) == [[3, 3], [3, 3]]
+        assert [each.count for each in made] == [3] * 4
+    finally:
+        world.close()
+
+
+def test_a_broadcast_store_is_one_for_all_tasks_of_a_container(tmp_path: Path) -> None:
+    world = SideWorld(tmp_path, tasks=3)
+    try:
+        world.create("carriers", 2)
+        app = ps.StreamApplication("side")
+        app.store("carriers", side_inputs=["m.carriers"], broadcast=True)
+        reading(app, "carriers")
+        world.put("carriers", 0, [("AA", "American")])
+        world.put("carriers", 1, [("DL", "Delta")])
+        driver = begun(world, app, containers=2)
+        for partition in range(3):
+            world.put("in", partition, [("AA", 0), ("DL", 0)])
+        driver.loop.step()
+        assert sorted(world.output()) == [["American"]] * 3 + [["Delta"]] * 3
+        engines = {task: service(driver, task).engine("carriers", task) for task in range(3)}
+        assert len(set(engines.values())) == 2
+    finally:
+        world.close()
+
+
+def test_several_streams_fill_one_store(world: SideWorld) -> None:
+    for stream in ("old", "new", "none"):
+        world.create(stream)
+    world.put("old", 0, [("a", 1), ("b", 2)])
+    world.put("new", 0, [("c", 3)])
+    app = ps.StreamApplication("side")
+    app.store("all", side_inputs=["m.old", "m.new", "m.none"])
+    reading(app, "all")
+    driver = begun(world, app)
+    assert asked(world, driver, "a", "b", "c") == [[1], [2], [3]]
+    world.put("none", 0, [("b", None), ("c", 4)])
+    settle(driver)
+    assert asked(world, driver, "a", "b", "c") == [[1], [None], [4]]
+
+
+def test_a_stream_with_other_serdes_is_converted(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [(b"\x00\x00\x00\x07", b"Airbus"), (b"\x00\x00\x00\x08", b"")])
+    app = ps.StreamApplication("side")
+    side = ps.SideInput("m.planes", key=ps.Integer(), value=ps.String())
+    app.store("planes", key=ps.String(), side_inputs=[side], processor=lambda m, _: [(f"N{m.key}", m.value)])
+    reading(app, "planes")
+    world.put("in", 0, [("N7", 0), ("N8", 0)])
+    assert world.run(app) == [["Airbus"], [""]]
+
+
+def test_an_empty_stream_is_caught_up_at_once(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("in", 0, [("N1", 0)])
+    assert world.run(planes()) == [[None]]
+
+
+@pytest.mark.parametrize("write", ["put", "delete", "put_all"])
+def test_a_write_by_the_job_is_refused(world: SideWorld, write: str) -> None:
+    world.create("planes")
+    world.put("in", 0, [("N1", 0)])
+
+    def body(envelope: Any, collector: Any, store: Any) -> None:
+        {"put": lambda: store.put("a", 1), "delete": lambda: store.delete("a"), "put_all": lambda: store.put_all({})}[
+            write
+        ]()
+
+    class Task(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.store = context.store("planes")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            body(envelope, collector, self.store)
+
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"])
+    app.input("m.in").process(Task, stores=["planes"]).send_to(app.output("m.out"))
+    with pytest.raises(ps.UserCodeError, match="store `planes` is filled by its side inputs"):
+        world.run(app)

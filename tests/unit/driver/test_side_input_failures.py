@@ -1,0 +1,210 @@
+"""What may go wrong with side inputs, on drivers of this process."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.system.base import OffsetRange, WriterIdentity
+from tests.support.jobs import wait_until
+from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SideWorld]:
+    world = SideWorld(tmp_path)
+    yield world
+    world.close()
+
+
+def broken(message: ps.IncomingMessageEnvelope, store: Any) -> list[tuple[Any, Any]]:
+    if message.value == "bad":
+        raise ValueError("no such plane")
+    return [(message.key, message.value)]
+
+
+@pytest.mark.parametrize("processor", [None, broken])
+def test_a_bad_message_fails_the_start(world: SideWorld, processor: Any) -> None:
+    world.create("planes")
+    bad: Any = b"{" if processor is None else "bad"
+    world.put("planes", 0, [("N1", "Airbus"), ("N2", bad), ("N3", "Boeing")])
+    driver = world.driver(planes(processor=processor))
+    with pytest.raises(ps.UserCodeError) as raised:
+        driver.loop.run()
+    failed = raised.value.failed
+    assert (failed.store, failed.stream, failed.partition, failed.offset, failed.key) == (
+        "planes",
+        "m.planes",
+        0,
+        1,
+        "N2",
+    )
+    text = str(raised.value)
+    assert "the side inputs of store `planes`, at stream `m.planes` partition 0 offset 1 key N2" in text
+    assert ("cannot be read by ps.Json()" if processor is None else "ValueError: no such plane") in text
+    assert "penstock/side" not in text
+    assert driver.log.read().latest is None, "nothing was written"
+
+
+@pytest.mark.parametrize("processor", [None, broken])
+def test_a_bad_message_ends_a_run(world: SideWorld, processor: Any) -> None:
+    world.create("planes")
+    driver = begun(world, planes(processor=processor))
+    bad: Any = b"{" if processor is None else "bad"
+    world.put("planes", 0, [("N1", "Airbus"), ("N2", bad), ("N3", "Boeing")])
+    settle(driver)
+    with pytest.raises(ps.UserCodeError, match=r"side inputs of store `planes`, at stream .* offset 1"):
+        driver.loop.step()
+    assert content(driver, "planes") == {b"N1": b'"Airbus"'}
+
+
+def test_a_bad_message_may_be_passed_over_loudly(world: SideWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """With `continue` the stores keep what they have, and the stream is tried again; others go on."""
+    world.config["side.inputs.on.error"] = "continue"
+    world.create("planes")
+    world.create("others")
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"], processor=broken)
+    app.store("others", side_inputs=["m.others"])
+    reading(app, "planes", "others")
+    driver = begun(world, app)
+    world.put("planes", 0, [("N1", "Airbus"), ("N1", "bad"), ("N1", "Boeing")])
+    settle(driver)
+    world.put("others", 0, [("N1", 7)])
+    settle(driver)
+    assert asked(world, driver, "N1") == [["Airbus", 7]]
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert any("side.inputs.on.error=continue" in record.getMessage() for record in errors)
+    assert [group.name for group in service(driver).filler.troubles()] == ["`planes`"]
+
+
+def test_a_missing_stream_fails_the_start(world: SideWorld) -> None:
+    with pytest.raises(ps.NotFoundError, match=r"the side input `m.planes` of store `planes` does not exist"):
+        world.run(planes())
+
+
+def test_catching_up_that_takes_too_long_says_what_is_missing(world: SideWorld) -> None:
+    world.config["side.inputs.bootstrap.timeout.ms"] = 300
+    world.create("planes")
+    world.put("planes", 0, [("N1", n) for n in range(5000)])
+
+    def slow(message: Any, store: Any) -> list[tuple[Any, Any]]:
+        time.sleep(0.0001)
+        return []
+
+    with pytest.raises(ps.PenstockTimeoutError) as raised:
+        world.run(planes(processor=slow))
+    assert "side.inputs.bootstrap.timeout.ms=300" in str(raised.value)
+    assert re.search(r"store `planes` of task 0 has read `m.planes.0` up to offset \d+ of 5000", str(raised.value))
+
+
+def test_a_stop_ends_catching_up(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", n) for n in range(20_000)])
+    reached, go_on = threading.Event(), threading.Event()
+
+    def waits(message: Any, store: Any) -> list[tuple[Any, Any]]:
+        reached.set()
+        go_on.wait(0.01)
+        return []
+
+    driver = world.driver(planes(processor=waits))
+    run = threading.Thread(target=driver.loop.run)
+    run.start()
+    assert reached.wait(20)
+    driver.stop.ask()
+    run.join(20)
+    assert not run.is_alive()
+    assert driver.log.read().latest is None
+    go_on.set()
+
+
+def test_a_stream_that_is_created_again_is_read_from_its_beginning(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old"), ("N2", "old")])
+    driver = begun(world, planes())
+    assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
+    world.admin.delete_stream("planes")
+    world.create("planes")
+    world.put("planes", 0, [("N1", "new"), ("N3", "new"), ("N4", "new")])
+    settle(driver)
+    assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["new"]]
+    leave(driver)
+    driver = begun(world, planes())
+    assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["new"]]
+
+
+def test_a_stream_that_is_gone_is_waited_for(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be about to be created again. After a while it ends the run."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old")])
+    driver = begun(world, planes())
+    world.admin.delete_stream("planes")
+    settle(driver)
+    assert asked(world, driver, "N1") == [["old"]]
+    assert service(driver).failure is None
+    monkeypatch.setattr("penstock.side.filler.PATIENCE_SECONDS", 0.0)
+    wait_until(lambda: service(driver).failure is not None, "the end of patience", 20)
+    with pytest.raises(ps.NotFoundError, match=r"`m.planes` does not exist"):
+        driver.loop.step()
+
+
+def compact(world: SideWorld, upto: int) -> None:
+    ssp = SystemStreamPartition("m", "planes", 0)
+    world.admin.compact(OffsetRange(ssp, 0, upto), WriterIdentity("test", 1))
+
+
+def test_a_compacted_stream_is_read(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old"), ("N2", "old"), ("N2", None), ("N1", "new"), ("N3", "tail")])
+    compact(world, 4)
+    driver = begun(world, planes())
+    assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["tail"]]
+
+
+def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> None:
+    """A delete that a compaction drops before it was read is noticed: the store is filled again."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old"), ("N2", "old")])
+    driver = begun(world, planes())
+    assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
+    group = service(driver).filler.groups[0]
+    follow, held, goes = group.follow, threading.Event(), threading.Event()
+
+    def later() -> bool:
+        held.set()
+        assert goes.wait(20)
+        return follow()
+
+    group.follow = later  # type: ignore[method-assign]
+    assert held.wait(20)
+    world.put("planes", 0, [("N2", None), ("N3", "new")])
+    compact(world, 4)
+    goes.set()
+    settle(driver)
+    assert asked(world, driver, "N1", "N2", "N3") == [["old"], [None], ["new"]]
+
+
+def test_compaction_while_it_is_caught_up(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [(f"N{n % 7}", n) for n in range(20_000)] + [("N3", None)])
+    at_first = threading.Event()
+
+    def slow(message: Any, store: Any) -> list[tuple[Any, Any]]:
+        if not at_first.is_set():
+            at_first.set()
+            world.put("planes", 0, [("N4", None)])
+            compact(world, 20_002)
+        return [(message.key, message.value)]
+
+    driver = begun(world, planes(processor=slow))
+    assert asked(world, driver, "N2", "N3", "N4") == [[19994], [None], [None]]
