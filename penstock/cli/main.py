@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 import penstock
 from penstock.cli.shared.errors import ReportingGroup, report_unexpected
+from penstock.cli.shared.help import tidy_help
 from penstock.cli.shared.options import Debug
 
 
@@ -31,10 +32,13 @@ class _Entry:
         if self.function is None:
             group = typer.main.get_group(module.app)
             group.name = name
+            tidy_help(group)
             return group
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(name)(getattr(module, self.function))
-        return typer.main.get_command(alone)
+        command = typer.main.get_command(alone)
+        tidy_help(command)
+        return command
 
 
 COMMANDS = {
@@ -58,6 +62,7 @@ class RootGroup(ReportingGroup):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
+        tidy_help(self)
         for name, entry in COMMANDS.items():
             self.add_command(TyperCommand(name, help=entry.help))
         self._loaded: set[str] = set()

@@ -23,7 +23,7 @@ app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", n
 
 _RANGES = 5
 """How many ranges of a partition are shown."""
-CheckpointText = Annotated[str | None, typer.Argument(metavar="[ID]", help="The checkpoint; by default the last one.")]
+CheckpointText = Annotated[str | None, typer.Argument(metavar="ID", help="The checkpoint; by default the last one.")]
 
 
 @app.command("list")

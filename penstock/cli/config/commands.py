@@ -20,7 +20,7 @@ app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_he
 def check(
     application: Annotated[
         str | None,
-        typer.Argument(metavar="[APP]", help="Check an application with it: module:object or file.py:object."),
+        typer.Argument(metavar="APP", help="Check an application with it: module:object or file.py:object."),
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -47,7 +47,7 @@ def check(
 def keys(
     text: Annotated[
         str | None,
-        typer.Argument(metavar="[TEXT]", help="Only keys whose name contains this text.", show_default=False),
+        typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

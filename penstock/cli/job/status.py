@@ -34,7 +34,7 @@ from penstock.wording import utc_text
 _WATCH_SECONDS = 1.0
 
 AnyJob = Annotated[
-    str | None, typer.Argument(metavar="[JOB]", help="The job: `name-id`, or its name alone. Without it, all jobs.")
+    str | None, typer.Argument(metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.")
 ]
 
 

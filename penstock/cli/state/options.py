@@ -27,6 +27,7 @@ Limit = Annotated[
     int | None,
     typer.Option(
         "--limit",
+        metavar="N",
         min=0,
         help=f"At most this many entries; by default {SHOWN} in a table, all as JSON.",
         show_default=False,

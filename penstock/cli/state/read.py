@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from penstock.cli.state.texts import Texts
     from penstock.state.reading.store_version import Entry
 
-TaskNumber = Annotated[int | None, typer.Option("--task", min=0, help="Only this task.", show_default=False)]
+TaskNumber = Annotated[
+    int | None, typer.Option("--task", metavar="N", min=0, help="Only this task.", show_default=False)
+]
 
 
 def get_value(

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def verify_state(
     job: JobName,
     version: Version = "latest",
-    store: Annotated[list[str] | None, typer.Option("--store", help="Only this store; may be repeated.")] = None,
+    store: Annotated[
+        list[str] | None, typer.Option("--store", metavar="STORE", help="Only this store; may be repeated.")
+    ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,

@@ -39,7 +39,7 @@ class FileFormat(StrEnum):
 def create(
     name: StreamName,
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="The number of partitions.", show_default=False)
+        int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.", show_default=False)
     ],
     age: RetentionAge = None,
     size: RetentionBytes = None,

@@ -14,7 +14,7 @@ from penstock.config.model import DEFAULT_SYSTEM
 
 def list_streams(
     system: Annotated[
-        str, typer.Argument(metavar="[SYSTEM]", help="The system whose streams are listed.")
+        str, typer.Argument(metavar="SYSTEM", help="The system whose streams are listed.")
     ] = DEFAULT_SYSTEM,
     config: ConfigFile = None,
     assignments: Assignments = None,

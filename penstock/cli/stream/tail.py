@@ -23,7 +23,7 @@ _PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def tail(
     name: StreamName,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Only this partition.", show_default=False)
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.", show_default=False)
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin with the oldest message instead of the last ones.")
@@ -31,7 +31,11 @@ def tail(
     count: Annotated[
         int | None,
         typer.Option(
-            "-n", min=0, help="How many messages; by default 10, or all with --from-beginning.", show_default=False
+            "-n",
+            metavar="N",
+            min=0,
+            help="How many messages; by default 10, or all with --from-beginning.",
+            show_default=False,
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
