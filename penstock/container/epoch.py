@@ -166,7 +166,7 @@ class Epoch:
 
     def table_progress(self, request: Nothing) -> list[TableProgress]:
         """How far the loading of pushed tables is."""
-        return self.tables.progress(request)
+        return self.tables.progress()
 
     def clean_up(self, request: CleanUp) -> None:
         """Let go of what was kept in case the checkpoint would not be in the log."""

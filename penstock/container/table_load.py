@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -217,6 +218,8 @@ class TableLoad:
                     out.write(piece)
                     size += len(piece)
                     self._add(len(piece))
+                out.flush()
+                os.fsync(out.fileno())  # otherwise RocksDB does it, and lets no other thread run meanwhile
             if size != file.size_bytes:
                 raise CorruptError(f"file `{file.name}` of {self} has {size} bytes instead of {file.size_bytes}")
             if digest.hexdigest() != file.sha256:

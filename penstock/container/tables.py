@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.api.side_inputs import PushedTable
-from penstock.container.protocol import LoadTable, Nothing, TableProgress
+from penstock.container.protocol import LoadTable, TableProgress
 from penstock.container.resources import EpochResources
 from penstock.container.table_load import ALL, LoadingPlace, TableLoad
 from penstock.errors import ContainerLostError
@@ -56,8 +56,8 @@ class PushedTables:
 
     def start(self) -> None:
         """Remove what processes have left here that died."""
-        for place in self._places.values():
-            place.folders.clean((), _KEPT_ON_HOST)
+        if self._places:
+            self._units.submit(self._clean)
 
     def load(self, request: LoadTable) -> None:
         """Load a version, or do nothing if that has begun and not failed. Answers at once."""
@@ -73,7 +73,7 @@ class PushedTables:
                 load.begin()
             self._drop_unused(table)
 
-    def progress(self, request: Nothing) -> list[TableProgress]:
+    def progress(self) -> list[TableProgress]:
         """How far the version of each table is that was asked for last."""
         with self._lock:
             return [self._loads[table][version].progress() for table, version in self._asked.items()]
@@ -122,7 +122,7 @@ class PushedTables:
 
     def status(self) -> str:
         """What is loading."""
-        found = [each for each in self.progress(Nothing()) if each.state == "loading"]
+        found = [each for each in self.progress() if each.state == "loading"]
         return ", ".join(f"loads version {each.version} of table `{each.table}`" for each in found)
 
     def _place(self, table: str) -> LoadingPlace:

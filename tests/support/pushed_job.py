@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,8 @@ class PushedWorld:
             self.system.admin().create_stream(stream, TASKS)
         self.folder = folder
         self.drivers: list[InProcessDriver] = []
+        self.messages = 0
+        """How many were put."""
         self.tables = TablesInProcess(self.objects, JobPaths("pushed", "1"), self.app.graph(), TASKS)
 
     def push(self, version: int) -> None:
@@ -91,6 +95,7 @@ class PushedWorld:
     def put(self, rounds: int = 1) -> None:
         """Append a message of every key, so many times."""
         writer = self.system.writer(None)
+        self.messages += rounds * len(KEYS)
         for _ in range(rounds):
             for number, key in enumerate(KEYS):
                 ssp = ps.SystemStreamPartition("m", "events", number % TASKS)
@@ -120,3 +125,31 @@ class PushedWorld:
         for driver in self.drivers:
             driver.close()
         forget_memory_store(self.root)
+
+
+def in_use(driver: InProcessDriver) -> dict[str, int | None]:
+    return {table.table: table.in_use for table in driver.board.tables}
+
+
+def lag(driver: InProcessDriver) -> int:
+    """How many messages are left to read."""
+    ends = driver.job.ends()
+    return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
+
+
+def keep_busy(driver: InProcessDriver, world: PushedWorld, until_in_use: Mapping[str, int]) -> None:
+    """Batches, each with new messages, until these versions are in use."""
+
+    def are_in_use() -> bool:
+        world.put()
+        return in_use(driver) == until_in_use
+
+    until(driver, are_in_use)
+
+
+def until(driver: InProcessDriver, condition: Callable[[], object]) -> None:
+    """Steps, with whatever there is to read, until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        driver.loop.step()

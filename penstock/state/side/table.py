@@ -58,27 +58,28 @@ def _rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool) -> Ro
 
 
 class MemoryTable(Engine):
-    """Entries in memory that never change."""
+    """Entries in memory that never change: sorted lists, because no other thread runs while a large map grows."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]], go_on: Callable[[], None] = lambda: None) -> None:
         """`entries` in the order of their keys; `go_on` is called now and then, and may raise."""
-        self._values: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
+        self._values: list[bytes] = []
         for number, (key, value) in enumerate(entries):
-            self._values[key] = value
             self._keys.append(key)
+            self._values.append(value)
             if number % _PIECE == 0:
                 go_on()
 
     def get(self, key: bytes) -> bytes | None:
-        return self._values.get(key)
+        keys = self._keys
+        at = bisect_left(keys, key)
+        return self._values[at] if at < len(keys) and keys[at] == key else None
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        keys = self._keys
+        keys, values = self._keys, self._values
         first = 0 if start is None else bisect_left(keys, start)
         last = len(keys) if end is None else bisect_left(keys, end)
-        values = self._values
-        return ((key, values[key]) for key in map(keys.__getitem__, range(first, last)))
+        return ((keys[at], values[at]) for at in range(first, last))
 
     def apply(self, changes: Changes) -> None:
         raise AssertionError("a pushed table is only read")
@@ -90,12 +91,11 @@ class MemoryTable(Engine):
         return {"keys": len(self._keys)}
 
     def close(self) -> None:
-        """Free it bit by bit: no other thread runs while Python frees a large map."""
-        keys, values = self._keys, self._values
+        """Free it bit by bit: no other thread runs while Python frees a long list."""
+        keys, self._keys = self._keys, []
+        values, self._values = self._values, []
         while keys:
-            for key in keys[-_PIECE:]:
-                values.pop(key, None)
-            del keys[-_PIECE:]
+            del keys[-_PIECE:], values[-_PIECE:]
             time.sleep(0)
 
 

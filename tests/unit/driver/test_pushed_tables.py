@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
@@ -19,7 +18,7 @@ from penstock.container.protocol import EndBatch
 from penstock.errors import PenstockTimeoutError
 from penstock.state.side.table_folders import TableFolders
 from penstock.testing.in_process import InProcessDriver
-from tests.support.pushed_job import PushedWorld
+from tests.support.pushed_job import PushedWorld, in_use, keep_busy, lag, until
 
 
 @pytest.fixture
@@ -29,26 +28,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWor
     world = PushedWorld(tmp_path)
     yield world
     world.close()
-
-
-def in_use(driver: InProcessDriver) -> dict[str, int | None]:
-    return {table.table: table.in_use for table in driver.board.tables}
-
-
-def lag(driver: InProcessDriver) -> int:
-    """How many messages are left to read."""
-    ends = driver.job.ends()
-    return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
-
-
-def keep_busy(driver: InProcessDriver, world: PushedWorld, until_in_use: Mapping[str, int]) -> None:
-    """Batches, each with new messages, until these versions are in use."""
-
-    def are_in_use() -> bool:
-        world.put()
-        return in_use(driver) == until_in_use
-
-    until(driver, are_in_use)
 
 
 class Watched:
@@ -70,14 +49,6 @@ class Watched:
             self._seen = now
             self.tables.append(tables)
         return self._ask(call, epoch, request, **more)
-
-
-def until(driver: InProcessDriver, condition: Callable[[], object]) -> None:
-    """Steps, with whatever there is to read, until the condition holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        driver.loop.step()
 
 
 def downloaded(driver: InProcessDriver) -> float:

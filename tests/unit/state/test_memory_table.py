@@ -1,0 +1,55 @@
+"""A pushed table in memory, and views: what a dict holds, in the order of the keys."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import RetryableError
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.side.table import MemoryTable, TableView
+
+keys = st.binary(max_size=3)
+
+
+@given(st.dictionaries(keys, st.binary(max_size=2)), st.none() | keys, st.none() | keys, keys)
+def test_a_table_is_a_sorted_map(
+    content: dict[bytes, bytes], start: bytes | None, end: bytes | None, key: bytes
+) -> None:
+    table = MemoryTable(sorted(content.items()))
+    expected = [
+        (each, value)
+        for each, value in sorted(content.items())
+        if (start is None or start <= each) and (end is None or each < end)
+    ]
+    assert list(table.scan(start, end)) == expected
+    assert table.get(key) == content.get(key)
+    assert all(table.get(each) == value for each, value in content.items())
+    assert table.statistics() == {"keys": len(content)}
+    table.close()
+    assert list(table.scan(None, None)) == []
+
+
+def test_the_filling_of_a_table_can_be_cancelled() -> None:
+    def cancel() -> None:
+        raise RetryableError("cancelled")
+
+    with pytest.raises(RetryableError):
+        MemoryTable([(b"a", b"1")], cancel)
+
+
+def test_a_view_has_the_version_of_the_table_and_ends_when_it_is_released() -> None:
+    damaged: list[str] = []
+    view = TableView(MemoryTable([(b"a", b"1")]), "planes", 7, lambda: damaged.append("yes"))
+    assert view.version == (7, 0)
+    assert view.changed_since((7, 0)) == ()
+    assert view.changed_since((6, 0)) is None
+    assert view.get(b"a") == b"1"
+    view.release()
+    view.release()
+    with pytest.raises(EngineFailedError, match="after its batch had ended"):
+        view.get(b"a")
+    with pytest.raises(EngineFailedError):
+        view.scan(None, None)
+    assert damaged == []
