@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.attempts import Attempts
 from penstock.container.committers import Committers
-from penstock.container.metrics import engine_gauges
+from penstock.container.metrics import engine_gauges, standby_gauges
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     CleanUp,
@@ -130,7 +130,8 @@ class Epoch:
             for number, task in self.tasks.items()
             for store in self._resources.stores
         ]
-        others = self._resources.standby_metrics.snapshot(), self.tables.metrics()
+        behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
+        others = self._resources.standby_metrics.snapshot(), behind, self.tables.metrics()
         return self._resources.metrics.snapshot().merged(*others, *engines)
 
     def start_run(self, request: StartRun) -> None:

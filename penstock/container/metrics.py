@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot, Value
@@ -47,3 +48,9 @@ def engine_gauges(task: int, store: str, statistics: dict[str, int]) -> Snapshot
     """What an engine says of itself."""
     source, group = f"Partition {task}", f"store.{store}"
     return Snapshot({MetricId(source, group, name): GaugeValue(number) for name, number in statistics.items()})
+
+
+def standby_gauges(behind_ms: Mapping[int, int | None]) -> Snapshot:
+    """How far the standbys are behind the last checkpoint, by task; nothing of those without a copy."""
+    key = "standby", "behind-ms"
+    return Snapshot({MetricId(f"Standby {t}", *key): GaugeValue(ms) for t, ms in behind_ms.items() if ms is not None})

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 
+from penstock.checkpoint.id import CheckpointId
 from penstock.container.tls import TlsIdentity
 from penstock.documents import Count
 from penstock.metrics.snapshot import Row
@@ -290,6 +291,13 @@ class StandbyState:
     """The checkpoint that it is to be at."""
     doing: str
     """What it does now, in a few words, or its last failure; empty if it waits for the next checkpoint."""
+
+    @property
+    def behind_ms(self) -> int | None:
+        """The time between the checkpoint that it is at and the one that it is to be at."""
+        if self.checkpoint_id is None:
+            return None
+        return CheckpointId.parse(self.wanted).millis - CheckpointId.parse(self.checkpoint_id).millis
 
     @property
     def is_ready(self) -> bool:

@@ -26,6 +26,7 @@ from penstock.driver.progress import ProgressBoard
 from penstock.driver.record import Recorder
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.run_loop import RunLoop
+from penstock.driver.standbys import standby_facts
 from penstock.driver.stop import StopRequest
 from penstock.driver.tables import NothingPublished, Tables
 from penstock.driver.truncation import Truncation
@@ -56,6 +57,7 @@ def assemble(
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics
+    board.standbys = lambda: standby_facts(fleet.standby_states())
     board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
     bootstrap = SideBootstrap(job.topology.graph, fleet, board, stop, clock)
     feed = feed or offset_feed(job)

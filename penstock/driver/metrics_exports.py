@@ -17,6 +17,7 @@ from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.metadata.shown_standbys import ShownStandbys
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
 from penstock.plan.positions import Positions, TaskSsp
@@ -27,6 +28,7 @@ from penstock.system.registry import open_system
 logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0
 SHOW_DRAIN_SECONDS = 1.0
+SHOW_STANDBYS_SECONDS = 1.0
 _LAST_SECONDS = 10.0
 """How long the end of a run waits for the last export."""
 
@@ -66,6 +68,9 @@ class MetricsExports:
 
             undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
             undo.callback(Every(SHOW_DRAIN_SECONDS, shows_drain(job, board, owns_job), "about the drain").close)
+            if job.config.job.standbys:
+                shows = shows_standbys(job, run_id, board, owns_job)
+                undo.callback(Every(SHOW_STANDBYS_SECONDS, shows, "about the standbys").close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
@@ -89,6 +94,22 @@ def shows_drain(job: PreparedJob, board: ProgressBoard, owns_job: Callable[[], b
         if drain is not None and drain != last and drain.phase != "drained" and owns_job():
             shown.put(drain)
             last = drain
+
+    return show
+
+
+def shows_standbys(
+    job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]
+) -> Callable[[], None]:
+    """What puts the state of the standbys into the job's folder, whenever it has changed."""
+    shown, last = ShownStandbys(job.objects, job.paths), None
+
+    def show() -> None:
+        nonlocal last
+        now = board.standbys()
+        if now != last and owns_job():
+            shown.put(run_id, now)
+            last = now
 
     return show
 

@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.drain.progress import DrainProgress
 from penstock.driver.metrics import JobMetrics
 from penstock.driver.replay import Replay
+from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.positions import Positions
 from penstock.wording import counted
 
@@ -162,6 +163,8 @@ class ProgressBoard:
     """How many messages of a batch containers have processed in stages with state, as of their last beats."""
     tables: tuple[TableStatus, ...] = ()
     """The pushed tables."""
+    standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
+    """How far the standbys are, as of the containers' last beats."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
     replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from penstock.container.calls import FOLLOW
 from penstock.container.protocol import Follow, Markers, StandbyState
 from penstock.driver.ports import Fleet
+from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.assignment import Assignment
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,16 @@ def ready_standbys(states: Mapping[str, Sequence[StandbyState]]) -> dict[int, se
             if state.is_ready:
                 ready[state.task].add(container)
     return ready
+
+
+def standby_facts(states: Mapping[str, Sequence[StandbyState]]) -> tuple[StandbyFacts, ...]:
+    """All of them, by task, to be shown."""
+    found = [
+        StandbyFacts(state.task, container, state.checkpoint_id, state.behind_ms, state.doing)
+        for container, own in states.items()
+        for state in own
+    ]
+    return tuple(sorted(found, key=lambda each: (each.task, each.container)))
 
 
 def moved_to(before: Assignment, after: Assignment) -> list[str]:

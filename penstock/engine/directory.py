@@ -237,7 +237,9 @@ class ContainerDirectory:
         own = f"container {client.address.container}"
         beat = client.last_beat
         memory = 0 if beat is None else beat.resident_bytes
-        here = {own, *(f"Partition {task}" for task in self._assignment.tasks_in(client.address.container))}
+        name, now = client.address.container, self._assignment
+        tasks, standbys = now.tasks_in(name), now.standbys_in(name)
+        here = {own, *(f"Partition {task}" for task in tasks), *(f"Standby {task}" for task in standbys)}
         gauges = {key: value for key, value in client.metrics.items() if key.source in here}
         gauges[MetricId(own, "container", "physical-memory-bytes")] = GaugeValue(memory)
         return Snapshot({**client.metrics.without_gauges(), **gauges})

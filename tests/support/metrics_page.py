@@ -36,6 +36,13 @@ OF_PUSHED_TABLES: set[Documented] = {
     ("table", "bytes-downloaded", "counter"),
 }
 """Only of jobs with pushed tables."""
+OF_STANDBYS: set[Documented] = {
+    ("standby", "takeovers", "counter"),
+    ("standby", "bytes-restored", "counter"),
+    ("standby", "follow-ns", "timer"),
+    ("standby", "behind-ms", "gauge"),
+}
+"""Only of jobs with standbys."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

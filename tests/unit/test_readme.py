@@ -22,6 +22,12 @@ def test_the_example_of_drain(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "[[1, 2], [3]]\n"
 
 
+def test_the_example_of_standbys(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = examples("docs/standbys.md")
+    exec(compile(block, "standbys.md", "exec"), {"__name__": "standbys_page"})
+    assert capsys.readouterr().out == "{'a': 2, 'b': 1}\n"
+
+
 def test_the_example_and_its_test_run_as_written() -> None:
     example, test = examples("README.md")[:2]
     namespace: dict[str, Any] = {"__name__": "readme"}

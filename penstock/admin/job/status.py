@@ -26,6 +26,7 @@ from penstock.container.found import ContainerProcess, containers_here
 from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
+from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
 from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
@@ -115,6 +116,8 @@ class JobStatus:
     """The uuids of the requests that wait for the run to drain."""
     drain: DrainStatus = NO_DRAIN
     """The drain of the run, asked for or done, and requests that cannot be read."""
+    standbys: tuple[StandbyFacts, ...] = ()
+    """The standbys of the tasks, of a run that has some, as of a few seconds ago; empty if the job does not run."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
 
@@ -205,6 +208,9 @@ def assemble(
         startpoints=startpoints,
         taken_startpoints=taken_facts(view),
         watermarks=() if last is None else _watermarks(last),
+        standbys=()
+        if owner is None or lease.running == "not running"
+        else ShownStandbys(job.objects, job.paths).get(owner.run_id),
         intermediate=() if last is None else intermediate_facts(last),
     )
 

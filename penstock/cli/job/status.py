@@ -29,6 +29,7 @@ from penstock.cli.shared.output import (
     stdout_console,
 )
 from penstock.errors import ConfigError
+from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.wording import utc_text
 
 _WATCH_SECONDS = 1.0
@@ -190,6 +191,7 @@ def _show(facts: JobStatus) -> None:
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
+    _show_standbys(facts)
     _show_inputs(facts)
     _show_intermediate(facts)
     _show_watermarks(facts)
@@ -229,6 +231,20 @@ def _show_watermarks(facts: JobStatus) -> None:
                 time = part.event_time_ms
                 reached = "it has had no message yet" if time is None else f"its highest event time is {utc_text(time)}"
                 say(f"note: `{each.stream}` partition {part.partition} holds the watermark back: {reached}")
+
+
+def _show_standbys(facts: JobStatus) -> None:
+    rows = [
+        (e.task, e.container, e.checkpoint_id or "none yet", _behind(e), e.doing or "waits for the next checkpoint")
+        for e in facts.standbys
+    ]
+    if rows:
+        columns = ("task", "container", "checkpoint", "behind", "does")
+        print_table("Standbys", columns, rows, right="task behind", first_to_go="container")
+
+
+def _behind(standby: StandbyFacts) -> str | None:
+    return None if standby.behind_ms is None else f"{standby.behind_ms / 1000:,.1f} s"
 
 
 def _show_intermediate(facts: JobStatus) -> None:

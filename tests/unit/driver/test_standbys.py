@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from penstock.container.protocol import StandbyState
+from penstock.driver.metrics_exports import shows_standbys
 from penstock.errors import RetryableError
+from penstock.metadata.shown_standbys import ShownStandbys
 from penstock.metrics.snapshot import MetricId
 from penstock.testing.in_process import InProcessDriver
+from tests.support.metrics_page import OF_STANDBYS, exported
 from tests.support.sums_job import TASKS, World, drain, once, state
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.plain_backend:PlainFactory")
@@ -277,3 +280,35 @@ def test_a_store_in_memory_is_taken_over_as_well(world: World) -> None:
     drain(driver)
     world.check(driver)
     assert counted(driver, "takeovers") == 1
+
+
+def test_standbys_are_shown_and_counted(world: World) -> None:
+    driver = started(world)
+    world.put(*range(30))
+    commit(driver)
+    shown = driver.board.standbys()
+    assert [each.task for each in shown] == list(range(TASKS))
+    assert {each.checkpoint_id for each in shown} == {driver.board.last_checkpoint}
+    assert {(each.behind_ms, each.doing) for each in shown} == {(0, "")}
+    assert {each.container for each in shown} == {own[0] for own in driver.fleet.assignment.standbys.values()}
+    show = shows_standbys(driver.job, driver.job.claim.run_id, driver.board, lambda: True)
+    show()
+    stored = ShownStandbys(world.objects, driver.job.paths)
+    assert stored.get(driver.job.claim.run_id) == shown
+    assert stored.get("another run") == ()
+    driver.fleet.lose(1)
+    take_over(driver)
+    found = exported(driver.fleet.metrics())
+    assert found >= OF_STANDBYS
+
+
+def test_without_standbys_nothing_follows(world: World) -> None:
+    driver = started(world, job_standbytasks_replication_factor=1)
+    steps: list[str] = []
+    driver.fleet.at = steps.append
+    world.put(1, 2)
+    drain(driver)
+    driver.loop.commit()
+    assert "follow" not in steps
+    assert driver.board.standbys() == ()
+    assert not [each for each in threading.enumerate() if each.name.startswith("standbys-")]
