@@ -26,6 +26,7 @@ from penstock.driver.metrics_exports import MetricsExports
 from penstock.driver.prepare import PreparedJob, prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
+from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died, stop_context
 from penstock.engine.job import Job
@@ -34,6 +35,7 @@ from penstock.engine.run_view import log_progress
 from penstock.engine.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.engine.spark_runner import SparkRunner
 from penstock.engine.stop_signals import former_handlers, stop_on_signals
+from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.lease import LeaseKeeper
@@ -147,7 +149,9 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     runner = SparkRunner(context, job, shipment, directory, stop.immediate)
-    loop = assemble(job, log, keeper, directory, runner, board, stop)
+    tables = TableBuilds(job, SparkTableBuilder(context, job.config.job.root, job.paths))
+    loop = assemble(job, log, keeper, directory, runner, board, stop, published=tables)
+    tables.needed = loop.needed_versions
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
     requests = StopRequests(job.objects, job.paths)
@@ -163,6 +167,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
             undo.callback(exports.close)  # before the lease is left, after the last metrics have come
             try:
                 directory.start(runner.cancel)
+                tables.start()
                 loop.run()
             except Exception as error:
                 if (died := spark_died(error, board.last_checkpoint)) is not None:
@@ -170,6 +175,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
                 raise
             finally:
                 runner.cancel()
+                tables.close()
                 directory.close(loop.epoch)
 
     def drain() -> None:

@@ -199,10 +199,10 @@ class TableRegistry:
         Raises:
             FencedError: a later driver has the table.
         """
-        if not self.garbage(epoch, under_way):
-            return 0
-        self._fence(epoch)
-        found = self.garbage(epoch, under_way)  # a driver before may have published until the fence stood
+        found = self.garbage(epoch, under_way)
+        if any(build_epoch(key.split("/")[-2]) < epoch for key in found):
+            self._fence(epoch)
+            found = self.garbage(epoch, under_way)  # a driver before may have published until the fence stood
         for key in found:
             self._objects.delete(key)
         return len(found)
