@@ -17,7 +17,7 @@ from penstock.tables.refusal import Refusals
 from penstock.tables.registry import TableRegistry
 
 logger = logging.getLogger(__name__)
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS, _CANCEL_SECONDS = 30.0, 0.5
 NOT_LOOKED = Published(None, note="its source is looked at for the first time")
 
 
@@ -82,9 +82,10 @@ class TableBuilds:
         """Look no more, and break off the build that is under way. Idempotent. What a build left is collected by the
         next run."""
         self._closing.set()
-        if self._thread.is_alive():
-            self._builder.cancel()
-            self._thread.join(_JOIN_SECONDS)
+        deadline = self._clock.monotonic() + _JOIN_SECONDS
+        while self._thread.is_alive() and self._clock.monotonic() < deadline:
+            self._builder.cancel()  # again and again: a build may be about to submit its job
+            self._thread.join(_CANCEL_SECONDS)
 
     def look(self) -> None:
         """Look at every table once. Failures are logged, and the next look tries again.

@@ -102,6 +102,8 @@ class SparkTableBuilder:
         """See `TableBuilder`."""
         encoder = RowEncoder.of(request.spec, request.tasks)
         writer = _Writer(self._root, self._paths, request.spec.name, request.build, encoder)
+        if self._cancelled.is_set():
+            raise RetryableError(f"the build of table `{request.spec.name}` was cancelled")
         with job_group(self._context, self._group, f"Building table {request.spec.name}"), self._refusing(request):
             rows = self._rows(request)
             check_columns(request, encoder.needed(), rows.columns)
