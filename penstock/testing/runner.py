@@ -128,26 +128,21 @@ class TestRunner:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
         """
         self._mistakes: list[AssertionError] = []
-        loaded = load_config(overrides=config, default_job_name=app.name)
-        self._graph = graph = checked_graph(with_side_inputs(app.graph(), loaded), self._mistakes)
+        self._name = app.name
+        self._given = config
+        self._dead = SystemStream.parse(dead_letter) if dead_letter else None
+        self._broadcast_inputs = broadcast_inputs
         self._partitions = partitions
-        dead = SystemStream.parse(dead_letter) if dead_letter else None
-        plan_topology(graph, dead)  # refuses what cannot run before any stream is made
-        self._task_config = loaded.for_tasks()
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self._release = weakref.finalize(self, _release, self._root, self._folder)
-        self._config = _driver_config(graph, loaded, self._root, self._folder, dead, broadcast_inputs)
-        outputs = [spec.stream for spec in graph.outputs] + ([dead] if dead else [])
-        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
-        changelogs = [self._config.store(spec.name).changelog for spec in graph.written_stores]
-        self._systems: dict[str, System] = {s.system: MemorySystem(s.system) for s in (*streams, *changelogs)}
-        for stream in streams:
-            self._systems[stream.system].admin().create_stream(stream.stream, partitions)
-        event_time = EventTime.of(graph, self._config)
+        self._systems: dict[str, System] = {}
         self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
-        self._feed = _Feed(self._ends, graph, event_time, self._clock)
-        paths = JobPaths(self._config.job.name, self._config.job.id)
-        self._tables = TablesInProcess(open_store(self._root), paths, graph, partitions)
+        self._graph: ApplicationGraph
+        self._config: JobConfig
+        self._task_config: Mapping[str, str]
+        self._feed: _Feed
+        self._tables: TablesInProcess
+        self._use(app)
         self._driver: InProcessDriver | None = self._new_driver()
         self._started = False
         self._drained = False
@@ -413,7 +408,7 @@ class TestRunner:
         self._mistakes.clear()
         return self
 
-    def restore(self) -> TestRunner:
+    def restore(self, app: Application | None = None) -> TestRunner:
         """Start the job again after `crash` or `drain`, at the stores and positions of the last checkpoint. Returns
         the runner.
 
@@ -421,12 +416,39 @@ class TestRunner:
         any restart of a job (at least once). Behind a checkpoint in which the stream has ended or the run has drained,
         event time begins again.
 
+        Args:
+            app: a changed application, which the job runs from now on, whatever its name is. None for the same one.
+
         Raises:
-            ConfigError: the job has neither crashed nor drained.
+            ConfigError: the job has neither crashed nor drained, or the changed application is wrong.
+            IncompatibleError: the changed application does not fit the last checkpoint. The runner is as before: call
+                `restore` again, with an application that fits.
+
+        Example:
+            >>> def visits(size):
+            ...     app = ps.StreamApplication("visits")
+            ...     panes = app.input("local.visits").window(ps.Windows.count(size, aggregates={"n": ps.Count()}))
+            ...     _ = panes.map(lambda pane: pane.message["n"]).send_to(app.output("local.counts"))
+            ...     return app
+            >>> runner = TestRunner(visits(10)).input("local.visits", [("N1", 1)] * 3).run().drain()
+            >>> runner = runner.restore(visits(2)).input("local.visits", [("N1", 1)] * 3).run()
+            >>> [message.value for message in runner.output("local.counts")]
+            [3, 2]
+            >>> runner.close()
         """
         if self._driver is not None:
             raise ConfigError("restore() follows crash() or drain(): this job is running")
-        self._driver, self._started, self._drained = self._new_driver(), False, False
+        feed = self._feed
+        before = self._graph, self._config, self._task_config, feed, self._tables
+        try:
+            if app is not None:
+                self._use(app)
+                self._feed.watermark, self._feed.ending = feed.watermark, feed.ending
+            self._driver = self._new_driver()
+        except BaseException:
+            self._graph, self._config, self._task_config, self._feed, self._tables = before
+            raise
+        self._started = self._drained = False
         record = self._running().job.start.restore_from
         if record is not None and record.is_closed:
             self._feed.begin_again()
@@ -485,6 +507,25 @@ class TestRunner:
         if driver is not None:
             driver.close()
         self._release()
+
+    def _use(self, app: Application) -> None:
+        """Make what drivers run this application with, and the streams that it needs."""
+        loaded = load_config(overrides=self._given, default_job_name=self._name)
+        graph = checked_graph(with_side_inputs(app.graph(), loaded), self._mistakes)
+        plan_topology(graph, self._dead)  # refuses what cannot run before any stream is made
+        config = _driver_config(graph, loaded, self._root, self._folder, self._dead, self._broadcast_inputs)
+        outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
+        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
+        for stream in (*streams, *(config.store(spec.name).changelog for spec in graph.written_stores)):
+            self._systems.setdefault(stream.system, MemorySystem(stream.system))
+        for stream in streams:
+            self._systems[stream.system].admin().create_stream(stream.stream, self._partitions)
+        self._graph = graph
+        self._config = config
+        self._task_config = loaded.for_tasks()
+        self._feed = _Feed(self._ends, graph, EventTime.of(graph, config), self._clock)
+        paths = JobPaths(config.job.name, config.job.id)
+        self._tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
 
     def _new_driver(self) -> InProcessDriver:
         driver = InProcessDriver(

@@ -139,6 +139,51 @@ def test_what_a_runner_says_after_a_drain() -> None:
     runner.close()
 
 
+def counting(size: int, *, output: str = "local.counts", **serdes: Any) -> ps.StreamApplication:
+    """Counts messages: in windows of this many, and all of them in a store."""
+    app = ps.StreamApplication(f"by-{size}")
+    app.store("all", **serdes)
+    visits = app.input("local.visits")
+    visits.process(Counting, stores=["all"], id="count")
+    panes = visits.window(ps.Windows.count(size, aggregates={"n": ps.Count()}), id="some")
+    panes.map(lambda pane: [pane.firing, pane.message["n"]]).send_to(app.output(output))
+    return app
+
+
+class Counting(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.all = context.store("all")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.all[envelope.key] = self.all.get(envelope.key, 0) + 1
+
+
+def test_a_changed_application_continues_behind_a_drain() -> None:
+    """In windows of another size, to another output, from where the drained run stopped and with its store."""
+    visits = [("N1", n) for n in range(3)]
+    runner = TestRunner(counting(10), partitions=1).input("local.visits", visits).run().drain()
+    assert [message.value for message in runner.output("local.counts")] == [["drain", 3]]
+    runner.restore(counting(2, output="other.counts")).input("local.visits", visits).run()
+    assert [message.value for message in runner.output("other.counts")] == [["on-time", 2]]
+    assert (len(runner.output("local.counts")), runner.store("all")) == (1, {"N1": 6})
+    runner.commit().crash().restore().run()
+    assert runner.drain().output("other.counts")[-1].value == ["drain", 1]
+    runner.close()
+
+
+def test_a_changed_application_that_does_not_fit_changes_nothing() -> None:
+    visits = [("N1", n) for n in range(3)]
+    runner = TestRunner(counting(10), partitions=1).input("local.visits", visits).run().commit().crash()
+    with pytest.raises(ps.IncompatibleError, match="`all`"):
+        runner.restore(counting(10, value=ps.String()))
+    with pytest.raises(ps.ConfigError, match=r"call restore\(\)"):
+        runner.run()
+    assert runner.restore().store("all") == {"N1": 3}
+    with pytest.raises(ps.ConfigError, match=r"this job is running"):
+        runner.restore(counting(2))
+    runner.close()
+
+
 def test_an_output_of_another_system_is_not_there() -> None:
     with pytest.raises(ps.NotFoundError, match=r"no stream `other.x` in this test: its systems are `local`"):
         runner_of().output("other.x")
