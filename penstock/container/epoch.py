@@ -131,8 +131,9 @@ class Epoch:
             for store in self._resources.stores
         ]
         behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
-        others = self._resources.standby_metrics.snapshot(), behind, self.tables.metrics()
-        return self._resources.metrics.snapshot().merged(*others, *engines)
+        others = behind, self.tables.metrics(), self.side_inputs.metrics()
+        own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
+        return Snapshot().merged(*own, *others, *engines)
 
     def start_run(self, request: StartRun) -> None:
         """Attempts of this run may come; those of an earlier one no longer."""

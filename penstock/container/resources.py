@@ -45,6 +45,7 @@ class EpochResources:
         config = package.config
         self.package = package
         self.container = container
+        self.container = container
         self.epoch = epoch
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from penstock.container.resources import EpochResources
 from penstock.container.side_homes import discard
+from penstock.container.side_metrics import side_metrics
 from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.batch import Batch
 from penstock.side.entries import Entries, entries_of
 from penstock.side.failure import SideFailure
@@ -154,6 +156,12 @@ class SideInputService:
         return done, total
 
     @property
+    def open_views(self) -> int:
+        """How many views are open. Between two batches there is none."""
+        with self._lock:
+            return sum(len(held.views) for held in self._held.values())
+
+    @property
     def failure(self) -> SideFailure | None:
         """Why the stores are not filled any more; None if they are. The run fails with it."""
         return self.filler.failure
@@ -178,6 +186,10 @@ class SideInputService:
                 discard(opened)
             except Exception as error:  # it is not read again
                 logger.warning("a side store that was replaced was not closed cleanly: %s", error)
+
+    def metrics(self) -> Snapshot:
+        """What it has read, and how far behind the streams each store is."""
+        return side_metrics(self.filler, self._resources.container)
 
     # Filling.
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.drain.progress import DrainProgress
-from penstock.driver.progress import BatchProgress, JobProgress, ProgressBoard
+from penstock.driver.progress import BatchProgress, BootstrapProgress, JobProgress, ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 from penstock.errors import NotFoundError
@@ -167,8 +167,8 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """The phase of the job: `starting`, `restoring`, `running`, `draining`, `stopping`, `ended`, `drained`
-        or `failed`."""
+        """The phase of the job: `starting`, `restoring`, `bootstrapping`, `running`, `draining`, `stopping`, `ended`,
+        `drained` or `failed`."""
         self.ending.look()
         return self._board.phase
 
@@ -205,6 +205,17 @@ class Job:
             [(('takeoffs', 'by-airport'), 0), (('hours', 'hour'), 24), (('local.takeoffs-by-hour',), 0)]
         """
         return self._board.drain_now()
+
+    @property
+    def bootstrap_progress(self) -> BootstrapProgress | None:
+        """How many messages of the side inputs have been read, of how many, while the phase is `bootstrapping`; None
+        otherwise.
+
+        Example:
+            >>> print(job.bootstrap_progress)  # doctest: +SKIP
+            1,200,000 of 5,000,000 messages, about 12 s left
+        """
+        return self._board.bootstrap
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

@@ -38,10 +38,14 @@ class RunView:
     """The batch that runs, once it has run for a while."""
     waits_for: str = ""
     """What that batch waits for, if the run drains."""
+    bootstrap: str = ""
+    """How far the side inputs are, while the first batch waits for them."""
 
     @property
     def phase_text(self) -> str:
-        """The phase, and how far a restore is, or what a drain waits for."""
+        """The phase, and how far a restore or the side inputs are, or what a drain waits for."""
+        if self.bootstrap:
+            return f"{self.phase} ({self.bootstrap})"
         if self.waits_for:
             return f"{self.phase} (waits for {self.waits_for})"
         return f"{self.phase} ({size_text(self.restored_bytes)})" if self.phase == "restoring" else self.phase
@@ -105,6 +109,7 @@ class RunObserver:
             lag=None if remaining is not None or progress is None else progress.lag,
             running=running,
             waits_for=waits_for,
+            bootstrap=str(self._job.bootstrap_progress or ""),
         )
 
     def _long_running(self) -> BatchProgress | None:

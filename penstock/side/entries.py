@@ -149,19 +149,28 @@ class CopiedEntries(Entries):
 
     def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
         stream = self._part.stream_of(ssp)
-        made: dict[bytes, bytes | None] = {}
         try:
-            keys = [message[2] for message in messages if message[2] is not None]
-            values = [message[3] for message in messages if message[2] is not None]
-            deque(map(stream.key_serde.from_bytes, keys), maxlen=0)
-            decode = stream.value_serde.from_bytes
-            for key, value in zip(keys, values, strict=True):
-                made[key] = None if value is None or decode(value) is None else value
+            keys, values = self._columns(stream, messages)
         except Exception:
             self._find_bad(stream, ssp, messages)
             raise
-        self._changes.update(made)
+        self._changes.update(zip(keys, values, strict=True))
         self.size_bytes += len(keys) * _ENTRY_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
+
+    def _columns(
+        self, stream: SideStream, messages: Sequence[RawMessage]
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+        """The keys and values of all messages that have a key. Everything is decoded, a column at a time."""
+        _, _, keys, values = zip(*messages, strict=True)
+        if None in keys:
+            pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None]
+            keys, values = tuple(key for key, _ in pairs), tuple(value for _, value in pairs)
+        deque(map(stream.key_serde.from_bytes, keys), maxlen=0)
+        there = [value for value in values if value is not None] if None in values else values
+        if None not in list(map(stream.value_serde.from_bytes, there)):
+            return keys, values
+        decode = stream.value_serde.from_bytes  # a value that means None deletes its key
+        return keys, [None if value is None or decode(value) is None else value for value in values]
 
     def _find_bad(self, stream: SideStream, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
         """Raise MessageFailedError for the first message that does not decode."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,8 @@ class Filler:
         """How long catching up took."""
         self._troubles: dict[Group, _Trouble] = {}
         self._flushed = monotonic()
-        self.flushes = 0
+        self.failures: Counter[Group] = Counter()
+        """How often following failed, by group."""
         self._wake = threading.Event()
         self._changed = threading.Condition()
         self._quiet_from = self._quiet = 0
@@ -194,6 +196,7 @@ class Filler:
     def _failed(self, group: Group, error: Exception) -> None:
         """Try again later; or end, once that is what the configuration wants. Raises the error then."""
         now = self._monotonic()
+        self.failures[group] += 1
         trouble = self._troubles.get(group)
         if trouble is None:
             trouble = _Trouble(now, now, _FIRST_PAUSE_S, side_failure(error))
@@ -215,7 +218,7 @@ class Filler:
         flush_ms, now = self._settings.flush_ms, self._monotonic()
         if flush_ms > 0 and now - self._flushed >= flush_ms / 1000:
             for group in self.groups:
-                self.flushes += group.flush()
+                group.flush()
             self._flushed = now
 
 

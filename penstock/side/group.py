@@ -41,6 +41,17 @@ _RETRY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
+class Counts:
+    """What was done for one part, since the group was made."""
+
+    messages: int = 0
+    """Read of its side inputs."""
+    flushes: int = 0
+    rebuilds: int = 0
+    """How often it was filled again from the beginning."""
+
+
+@dataclass(slots=True)
 class Ends:
     """Where the partitions of a group begin and end, and which streams they are of, at one look."""
 
@@ -94,6 +105,7 @@ class Group:
         self.parts = tuple(parts)
         self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
         """Its stores."""
+        self.counts = {part: Counts() for part in parts}
         self._around = around
         self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
         self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
@@ -134,6 +146,7 @@ class Group:
         """Fill all stores again from the beginning, beside those that attempts read meanwhile. Raises as
         `bootstrap`."""
         logger.warning("store %s is filled again from the beginning: %s", self.name, why)
+        self._count_rebuilds(self.parts)
         self.ends = self._patiently(self.look, check)
         made: dict[Part, Replica] = {}
         try:
@@ -243,6 +256,7 @@ class Group:
                 check()
                 piece = messages[first : first + _CHECK_EVERY]
                 replica.take(ssp, piece, piece[-1][0] + 1)
+                self.counts[replica.part].messages += len(piece)
             if replica.pending_bytes >= GATHER_BYTES:
                 replica.load()
         replica.take(ssp, [], end)
@@ -255,9 +269,14 @@ class Group:
 
     def _begin_again(self, replicas: dict[Part, Replica], part: Part, why: str) -> None:
         logger.warning("%s is filled again from the beginning: %s", part.name, why)
+        self._count_rebuilds([part])
         opened = self._around.homes.emptied(part, replicas[part].opened)
         replicas[part] = again = self._over(part, opened, new=True)
         self.began.update({(part, ssp): offset for ssp, offset in again.reached.items()})
+
+    def _count_rebuilds(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self.counts[part].rebuilds += 1
 
     def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
         """Look, again and again while that fails with what may pass."""
@@ -339,6 +358,7 @@ class Group:
             with self._around.lock:
                 for replica in replicas:
                     replica.write()
+                    self.counts[replica.part].messages += len(messages)
         except MessageFailedError as error:
             bad = error.message[0]
             _drop(replicas)
@@ -356,9 +376,18 @@ class Group:
             _drop(replicas)
             raise
 
-    def flush(self) -> int:
-        """What was written outlives the process. Returns how many stores had something to flush."""
-        return sum(replica.flush() for replica in self.replicas.values())
+    def flush(self) -> None:
+        """What was written outlives the process."""
+        for part, replica in self.replicas.items():
+            self.counts[part].flushes += replica.flush()
+
+    def lag(self) -> dict[Part, dict[SystemStreamPartition, int]]:
+        """How far behind the ends each part is that were seen last, in offsets. Any thread may ask."""
+        replicas, ends = self.filling or self.replicas, dict(self.ends.offsets)
+        return {
+            part: {ssp: max(0, ends[ssp].upcoming - replica.reached[ssp]) for ssp in part.ssps if ssp in ends}
+            for part, replica in list(replicas.items())
+        }
 
     def close(self) -> None:
         """Let go of everything. What was written outlives the process."""

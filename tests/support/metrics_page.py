@@ -43,6 +43,17 @@ OF_STANDBYS: set[Documented] = {
     ("standby", "behind-ms", "gauge"),
 }
 """Only of jobs with standbys."""
+OF_SIDE_INPUTS: set[Documented] = {
+    ("store", "side-inputs-messages", "counter"),
+    ("store", "side-inputs-flushes", "counter"),
+    ("store", "side-inputs-rebuilds", "counter"),
+    ("store", "side-inputs-failures", "counter"),
+    ("store", "side-inputs-bootstrap-ns", "timer"),
+    ("store", "side-inputs-lag", "gauge"),
+    ("store", "side-inputs-catching-up", "gauge"),
+    ("store", "side-inputs-failing", "gauge"),
+}
+"""Only of stores that side inputs fill."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

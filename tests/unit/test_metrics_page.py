@@ -15,6 +15,7 @@ from tests.support.metrics_page import (
     OF_EVENT_TIME,
     OF_OPERATORS,
     OF_PUSHED_TABLES,
+    OF_SIDE_INPUTS,
     OF_STANDBYS,
     OF_TIME_TO_LIVE,
     PAGE,
@@ -26,7 +27,9 @@ from tests.support.metrics_page import (
 from tests.support.sums_job import World, drain
 
 OF_PROCESSES: Documented = ("container", "physical-memory-bytes", "gauge")
-OF_OTHERS = {OF_PROCESSES} | OF_EVENT_TIME | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS
+OF_OTHERS = (
+    {OF_PROCESSES} | OF_EVENT_TIME | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS | OF_SIDE_INPUTS
+)
 """What this job does not export."""
 
 

@@ -12,6 +12,7 @@ from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
+from penstock.admin.job.side_inputs import SideInputStatus, side_input_status
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -118,6 +119,8 @@ class JobStatus:
     """The drain of the run, asked for or done, and requests that cannot be read."""
     standbys: tuple[StandbyFacts, ...] = ()
     """The standbys of the tasks, of a run that has some, as of a few seconds ago; empty if the job does not run."""
+    side_inputs: tuple[SideInputStatus, ...] = ()
+    """How far behind their side inputs stores are, as of some seconds ago or of the end of the last run."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
 
@@ -175,7 +178,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
     drain = drain_status(job, view)
     waiting = () if drain.step == "drained" else drain.requests
-    return replace(found, drains=tuple(each.uuid for each in waiting), drain=drain)
+    return replace(found, drains=tuple(each.uuid for each in waiting), drain=drain, side_inputs=side_input_status(job))
 
 
 def assemble(

@@ -12,6 +12,7 @@ import typer
 
 from penstock.admin.job.drain_status import DrainRequestFacts
 from penstock.admin.job.metrics import metrics_of
+from penstock.admin.job.side_inputs import SideInputStatus
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
@@ -193,6 +194,7 @@ def _show(facts: JobStatus) -> None:
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_standbys(facts)
     _show_inputs(facts)
+    _show_side_inputs(facts)
     _show_intermediate(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
@@ -255,6 +257,19 @@ def _show_intermediate(facts: JobStatus) -> None:
     if rows:
         columns = ("stream", "written by", "generation", "unread", "watermark")
         print_table("Intermediate streams, as of the last checkpoint", columns, rows, right="generation unread")
+
+
+def _show_side_inputs(facts: JobStatus) -> None:
+    def state(each: SideInputStatus) -> str | None:
+        if each.failing:
+            return "fails"
+        return "the first batch waits for it" if each.catching_up else None
+
+    rows = [(each.store, each.partition, each.lag, state(each)) for each in facts.side_inputs]
+    if rows:
+        print_table("Side inputs, a few seconds ago", ("store", "partition", "lag", "state"), rows, right="lag")
+    for store in sorted({each.store for each in facts.side_inputs if each.failing}):
+        say(f"warning: the side inputs of store `{store}` fail and are tried again: see the logs of the containers")
 
 
 def _reached(watermark_ms: int | None) -> str | None:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import penstock as ps
+from penstock.admin.job.side_inputs import side_inputs_in
 from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
 
 
@@ -245,3 +247,49 @@ def test_a_write_by_the_job_is_refused(world: SideWorld, write: str) -> None:
     app.input("m.in").process(Task, stores=["planes"]).send_to(app.output("m.out"))
     with pytest.raises(ps.UserCodeError, match="store `planes` is filled by its side inputs"):
         world.run(app)
+
+
+def test_metrics_and_lag(tmp_path: Path) -> None:
+    world = SideWorld(tmp_path, tasks=2)
+    try:
+        world.create("planes")
+        world.create("carriers", 1)
+        world.put("planes", 0, [("N1", 1), ("N1", 2)])
+        world.put("carriers", 0, [("AA", 1)] * 3)
+        app = ps.StreamApplication("side")
+        app.store("planes", side_inputs=["m.planes"])
+        app.store("carriers", side_inputs=["m.carriers"], broadcast=True)
+        reading(app, "planes", "carriers")
+        driver = begun(world, app)
+        found = driver.board.metrics.snapshot()
+        assert [found.total("side-inputs-messages", f"store.{store}") for store in ("planes", "carriers")] == [2, 3]
+        assert found.total("side-inputs-bootstrap-ns", "store.planes") == 2
+        assert [(each.store, each.partition, each.lag) for each in side_inputs_in(found)] == [
+            ("carriers", "m.carriers.0", 0),
+            ("planes", "m.planes.0", 0),
+            ("planes", "m.planes.1", 0),
+        ]
+    finally:
+        world.close()
+
+
+def test_thousands_of_updates_and_batches_keep_nothing(world: SideWorld) -> None:
+    """Threads, open views, files and the memory of the engine are those of the beginning."""
+    world.config["task.commit.ms"] = 20
+    world.create("planes")
+    driver = begun(world, planes())
+    process = psutil.Process()
+    before: tuple[int, int] | None = None
+    for number in range(800):
+        world.put("planes", 0, [("N1", number)] * 3)
+        world.put("in", 0, [("N1", number)])
+        driver.loop.step()
+        if number == 200:
+            before = process.num_threads(), process.num_fds()
+    after = process.num_threads(), process.num_fds()
+    assert before is not None
+    assert after[0] <= before[0] + 2
+    assert after[1] <= before[1] + 10
+    assert service(driver).open_views == 0, "views are released with the end of their batch"
+    settle(driver)
+    assert asked(world, driver, "N1") == [[799]]
