@@ -35,7 +35,7 @@ TASKS = 4
 VALUE_BYTES = 1000
 ENTRIES = 100
 """Entries that a message of the fill makes."""
-PROBE_S = 0.02
+PROBE_S = 0.05
 EXECUTORS = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.memory": "1g",
@@ -97,14 +97,15 @@ def configuration(work: Path, kind: str) -> dict[str, Any]:
 
 
 class Losses:
-    """Notes when the driver notices that a container is lost."""
+    """Notes when the driver notices that a container is lost; knows the standbys."""
 
     def __init__(self) -> None:
         self.noticed: list[float] = []
+        self._directories: list[ContainerDirectory] = []
 
     def watch(self) -> None:
         """From here on the jobs of this process have a directory that is watched."""
-        noticed = self.noticed
+        noticed, directories = self.noticed, self._directories
 
         class WatchedDirectory(ContainerDirectory):
             def start(self, on_lost: Callable[[], None]) -> None:
@@ -112,9 +113,15 @@ class Losses:
                     noticed.append(time.time())
                     on_lost()
 
+                directories.append(self)
                 super().start(noted)
 
         setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+
+    def all_have_standbys(self) -> bool:
+        """Whether each task has a standby with a copy of its state."""
+        states = self._directories[-1].standby_states()
+        return {state.task for own in states.values() for state in own if state.is_ready} == set(range(TASKS))
 
     def after(self, moment: float) -> float | None:
         """The first time after a moment."""
@@ -196,9 +203,11 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     try:
         _await(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
         filled = time.time()
-        with streams.probing(names[: TASKS * 8]):
+        with streams.probing(names[: TASKS * 4]):
             for _ in range(parameters["repeat"]):
                 _await_settled(job)
+                if kind == "standby":
+                    _await(job, losses.all_have_standbys, "the standbys")
                 rounds.append(_strike(job, streams, losses, parameters["victim"]))
         job.stop()
     except BaseException:
@@ -212,11 +221,13 @@ def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str
     before = streams.ends()
     owners: dict[int, int] = {}
 
-    def every_task() -> bool:
-        owners.update({seen["task"]: seen["pid"] for seen in streams.seen(before, streams.ends())})
-        return len(owners) == TASKS
+    def both_containers() -> bool:
+        ends = streams.ends()
+        owners.update({seen["task"]: seen["pid"] for seen in streams.seen(before, ends)})
+        before.update(ends)
+        return len(owners) == TASKS and len(set(owners.values())) > 1
 
-    _await(job, every_task, "an output of every task")
+    _await(job, both_containers, "an output of every task, from two containers")
     container = random.choice(sorted(set(owners.values())))
     lost = {task for task, pid in owners.items() if pid == container}
     target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])

@@ -146,9 +146,7 @@ def test_a_message_that_cannot_be_processed_may_leave_the_data_at_hand(tmp_path:
     home = SidedHome(tmp_path)
     home.update(100)
     home.ask()
-    with running(
-        home, **{"stores.counted.side.inputs.on.error": "continue", "side.inputs.on.error": "continue"}
-    ) as driver:
+    with running(home, **{"side.inputs.on.error": "continue"}) as driver:
         wait_until(lambda: home.outputs >= home.asked or not driver.running, "the outputs")
         home.update_raw("k3", b'{"do": "raise", "seq": 0}')
         wait_until(lambda: "the processor refuses" in driver.log or not driver.running, "the error in the log")
