@@ -10,8 +10,20 @@ from penstock.admin.jobs import NO_JOB
 from penstock.api.graph import ApplicationGraph
 from penstock.config import keys
 from penstock.config.model import JobConfig
-from penstock.config.table import JOB_NAME, SYSTEM_FACTORY, SYSTEM_PATH, SYSTEM_TYPE, AnyKey, describe
+from penstock.config.table import (
+    JOB_NAME,
+    STORE_BACKUP,
+    STORE_CHANGELOG,
+    STORE_RESTORE,
+    STORE_SIDE_INPUTS,
+    SYSTEM_FACTORY,
+    SYSTEM_PATH,
+    SYSTEM_TYPE,
+    AnyKey,
+    describe,
+)
 from penstock.errors import ConfigError, NotFoundError
+from penstock.metadata.side_stores import SideStoreFacts
 from penstock.plan.side_inputs import side_streams, with_side_inputs
 
 _SECRET = re.compile(r"(?i)secret|password|passphrase|token|credential|access[.-]?key")
@@ -81,6 +93,9 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
         config: the configuration, such as that of an open job.
         graph: the application's graph, for the keys of its stores; None to leave these out.
 
+    Raises:
+        ConfigError: the configuration contradicts the application.
+
     Example:
         >>> with admin.open_job("flights") as job:
         ...     values = {each.key: each for each in admin.effective_values(job.config, None)}
@@ -90,6 +105,8 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
     found = {key.name: _value(key, "", config) for key in describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
         found[key.full(subject)] = _value(key, subject, config)
+    for spec in with_side_inputs(graph, config).side_stores if graph else ():
+        found |= {each.key: each for each in _of_side_store(SideStoreFacts.of(spec), config)}
     return [found[name] for name in sorted(found)]
 
 
@@ -126,6 +143,15 @@ def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[
         match = keys.find(given)
         if match is not None and match.subject and match.key is not SYSTEM_TYPE:
             yield match.key, match.subject
+
+
+def _of_side_store(side: SideStoreFacts, config: JobConfig) -> Iterator[EffectiveValue]:
+    """What holds for a store that something else fills, where the configuration does not say it."""
+    for key in (STORE_BACKUP, STORE_RESTORE, STORE_CHANGELOG):
+        if (name := key.full(side.store)) not in config.origins:
+            yield EffectiveValue(name, None, f"no checkpoint has it: {side}")
+    if (name := STORE_SIDE_INPUTS.full(side.store)) not in config.origins:
+        yield EffectiveValue(name, ",".join(side.side_inputs) or None, f"the application: {side}")
 
 
 def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:

@@ -25,6 +25,7 @@ from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.side_stores import ShownSideStores, SideStoreFacts
 from penstock.plan.copartitioning import check_copartitioning
 from penstock.plan.fit import check_config
 from penstock.plan.intermediate import (
@@ -208,6 +209,7 @@ def prepare(
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
+    ShownSideStores(objects, paths).put(tuple(map(SideStoreFacts.of, graph.side_stores)))
     return PreparedJob(
         config=config,
         paths=paths,

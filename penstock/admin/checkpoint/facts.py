@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import side_stores
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
@@ -14,6 +15,7 @@ from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
 from penstock.checkpoint.versions import versions_of
 from penstock.errors import NotFoundError
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.side_stores import SideStoreFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class CheckpointFacts:
     tasks: tuple[TaskFacts, ...]
     problems: tuple[Problem, ...]
     intermediate: tuple[IntermediateFacts, ...] = ()
+    side_stores: tuple[SideStoreFacts, ...] = ()
+    """The stores that no checkpoint has, because the last run only reads them."""
 
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
@@ -136,7 +140,9 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         ...     {task.task: task.next_offsets for task in admin.read_checkpoint(job).tasks}
         {0: {'local.trips.0': 3}, 1: {'local.trips.1': 1}}
     """
-    return checkpoint_facts(CheckpointLog(job.objects, job.paths).read("report"), checkpoint_id, job.paths)
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    facts = checkpoint_facts(view, checkpoint_id, job.paths)
+    return replace(facts, side_stores=tuple(each for each in side_stores(job) if each.store not in facts.stores))
 
 
 def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:

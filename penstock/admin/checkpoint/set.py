@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.admin.checkpoint.change import CheckpointChange
 from penstock.admin.checkpoint.ends import changelogs, stream_ends
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import (
     Content,
@@ -57,6 +58,7 @@ def plan_offsets(
             f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
         )
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
+    refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
     before = content_of(base, lambda task: changelogs(job.config, base, task))
     content = Content(with_offsets(base, wanted), before.markers)
     changes = offset_changes(before.next_offsets, content.next_offsets)

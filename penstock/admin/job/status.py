@@ -14,6 +14,7 @@ from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.side_inputs import SideInputStatus, side_input_status
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
@@ -28,6 +29,7 @@ from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
+from penstock.metadata.side_stores import SideStoreFacts
 from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
@@ -123,6 +125,8 @@ class JobStatus:
     """How far behind their side inputs stores are, as of some seconds ago or of the end of the last run."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
+    side_stores: tuple[SideStoreFacts, ...] = ()
+    """The stores that the last run only reads, and what fills them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,8 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
     drain = drain_status(job, view)
     waiting = () if drain.step == "drained" else drain.requests
-    return replace(found, drains=tuple(each.uuid for each in waiting), drain=drain, side_inputs=side_input_status(job))
+    drains, lag, side = tuple(each.uuid for each in waiting), side_input_status(job), side_stores(job)
+    return replace(found, drains=drains, drain=drain, side_inputs=lag, side_stores=side)
 
 
 def assemble(

@@ -6,11 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
+from penstock.metadata.side_stores import SideStoreFacts
 from penstock.state.backends.roots import BackendRoots
 from penstock.state.reading.inventory import StoredObjects, marker_text, stored_objects
 
@@ -48,6 +50,8 @@ class StateFacts:
     objects: tuple[StoredObjects, ...]
     damaged: bool
     """Whether the checkpoint log is damaged, and this may not be all."""
+    side_stores: tuple[SideStoreFacts, ...] = ()
+    """The stores that the last run only read: what fills them, and no checkpoint has."""
 
 
 def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
@@ -82,7 +86,8 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
             for objects in places
             for each in stored_objects(store, folder, objects.sizes(folder), backends)
         )
-    return StateFacts(found.paths.root, found.config.job.root, versions, stored, bool(view.faults))
+    side = side_stores(found)
+    return StateFacts(found.paths.root, found.config.job.root, versions, stored, bool(view.faults), side)
 
 
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import refuse_side_stores
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.version import choose_version, choose_versions
 from penstock.api.serdes import Serde
@@ -157,6 +158,7 @@ def open_version(
     watcher = watcher or Watcher()
     log = CheckpointLog(job.objects, job.paths)
     record = choose_version(log, job, version)
+    refuse_side_stores(job, record, [store])
     with (
         _reader(job, watcher) as reader,
         StoreVersion(reader, log, record, store, backend, watcher.restored) as opened,
@@ -203,6 +205,7 @@ def open_diff(
     watcher = watcher or Watcher()
     log = CheckpointLog(job.objects, job.paths)
     old, new = choose_versions(log, job, [before, after])
+    refuse_side_stores(job, new, [store])
     with (
         _reader(job, watcher) as reader,
         StoreVersion(reader, log, old, store, backend, watcher.restored) as first,
@@ -245,6 +248,7 @@ def verify(
     """
     watcher = watcher or Watcher()
     record = choose_version(CheckpointLog(job.objects, job.paths), job, version)
+    refuse_side_stores(job, record, stores)
     unknown = [name for name in stores if name not in record.stores]
     if unknown:
         known = ", ".join(record.stores) or "none"

@@ -161,6 +161,8 @@ def _show(facts: CheckpointFacts) -> None:
     ]
     if found:
         print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
+    for side in facts.side_stores:
+        say(f"note: {side.why_not_kept}")
     _print_problems(list(facts.problems))
 
 

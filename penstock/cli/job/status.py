@@ -194,6 +194,8 @@ def _show(facts: JobStatus) -> None:
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_standbys(facts)
     _show_inputs(facts)
+    if facts.side_stores:
+        print_table("Stores that the job only reads", ("store", "filled by"), [(e.store, e) for e in facts.side_stores])
     _show_side_inputs(facts)
     _show_intermediate(facts)
     _show_watermarks(facts)

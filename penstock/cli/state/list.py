@@ -44,6 +44,8 @@ def list_state(
         print_json(document)
     else:
         _show(facts, by_task=by_task)
+    for each in facts.side_stores:
+        say(f"note: {each.why_not_kept}")
     if facts.damaged:
         say(
             f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` shows where"
