@@ -139,12 +139,13 @@ def _leave(tenure: Tenure) -> None:
 def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:
     board, stop = ProgressBoard(), StopRequest()
     shipment = Shipment.of(job)
+    keeps_stores = job.config.job.keeps_copies or bool(job.topology.graph.side_stores)
     spec = ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
         secret=shipment.secret,
         host=_container_host(context),
         log_directory=str(log_directory(job.config, job.paths)),
-        copies_directory=str(stores_directory(job.config, job.uid)) if job.config.job.keeps_copies else None,
+        copies_directory=str(stores_directory(job.config, job.uid)) if keeps_stores else None,
         tls=shipment.tls,
     )
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)

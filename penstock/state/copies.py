@@ -26,8 +26,10 @@ _FORMAT = 1
 
 
 def tasks_with_copies(base: Path) -> tuple[int, ...]:
-    """The tasks of which there are copies of any store below the folder of a job's stores."""
+    """The tasks of which there are copies of any store below the folder of a job's stores, or side stores that are
+    filled there."""
     tasks = {path.parent.name for path in base.glob("*/*/copy-*.json")}
+    tasks |= {path.parent.name.removeprefix("side-") for path in base.glob("*/side-*/CURRENT")}
     return tuple(sorted(int(task) for task in tasks if task.isdecimal()))
 
 

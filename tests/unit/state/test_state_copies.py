@@ -10,7 +10,7 @@ import pytest
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError
-from penstock.state.copies import LocalCopies
+from penstock.state.copies import LocalCopies, tasks_with_copies
 
 FILES = {"CURRENT": b"MANIFEST-1\n", "000007.sst": b"sorted" * 100, "sub/000008.sst": b"more" * 50, "empty": b""}
 FIRST, SECOND, THIRD = CheckpointId(1000, 1), CheckpointId(1000, 2), CheckpointId(2000, 0)
@@ -59,6 +59,16 @@ def test_only_exactly_the_checkpoint_counts(copies: LocalCopies, tmp_path: Path)
     for other in (FIRST, THIRD, CheckpointId(1000, 20)):
         assert copies.take(other, tmp_path / "live") is False
         assert not (tmp_path / "live").exists()
+
+
+def test_a_host_has_tasks_with_copies_and_with_side_stores(tmp_path: Path) -> None:
+    (tmp_path / "counts" / "4").mkdir(parents=True)
+    publish(LocalCopies(tmp_path / "counts" / "4"), tmp_path, FIRST)
+    for folder in ("planes/side-7", "planes/side-11-private-3-c", "airlines/side-all-0", "planes/9"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "CURRENT").touch()
+    (tmp_path / "planes" / "side-8").mkdir()
+    assert tasks_with_copies(tmp_path) == (4, 7)
 
 
 def test_each_checkpoint_has_its_own(copies: LocalCopies, tmp_path: Path) -> None:
