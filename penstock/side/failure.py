@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from penstock.errors import KINDS, FailedMessage, PenstockError, UserCodeError
+from penstock.errors import (
+    KINDS,
+    ContainerLostError,
+    FailedMessage,
+    PenstockError,
+    RetryableError,
+    UserCodeError,
+)
 from penstock.runtime.context import OperatorFailedError
 from penstock.side.entries import MessageFailedError
 
@@ -22,7 +29,10 @@ class SideFailure:
         """What the run ends with."""
         if self.failed is not None:
             return UserCodeError(self.failed)
-        return KINDS.get(self.kind, PenstockError)(self.text)
+        kind = KINDS.get(self.kind, PenstockError)
+        if issubclass(kind, RetryableError) and kind is not ContainerLostError:
+            kind = PenstockError  # it was tried again for long enough
+        return kind(self.text)
 
 
 def side_failure(error: BaseException) -> SideFailure:

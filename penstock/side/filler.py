@@ -21,6 +21,8 @@ from penstock.state.engines.engine import EngineFailedError
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 0.2
 """Between two looks at streams that have nothing new."""
+TOUCH_SECONDS = 600.0
+"""How often it is noted that a store is up to date, if nothing comes."""
 PATIENCE_SECONDS = 60.0
 """How long a failure that may pass is tried again before it counts."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -72,7 +74,7 @@ class Filler:
         self.bootstrap_s: float | None = None
         """How long catching up took."""
         self._troubles: dict[Group, _Trouble] = {}
-        self._flushed = monotonic()
+        self._flushed = self._touched = monotonic()
         self.failures: Counter[Group] = Counter()
         """How often following failed, by group."""
         self._wake = threading.Event()
@@ -103,6 +105,7 @@ class Filler:
                         self._changed.notify_all()
                     self._wake.wait(IDLE_SECONDS)
                 self._flush_if_due()
+            self._touch()
         except StoppedError:
             pass
         except BaseException as error:
@@ -216,10 +219,19 @@ class Filler:
 
     def _flush_if_due(self) -> None:
         flush_ms, now = self._settings.flush_ms, self._monotonic()
+        if now - self._touched >= TOUCH_SECONDS:
+            self._touch()
         if flush_ms > 0 and now - self._flushed >= flush_ms / 1000:
             for group in self.groups:
                 group.flush()
             self._flushed = now
+
+    def _touch(self) -> None:
+        """Stores of streams that are silent for long do not become old."""
+        for group in self.groups:
+            if group not in self._troubles:
+                group.touch()
+        self._touched = self._monotonic()
 
 
 def _may_pass(error: Exception) -> bool:

@@ -381,6 +381,11 @@ class Group:
         for part, replica in self.replicas.items():
             self.counts[part].flushes += replica.flush()
 
+    def touch(self) -> None:
+        """Note in all stores that they are up to date now, though nothing came."""
+        for replica in self.replicas.values():
+            replica.write()
+
     def lag(self) -> dict[Part, dict[SystemStreamPartition, int]]:
         """How far behind the ends each part is that were seen last, in offsets. Any thread may ask."""
         replicas, ends = self.filling or self.replicas, dict(self.ends.offsets)

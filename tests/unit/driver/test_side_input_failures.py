@@ -15,6 +15,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange, WriterIdentity
+from penstock.system.memory import MemoryAdmin
 from tests.support.jobs import wait_until
 from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
 
@@ -208,3 +209,104 @@ def test_compaction_while_it_is_caught_up(world: SideWorld) -> None:
 
     driver = begun(world, planes(processor=slow))
     assert asked(world, driver, "N2", "N3", "N4") == [[19994], [None], [None]]
+
+
+def test_damage_is_noticed_and_the_store_is_filled_again(world: SideWorld) -> None:
+    """A read that fails loses the container's tasks; the next epoch does not use the folder's content."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", "Airbus")])
+    driver = begun(world, planes())
+    engine = service(driver).engine("planes", 0)
+    before = driver.loop.epoch
+
+    def damaged(key: bytes) -> bytes:
+        raise ps.CorruptError("block checksum mismatch")
+
+    snapshot = engine._engine.snapshot
+
+    def broken() -> Any:
+        found = snapshot()
+        found.get = damaged  # type: ignore[method-assign]
+        return found
+
+    engine._engine.snapshot = broken  # type: ignore[method-assign]
+    world.put("in", 0, [("N1", 0)])
+    while not world.output():
+        driver.loop.step()
+    assert driver.loop.epoch > before
+    assert world.output() == [["Airbus"]]
+    assert service(driver).filler.groups[0].counts[service(driver).filler.groups[0].parts[0]].messages == 1
+
+
+def test_a_writer_that_finds_damage_begins_another_epoch(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", "Airbus")])
+    driver = begun(world, planes())
+    before = driver.loop.epoch
+    engine = service(driver).engine("planes", 0)
+
+    def damaged(changes: Any) -> None:
+        raise ps.CorruptError("block checksum mismatch")
+
+    engine._engine.apply = damaged  # type: ignore[method-assign]
+    world.put("planes", 0, [("N1", "Boeing")])
+    settle(driver)
+    driver.loop.step()
+    assert driver.loop.epoch > before
+    settle(driver)
+    assert asked(world, driver, "N1") == [["Boeing"]]
+
+
+def test_attempts_read_the_old_content_while_a_new_one_is_made(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old"), ("N2", "old")])
+    reached, goes = threading.Event(), threading.Event()
+    goes.set()
+
+    def slow(message: Any, store: Any) -> list[tuple[Any, Any]]:
+        if not goes.is_set():
+            reached.set()
+            assert goes.wait(20)
+        return [(message.key, message.value)]
+
+    driver = begun(world, planes(processor=slow))
+    assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
+    goes.clear()
+    world.admin.delete_stream("planes")
+    world.create("planes")
+    world.put("planes", 0, [("N1", "new")])
+    assert reached.wait(20)
+    assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
+    goes.set()
+    settle(driver)
+    assert asked(world, driver, "N1", "N2") == [["new"], [None]]
+    assert service(driver).open_views == 0
+    folders = {path.parent.name for path in Path(str(world.config["job.logged.store.base.dir"])).rglob("CURRENT")}
+    assert len(folders) == 1, "the old content is removed"
+
+
+def test_a_system_that_fails_is_tried_again_and_then_ends_the_run(
+    world: SideWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.create("planes")
+    driver = begun(world, planes())
+    failing = threading.Event()
+    offsets = MemoryAdmin.offsets
+
+    def fails(self: MemoryAdmin, stream: str) -> Any:
+        if failing.is_set() and stream == "planes":
+            raise ps.RetryableError("the disk does not answer")
+        return offsets(self, stream)
+
+    monkeypatch.setattr(MemoryAdmin, "offsets", fails)
+    failing.set()
+    wait_until(lambda: service(driver).filler.troubles(), "a failure", 20)
+    assert service(driver).failure is None
+    failing.clear()
+    wait_until(lambda: not service(driver).filler.troubles(), "its end", 20)
+    monkeypatch.setattr("penstock.side.filler.PATIENCE_SECONDS", 0.0)
+    failing.set()
+    wait_until(lambda: service(driver).failure is not None, "the end of patience", 20)
+    with pytest.raises(ps.PenstockError, match="the disk does not answer") as raised:
+        driver.loop.step()
+    assert not isinstance(raised.value, ps.RetryableError)
