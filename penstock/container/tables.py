@@ -127,7 +127,7 @@ class PushedTables:
 
     def _place(self, table: str) -> LoadingPlace:
         resources = self._resources
-        downloaded = self._metrics.new_counter(f"table.{table}", "bytes-downloaded")
+        downloaded = self._metrics.new_counter(f"store.{table}", "tables-bytes-downloaded")
         registry = TableRegistry(resources.objects, resources.paths, table)
 
         def pieces(manifest: TableManifest, file: TableFile) -> Iterator[bytes | memoryview]:

@@ -82,16 +82,20 @@ class JobMetrics:
             self._registry.new_gauge(f"stream.{stream}", "watermark").set(watermark)
             self._registry.new_gauge(f"stream.{stream}", "watermark-delay-ms").set(batch_time_ms - watermark)
 
-    def table_swapped(self, table: str, version: int, load_ns: int) -> None:
-        """Batches read this version of a pushed table from now on; how long its loading took."""
-        group = f"table.{table}"
-        self._registry.new_gauge(group, "version").set(version)
-        self._registry.new_counter(group, "swaps").inc()
-        self._registry.new_timer(group, "load-ns").update(load_ns)
+    def table_swapped(self, table: str, load_ns: int) -> None:
+        """Batches read another version of a pushed table from now on; how long its loading took."""
+        self._registry.new_counter(f"store.{table}", "tables-swaps").inc()
+        self._registry.new_timer(f"store.{table}", "tables-load-ns").update(load_ns)
 
     def table_failed(self, table: str) -> None:
         """A version of a pushed table was not loaded."""
-        self._registry.new_counter(f"table.{table}", "load-failures").inc()
+        self._registry.new_counter(f"store.{table}", "tables-load-failures").inc()
+
+    def table_stands(self, table: str, in_use: int, loading: int, percent: int, *, failing: bool) -> None:
+        """Which versions of a pushed table are in use and loading; 0: none."""
+        stands = {"version": in_use, "loading": loading, "loading-percent": percent, "failing": int(failing)}
+        for name, value in stands.items():
+            self._registry.new_gauge(f"store.{table}", f"tables-{name}").set(value)
 
     def replayed(self, again: ReadAgain) -> None:
         """What a batch read again."""

@@ -57,10 +57,15 @@ class TableStatus:
     note: str = ""
     """What else should be said, for example that a version was refused."""
 
+    @property
+    def percent(self) -> int:
+        """How much of the version that is loading has been loaded."""
+        return 100 * self.done_bytes // self.total_bytes if self.total_bytes else 0
+
     def __str__(self) -> str:
         found = "no version yet" if self.in_use is None else f"version {self.in_use}"
         if self.loading is not None:
-            share = f" ({100 * self.done_bytes // self.total_bytes} %)" if self.total_bytes else ""
+            share = f" ({self.percent} %)" if self.total_bytes else ""
             failed = f", which failed and is tried again: {self.failure}" if self.failure else ""
             found = f"{found}, loading version {self.loading}{share}{failed}"
         return f"{found}; {self.note}" if self.note else found

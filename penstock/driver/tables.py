@@ -180,7 +180,16 @@ class Tables:
             if table.current is not None and table.is_loaded
         }
         self._needed = {table.name: _needed(table) for table in self._tables.values()}
-        self._board.tables = tuple(table.status for table in self._tables.values())
+        self._show(tuple(table.status for table in self._tables.values()))
+
+    def _show(self, found: tuple[TableStatus, ...]) -> None:
+        if found == self._board.tables:
+            return
+        self._board.tables = found
+        for each in found:
+            self._metrics.table_stands(
+                each.table, each.in_use or 0, each.loading or 0, each.percent, failing=bool(each.failure)
+            )
 
     def _advance(self, table: _Table, now: float) -> None:
         published = self._published.published(table.name)
@@ -207,7 +216,7 @@ class Tables:
             return
         before = table.current
         table.current, table.is_loaded, table.failure, table.failures = manifest, True, "", 0
-        self._metrics.table_swapped(table.name, manifest.version, round((now - table.asked_at) * _NS))
+        self._metrics.table_swapped(table.name, round((now - table.asked_at) * _NS))
         if before != manifest:
             logger.info(
                 "table `%s` has version %d from the next batch on, made from %s of `%s` (%d rows)",

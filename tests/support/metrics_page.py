@@ -29,11 +29,14 @@ OF_OPERATORS: set[Documented] = {
 OF_TIME_TO_LIVE: set[Documented] = {("store", "expired", "counter")}
 """Only of stores with a time to live."""
 OF_PUSHED_TABLES: set[Documented] = {
-    ("table", "version", "gauge"),
-    ("table", "swaps", "counter"),
-    ("table", "load-ns", "timer"),
-    ("table", "load-failures", "counter"),
-    ("table", "bytes-downloaded", "counter"),
+    ("store", "tables-version", "gauge"),
+    ("store", "tables-loading", "gauge"),
+    ("store", "tables-loading-percent", "gauge"),
+    ("store", "tables-failing", "gauge"),
+    ("store", "tables-swaps", "counter"),
+    ("store", "tables-load-ns", "timer"),
+    ("store", "tables-load-failures", "counter"),
+    ("store", "tables-bytes-downloaded", "counter"),
 }
 """Only of jobs with pushed tables."""
 OF_STANDBYS: set[Documented] = {

@@ -13,6 +13,7 @@ from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermedia
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.side_inputs import SideInputStatus, side_input_status
+from penstock.admin.job.tables import TableUse, table_use
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
@@ -123,6 +124,8 @@ class JobStatus:
     """The standbys of the tasks, of a run that has some, as of a few seconds ago; empty if the job does not run."""
     side_inputs: tuple[SideInputStatus, ...] = ()
     """How far behind their side inputs stores are, as of some seconds ago or of the end of the last run."""
+    tables: tuple[TableUse, ...] = ()
+    """The pushed tables, as of some seconds ago or of the end of the last run."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
     side_stores: tuple[SideStoreFacts, ...] = ()
@@ -183,7 +186,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     drain = drain_status(job, view)
     waiting = () if drain.step == "drained" else drain.requests
     drains, lag, side = tuple(each.uuid for each in waiting), side_input_status(job), side_stores(job)
-    return replace(found, drains=drains, drain=drain, side_inputs=lag, side_stores=side)
+    return replace(found, drains=drains, drain=drain, side_inputs=lag, tables=table_use(job), side_stores=side)
 
 
 def assemble(

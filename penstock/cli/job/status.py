@@ -15,6 +15,7 @@ from penstock.admin.job.metrics import metrics_of
 from penstock.admin.job.side_inputs import SideInputStatus
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
+from penstock.admin.job.tables import TableUse
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.watermarks import END_OF_TIME
@@ -197,6 +198,7 @@ def _show(facts: JobStatus) -> None:
     if facts.side_stores:
         print_table("Stores that the job only reads", ("store", "filled by"), [(e.store, e) for e in facts.side_stores])
     _show_side_inputs(facts)
+    _show_tables(facts)
     _show_intermediate(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
@@ -249,6 +251,22 @@ def _show_standbys(facts: JobStatus) -> None:
 
 def _behind(standby: StandbyFacts) -> str | None:
     return None if standby.behind_ms is None else f"{standby.behind_ms / 1000:,.1f} s"
+
+
+def _show_tables(facts: JobStatus) -> None:
+    rows = [(each.table, each.in_use or "none yet", _loading(each)) for each in facts.tables]
+    if rows:
+        print_table("Pushed tables, a few seconds ago", ("table", "version", "loading"), rows, right="version")
+    for each in facts.tables:
+        if each.failing:
+            say(
+                f"warning: version {each.loading} of table `{each.table}` cannot be loaded and is tried again: see the "
+                "logs of the driver and the containers"
+            )
+
+
+def _loading(table: TableUse) -> str | None:
+    return None if table.loading is None else f"version {table.loading}, {table.percent} %"
 
 
 def _show_intermediate(facts: JobStatus) -> None:

@@ -53,7 +53,7 @@ class Watched:
 
 def downloaded(driver: InProcessDriver) -> float:
     found = driver.fleet.metrics()
-    return sum(found.total("bytes-downloaded", group=f"table.{table}") for table in ("planes", "names"))
+    return sum(found.total("tables-bytes-downloaded", group=f"store.{table}") for table in ("planes", "names"))
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

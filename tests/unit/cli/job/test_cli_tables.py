@@ -1,0 +1,42 @@
+"""`penstock status` of a job with pushed tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.driver.metrics import JobMetrics
+from penstock.metadata.file_store import FileObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown_metrics import ShownMetrics
+from tests.support.checkpoints import checkpoint
+from tests.support.cli import call, call_json, own_home
+
+PATHS = JobPaths("flights", "1")
+
+
+@pytest.fixture
+def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMetrics:
+    """Those of a run that uses version 6 of one table, and cannot load version 7; the other has none yet."""
+    objects = FileObjectStore(own_home(tmp_path, monkeypatch) / "jobs")
+    log = CheckpointLog(objects, PATHS)
+    log.append(checkpoint(log.claim("run-a"), 4))
+    metrics = JobMetrics()
+    metrics.table_stands("planes", 6, 7, 40, failing=True)
+    metrics.table_stands("airlines", 0, 1, 99, failing=False)
+    ShownMetrics(objects, PATHS).put("run-a", metrics.snapshot())
+    return metrics
+
+
+@pytest.mark.usefixtures("metrics")
+def test_the_status_shows_the_versions_in_use_and_loading() -> None:
+    text, said = call("status", "flights")
+    assert re.search(r"planes +6 +version 7, 40 %", text)
+    assert re.search(r"airlines +none yet +version 1, 99 %", text)
+    assert "warning: version 7 of table `planes` cannot be loaded and is tried again" in " ".join(said.split())
+    airlines, planes = call_json("status", "flights")["tables"]
+    assert planes == {"table": "planes", "inUse": 6, "loading": 7, "percent": 40, "failing": True}
+    assert airlines == {"table": "airlines", "inUse": None, "loading": 1, "percent": 99, "failing": False}
