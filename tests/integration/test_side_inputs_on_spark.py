@@ -10,7 +10,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.admin.job.side_inputs import side_inputs_in
 from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import UserCodeError
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
@@ -90,3 +92,20 @@ def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path
             return (found.get(before), found.get(before + 1)) == (("another plane", "Envoy"), (None, "Envoy"))
 
         wait_until(shown, "the updates", DEADLINE_S)
+        caught_up = [("carriers", "local.carriers.0", 0), *(("planes", f"local.planes.{n}", 0) for n in range(TASKS))]
+        wait_until(
+            lambda: [(each.store, each.partition, each.lag) for each in side_inputs_in(job.metrics())] == caught_up,
+            "the lag in the metrics",
+        )
+
+
+def test_a_message_that_does_not_decode_ends_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    airport = Airport(tmp_path)
+    job = side_app.enriched().run(airport.config, spark=spark)
+    wait_until(lambda: job.phase == "running", "the first epoch")
+    airport.publish("planes", TAILS[0], b"\xff")
+    with pytest.raises(UserCodeError) as raised:
+        job.await_termination(DEADLINE_S)
+    failed = raised.value.failed
+    assert (failed.store, failed.stream, failed.offset, failed.key) == ("planes", "local.planes", 0, TAILS[0])
+    assert "input `local.planes`: the value b'\\xff' of key 'N0' cannot be read by ps.String()" in failed.reason
