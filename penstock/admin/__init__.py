@@ -50,6 +50,7 @@ __all__ = [
     "StreamFacts",
     "StreamTail",
     "StreamUse",
+    "TableVersions",
     "UnreadableJob",
     "Watcher",
     "WrittenCheckpoint",
@@ -93,6 +94,8 @@ __all__ = [
     "stop",
     "stream_use",
     "streams",
+    "table_versions",
+    "use_table",
     "verify",
     "write_checkpoint",
 ]
@@ -150,6 +153,7 @@ if TYPE_CHECKING:
         streams,
     )
     from penstock.admin.stream.tail import Message, StreamTail
+    from penstock.admin.table.versions import TableVersions, table_versions, use_table
 else:  # unknown to type checkers, for which a misspelled name stays an error
     _MODULES = {
         "checkpoint.change": "CheckpointChange WrittenCheckpoint write_checkpoint",
@@ -182,6 +186,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
         ),
         "stream.tail": "Message StreamTail",
+        "table.versions": "TableVersions table_versions use_table",
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -53,6 +53,7 @@ COMMANDS = {
     "startpoint": _Entry("startpoint.commands", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare and verify the backed-up state of a job."),
     "stream": _Entry("stream.commands", "Create, publish to, read, limit, end and delete streams."),
+    "table": _Entry("table.commands", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config.commands", "Check a configuration, or list the keys."),
 }
 

@@ -36,6 +36,9 @@ class JobContent:
     """Folders of this host with copies of its stores, and logs."""
     changelogs: tuple[str, ...]
     """The streams that the job owns. They are not deleted."""
+    table_objects: int = 0
+    """Versions of pushed tables: their manifests and files. What they were made from is not deleted."""
+    table_bytes: int = 0
 
 
 def job_content(found: FoundJob) -> JobContent:
@@ -55,6 +58,7 @@ def job_content(found: FoundJob) -> JobContent:
     with closing(BackendRoots(found.config, found.objects)) as roots:
         own = _own_roots(found, roots)
         state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
+    tables = found.objects.sizes(paths.tables)
     metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
     return JobContent(
         job=paths.root,
@@ -66,6 +70,8 @@ def job_content(found: FoundJob) -> JobContent:
         roots=tuple(own),
         folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
         changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
+        table_objects=len(tables),
+        table_bytes=sum(tables.values()),
     )
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.version import choose_version
+from penstock.admin.table.versions import table_names
 from penstock.checkpoint.log import CheckpointLog
 from penstock.metadata.identity import known_uid
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
 from penstock.system.registry import open_systems
+from penstock.tables.registry import TableRegistry
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class CollectedGarbage:
 
     dry_run: bool
     backends: Mapping[str, Garbage]
+    tables: tuple[str, ...] = ()
+    """Files of pushed tables that builds left which came to nothing."""
 
 
 def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage:
@@ -56,4 +61,13 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
     with closing(admins), owned_job(job, log, wanted=not dry_run) as epoch:
         view = log.read()
         found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
-    return CollectedGarbage(dry_run, found)
+        tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
+    return CollectedGarbage(dry_run, found, tables)
+
+
+def _of_table(job: FoundJob, table: str, epoch: int, dry_run: bool) -> tuple[str, ...]:
+    registry = TableRegistry(job.objects, job.paths, table)
+    found = registry.garbage(epoch)
+    if not dry_run:
+        registry.collect(epoch)
+    return found

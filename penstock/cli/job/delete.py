@@ -48,8 +48,15 @@ def _show(content: JobContent) -> None:
             *(("root of a backend", root) for root in content.roots),
             ("checkpoints", content.checkpoints),
             ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
+            *_tables(content),
             ("metadata", counted(content.metadata_objects, "object")),
             *(("folder of this host", folder) for folder in content.folders),
             *(("stream that stays", stream) for stream in content.changelogs),
         ]
     )
+
+
+def _tables(content: JobContent) -> list[tuple[str, str]]:
+    if not content.table_objects:
+        return []
+    return [("pushed tables", f"{counted(content.table_objects, 'object')}, {size_text(content.table_bytes)}")]

@@ -40,9 +40,12 @@ def collect_garbage(
 
 def _show(collected: CollectedGarbage) -> None:
     verb = "would be deleted" if collected.dry_run else "deleted"
-    print_facts((backend, f"{len(found.names)} {verb}") for backend, found in collected.backends.items())
-    for backend, found in collected.backends.items():
-        if found.names:
-            print_table("", (backend,), ((name,) for name in found.names[:_SHOWN]))
-        if len(found.names) > _SHOWN:
-            say(f"{backend}: and {len(found.names) - _SHOWN} more; --json lists them all")
+    kinds = {backend: found.names for backend, found in collected.backends.items()}
+    if collected.tables:
+        kinds["pushed tables"] = collected.tables
+    print_facts((kind, f"{len(names)} {verb}") for kind, names in kinds.items())
+    for kind, names in kinds.items():
+        if names:
+            print_table("", (kind,), ((name,) for name in names[:_SHOWN]))
+        if len(names) > _SHOWN:
+            say(f"{kind}: and {len(names) - _SHOWN} more; --json lists them all")

@@ -1,0 +1,151 @@
+"""The versions of a job's pushed tables, and which one it uses."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.admin.jobs import FoundJob
+from penstock.errors import NotFoundError
+from penstock.tables.manifest import TableManifest
+from penstock.tables.refusal import Refusals
+from penstock.tables.registry import TableRegistry
+from penstock.wording import listed
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a pushed table."""
+
+    version: int
+    rows: int
+    size_bytes: int
+    """Of its files in the job root."""
+    file_count: int
+    source: str
+    """The folder that it was made from."""
+    source_version: str
+    """Which version of that folder it was."""
+    built_ms: int
+    """When, in epoch milliseconds."""
+    tasks: int
+    """For how many tasks it was built; 1 if every task has everything. A job with another number does not use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedVersion:
+    """What was pushed last and did not become a version."""
+
+    source_version: str
+    """Empty if it could not even be identified."""
+    reason: str
+    time_ms: int
+    """When, in epoch milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersions:
+    """A pushed table: its versions, ascending, and which of them the job is to use."""
+
+    table: str
+    versions: tuple[TableVersion, ...]
+    chosen: int | None
+    """The version that `use_table` set; None: the newest one."""
+    unreadable: Mapping[int, str]
+    """Why a version cannot be read."""
+    refused: RefusedVersion | None
+    """What was refused since the newest version came."""
+
+    @property
+    def to_use(self) -> int | None:
+        """The version that a running job uses, once every container has loaded it; None: there is none."""
+        numbers = [each.version for each in self.versions]
+        return self.chosen if self.chosen in numbers else max(numbers, default=None)
+
+
+def table_versions(job: FoundJob, table: str | None = None) -> tuple[TableVersions, ...]:
+    """The versions of a pushed table, or of all that the job has.
+
+    Args:
+        job: the job. It may run.
+        table: the name of the table; None for all.
+
+    Raises:
+        NotFoundError: no version of the table was ever published; names the tables there are.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.table_versions(job)
+        ()
+    """
+    names = table_names(job)
+    if table is not None and table not in names:
+        raise NotFoundError(_no_table(job, table, names))
+    return tuple(_facts(job, name) for name in ([table] if table is not None else names))
+
+
+def use_table(job: FoundJob, table: str, version: int | None) -> TableVersions:
+    """Choose the version of a pushed table that the job uses. A running job notices within `tables.poll.ms`, loads the
+    version beside the one in use, and reads it from the batch on before which every container has it.
+
+    Args:
+        job: the job. It may run.
+        table: the name of the table.
+        version: its number; None for the newest one, also of those to come.
+
+    Returns:
+        The table as it is now.
+
+    Raises:
+        NotFoundError: there is no such table or version; names those there are. Nothing was changed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.use_table(job, "planes", 7)
+        Traceback (most recent call last):
+        ...
+        penstock.errors.NotFoundError: job `flights-1` has no versions of a pushed table `planes`; it has none
+    """
+    names = table_names(job)
+    if table not in names:
+        raise NotFoundError(_no_table(job, table, names))
+    TableRegistry(job.objects, job.paths, table).pin(version, f"{getpass.getuser()} on {socket.gethostname()}")
+    return _facts(job, table)
+
+
+def table_names(job: FoundJob) -> list[str]:
+    """The pushed tables of which the job root holds something, ascending."""
+    prefix = f"{job.paths.tables}/"
+    return sorted({key.removeprefix(prefix).partition("/")[0] for key in job.objects.list(job.paths.tables)})
+
+
+def _no_table(job: FoundJob, table: str, names: list[str]) -> str:
+    there = listed([f"`{name}`" for name in names])
+    return f"job `{job.paths.root}` has no versions of a pushed table `{table}`; it has {there or 'none'}"
+
+
+def _facts(job: FoundJob, table: str) -> TableVersions:
+    registry = TableRegistry(job.objects, job.paths, table)
+    found, refusal = registry.versions(), Refusals(job.objects, job.paths, table).read()
+    return TableVersions(
+        table,
+        tuple(_version(each) for each in found.manifests),
+        registry.pinned(),
+        found.unreadable,
+        None if refusal is None else RefusedVersion(refusal.source_version, refusal.reason, refusal.time_ms),
+    )
+
+
+def _version(manifest: TableManifest) -> TableVersion:
+    return TableVersion(
+        manifest.version,
+        manifest.rows,
+        manifest.size_bytes,
+        len(manifest.files),
+        manifest.source,
+        manifest.source_version,
+        manifest.built_ms,
+        0 if manifest.fingerprint is None else manifest.fingerprint.tasks,
+    )

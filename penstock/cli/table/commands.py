@@ -1,0 +1,106 @@
+"""`penstock table`: the versions of a job's pushed tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.admin.jobs import open_job
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.output import print_json, print_table
+from penstock.wording import size_text, utc_text
+
+if TYPE_CHECKING:
+    from penstock.admin.table.versions import TableVersions
+
+app = typer.Typer(help="Show the versions of pushed tables, or choose one.", no_args_is_help=True)
+_NEWEST = "newest"
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.", show_default=False)]
+
+
+@app.command("versions")
+def versions(
+    job: JobName,
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="The name of the table; all if none.", show_default=False)
+    ] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of a pushed table, or of all that a job has.
+
+    The one that the job is to use is marked. `penstock status` shows which one a running job has loaded.
+    """
+    from penstock.admin.table.versions import table_versions
+
+    with open_job(job, config, assignments) as found:
+        tables = table_versions(found, table)
+    if as_json:
+        print_json(tables)
+        return
+    if not tables:
+        say(f"job {found.paths.root} has no versions of pushed tables")
+    for each in tables:
+        _show(each)
+
+
+@app.command("use")
+def use(
+    job: JobName,
+    table: TableName,
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION",
+            help="Its number; `newest` for the newest one, also of those to come.",
+            show_default=False,
+        ),
+    ],
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose the version of a pushed table that a job uses, for example to go back to the one before.
+
+    A running job notices within `tables.poll.ms`, and changes over between two batches, in all tasks at once.
+    """
+    from penstock.admin.table.versions import use_table
+
+    if version != _NEWEST and not (version.isascii() and version.isdigit() and int(version) > 0):
+        raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")
+    with open_job(job, config, assignments) as found:
+        facts = use_table(found, table, None if version == _NEWEST else int(version))
+    if as_json:
+        print_json(facts)
+    else:
+        which = f"the newest version, now {facts.to_use}" if facts.chosen is None else f"version {facts.chosen}"
+        say(f"job {found.paths.root} is to use {which}, of table `{table}`")
+
+
+def _show(facts: TableVersions) -> None:
+    print_table(
+        f"Table {facts.table}" + (f" (version {facts.chosen} was chosen)" if facts.chosen is not None else ""),
+        ("version", "to use", "rows", "size", "tasks", "built", "source version", "source"),
+        (
+            (
+                each.version,
+                "yes" if each.version == facts.to_use else "",
+                f"{each.rows:,}",
+                size_text(each.size_bytes),
+                each.tasks,
+                utc_text(each.built_ms),
+                each.source_version,
+                each.source,
+            )
+            for each in facts.versions
+        ),
+        right="version rows size tasks",
+        first_to_go="source, tasks, size",
+    )
+    for number, reason in facts.unreadable.items():
+        say(f"version {number} cannot be read: {reason}")
+    if facts.refused is not None:
+        say(f"refused at {utc_text(facts.refused.time_ms)}: {facts.refused.source_version} {facts.refused.reason}")
