@@ -35,8 +35,15 @@ def standby_facts(states: Mapping[str, Sequence[StandbyState]]) -> tuple[Standby
     return tuple(sorted(found, key=lambda each: (each.task, each.container)))
 
 
-def moved_to(before: Assignment, after: Assignment) -> list[str]:
-    """The containers that tasks would move to, in words."""
+def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> list[str]:
+    """The containers that tasks would move to, in words; none before all that are to move can.
+
+    Args:
+        after: the assignment with the standbys that are ready.
+        in_the_end: the assignment once all of them are.
+    """
+    if after.homes != in_the_end.homes:
+        return []
     moved = {home for task, home in after.homes.items() if before.homes.get(task, home) != home}
     return [f"the standbys of container {name}" for name in sorted(moved)]
 

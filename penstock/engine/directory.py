@@ -115,6 +115,7 @@ class ContainerDirectory:
         self.drop_lost()
         if self._standbys and self._assignment.survives_with(self._clients):
             found = self._replacing.take()  # nobody waits for them: there is a container for every task
+            self._replacing.postpone()
         else:
             self._replacing.settle()
             found = self._launcher.await_containers(frozenset(self._condemned))
@@ -139,7 +140,8 @@ class ContainerDirectory:
             return started
         if self._launcher.missing(used):
             self._replacing.begin(frozenset(self._condemned))
-        return moved_to(self._assignment, self._next_assignment())
+        after = self._next_assignment()
+        return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
 
     def _check_reached(self, clients: list[ContainerClient]) -> None:
         """Wait for the first beats of new containers: an address can be right for its host and wrong for others."""
@@ -167,9 +169,9 @@ class ContainerDirectory:
         self._assignment = self._next_assignment()
         self._warn_of_near_standbys()
 
-    def _next_assignment(self) -> Assignment:
+    def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
         """With the containers that there are now."""
-        ready = ready_standbys(self.standby_states())
+        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
     def _places(self) -> dict[str, Place]:

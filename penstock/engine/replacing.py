@@ -13,6 +13,7 @@ from penstock.engine.container_launch import ContainerLauncher
 logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 10.0
 _END_SECONDS = 5.0
+_QUIET_SECONDS = 2.0
 
 
 class Replacing:
@@ -28,6 +29,10 @@ class Replacing:
         """Start what is missing, unless that is under way, or has just failed."""
         if self._launch is None and time.monotonic() >= self._again_at:
             self._launch = self._pool.submit(self._launcher.await_containers, condemned)
+
+    def postpone(self) -> None:
+        """Standbys take over now: for a moment, no process that starts takes the machine from them."""
+        self._again_at = max(self._again_at, time.monotonic() + _QUIET_SECONDS)
 
     def started(self, condemned: Collection[str], known: Collection[str]) -> list[str]:
         """The containers that were started and are not known yet, in words, once the launch has ended."""

@@ -171,7 +171,10 @@ class InProcessFleet:
         """See `Fleet`. The containers that take the place of lost ones come once `replace` was called."""
         if self._welcome:
             return ["a new container"]
-        return moved_to(self._assignment, self._next_assignment()) if self._standbys else []
+        if not self._standbys:
+            return []
+        after = self._next_assignment()
+        return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
 
     def replace(self) -> None:
         """From now on there can be new containers in the place of those that were lost while standbys took over."""
@@ -181,9 +184,10 @@ class InProcessFleet:
         """See `Fleet`."""
         return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
 
-    def _next_assignment(self) -> Assignment:
+    def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
         places = {name: Place("here", name) for name in self._containers}
-        return assign(self._tasks, self._assignment, places, self._standbys, ready_standbys(self.standby_states()))
+        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
+        return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
     def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
         """See `Fleet`."""
