@@ -196,11 +196,12 @@ class Declarations:
                 "app.table(...) and of app.input(...), .partition_by(...) or .process(...)"
             )
 
-    def check_written(self, table: Table) -> None:
-        """Raise ConfigError if the job does not write the table, because something else fills it."""
+    def check_written(self, table: Table, what: str = "") -> None:
+        """Raise ConfigError, which begins with `what`, if the job does not write the table, because something else
+        fills it."""
         spec = self._stores[table.name]
         if spec.side is not None:
-            raise ConfigError(read_only(spec))
+            raise ConfigError(f"{what}{read_only(spec)}")
 
     def own_store(self, name: str, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a

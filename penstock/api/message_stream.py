@@ -572,6 +572,7 @@ class MessageStream(Generic[T]):
         op_id: str | None,
     ) -> MessageStream[Any]:
         if table.history_ms is None:
+            self._declared.check_written(table, "join_table(..., as_of=True): such a table has no versions, because ")
             raise ConfigError(
                 f"join_table(): as_of=True needs the versions of table `{table.name}`: declare it with "
                 f'app.table("{table.name}", ..., history_ms=...)'

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import penstock as ps
+from penstock.metrics.registry import MetricsRegistry
 
 
 def enriched() -> ps.StreamApplication:
@@ -28,3 +32,22 @@ class Named(ps.StreamTask):
     ) -> None:
         flight = envelope.value
         collector.emit(key=envelope.key, value={**flight, "name": self.carriers.get(flight["carrier"])})
+
+
+class Seats(ps.SideInputsProcessorFactory):
+    """Keeps the seats of planes that are not lost, and as many more as the configuration says."""
+
+    def get_side_inputs_processor(
+        self, config: Mapping[str, str], metrics_registry: MetricsRegistry
+    ) -> ps.SideInputsProcessor:
+        return Kept(int(config["app.extra"]))
+
+
+class Kept:
+    """The processor of one task."""
+
+    def __init__(self, extra: int) -> None:
+        self.extra = extra
+
+    def process(self, message: ps.IncomingMessageEnvelope, store: ps.KeyValueStore[Any, Any]) -> list[ps.Entry]:
+        return [ps.Entry(message.key, None if message.value["lost"] else message.value["seats"] + self.extra)]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from penstock.admin.application import application_inputs
 from penstock.admin.jobs import FoundJob
-from penstock.api.ssp import SystemStreamPartition
+from penstock.admin.side_stores import side_stores
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -96,7 +97,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         if found.application is not None:
             _, inputs = application_inputs(found.config, found.application)
         elif origin is not None:
-            inputs = _of_checkpoint(found.config, origin, admins)
+            inputs = _of_checkpoint(found, origin, admins)
         else:
             raise ConfigError(
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
@@ -108,7 +109,8 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         admins.close()
 
 
-def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
+def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
+    config = found.config
     tasks = {task_name(task): tuple(own) for task, own in record.next_offsets.items()}
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
     for stream in {ssp.system_stream for own in tasks.values() for ssp in own}:
@@ -119,6 +121,7 @@ def _of_checkpoint(config: JobConfig, record: CheckpointRecord, admins: Mapping[
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
     others |= dict.fromkeys(record.intermediate, INTERMEDIATE)
     read = {ssp.system_stream for own in tasks.values() for ssp in own}
-    for store in config.store_names:
-        others |= dict.fromkeys(set(config.store(store).side_inputs) - read, side_input_of([store]))
+    for each in side_stores(found):
+        streams = {SystemStream.parse(stream) for stream in each.side_inputs}
+        others |= dict.fromkeys(streams - read, side_input_of([each.store]))
     return JobInputs(tasks, ends, others)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.admin.jobs import load_without_job, open_all_jobs
+from penstock.admin.jobs import FoundJob, load_without_job, open_all_jobs
+from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.changelogs import is_restored_from
 from penstock.admin.stream.names import FoundStream
 from penstock.admin.stream.streams import DeletedStream, existing_stream
@@ -19,8 +20,9 @@ from penstock.wording import flag, listed, owned_stream
 
 @dataclass(frozen=True, slots=True)
 class StreamUse:
-    """The users of a stream: `readers` are the jobs whose last checkpoint has a position in it; `owner` is that of a
-    changelog. If the owner's job is gone, `note` says so, and `readers` includes jobs whose state may be in it."""
+    """The users of a stream: `readers` are the jobs whose last checkpoint has a position in it, or that have it as a
+    side input; `owner` is that of a changelog. If the owner's job is gone, `note` says so, and `readers` includes jobs
+    whose state may be in it."""
 
     readers: tuple[str, ...]
     owner: str | None
@@ -38,7 +40,8 @@ def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
 
     Args:
         found: the stream.
-        force: delete the stream although a job under `job.root` has a position in it, or it is a store's changelog.
+        force: delete the stream although a job under `job.root` has a position in it, it is a side input of a job, or
+            a store's changelog.
 
     Raises:
         NotFoundError: the stream does not exist.
@@ -79,12 +82,14 @@ def stream_use(found: FoundStream) -> StreamUse:
     with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs:
         latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
         uids = {known_uid(job.objects, job.paths) for job in jobs}
+        filled = {job.paths.root for job in jobs if _is_side_input(stream, job)}
     records = [(name, record) for name, record in latest.items() if record is not None]
     readers = [
         name
         for name, record in records
         if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
         or stream in record.intermediate
+        or name in filled
     ]
     uid = None if owner is None else owner_uid(owner)
     if owner is None or uid is None or uid in uids:
@@ -93,6 +98,10 @@ def stream_use(found: FoundStream) -> StreamUse:
     note = f"`{stream}` is {_of(owner)}, which is gone: no job in job.root {root} has this uid"
     copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
     return StreamUse((*readers, *copies), None, note)
+
+
+def _is_side_input(stream: SystemStream, job: FoundJob) -> bool:
+    return any(str(stream) in each.side_inputs for each in side_stores(job))
 
 
 def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:

@@ -130,6 +130,13 @@ def test_a_side_table_is_not_written(given: dict[str, Any], said: str) -> None:
         app.input("local.in").send_to(planes)
 
 
+def test_a_side_table_has_no_versions() -> None:
+    app = ps.StreamApplication("a")
+    planes = app.table("planes", side_inputs=["local.planes"])
+    with pytest.raises(ps.ConfigError, match=r"such a table has no versions, because table `planes` is filled by"):
+        app.input("local.in").join_table(planes, lambda value, plane: plane, as_of=True)
+
+
 def test_several_stages_use_one_side_store() -> None:
     app = ps.StreamApplication("a")
     planes = app.table("planes", side_inputs=["local.planes"])

@@ -205,6 +205,36 @@ def test_side_inputs_hold_no_watermark_back_and_do_not_keep_a_job_from_ending(ma
     assert came(runner, "local.panes") == [[1, 2], [1, 2], [2, 1]]
 
 
+def test_a_store_that_the_job_wrote_and_side_inputs_fill_then_and_back(made: list[TestRunner]) -> None:
+    def written() -> ps.StreamApplication:
+        app = ps.StreamApplication("joined")
+        app.input(PLANES).send_to(app.table("planes"))
+        trips_of(app)
+        return app
+
+    def filled() -> ps.StreamApplication:
+        app = ps.StreamApplication("joined")
+        planes = app.table("planes", side_inputs=["local.more"])
+        app.input(PLANES).join_table(planes, lambda value, plane: plane)
+        trips_of(app)
+        return app
+
+    runner = runner_of(made, written()).input(PLANES, [("A", 1)]).input("local.more-trips", [("k", 0)]).run()
+    assert (runner.store("planes"), runner.store("own")) == ({"A": 1}, {"k": 1})
+    runner.commit().crash().restore(filled()).side_input("local.more", [("B", 2)])
+    runner.input("local.more-trips", [("k", 0)]).run()
+    assert (runner.store("planes"), runner.store("own")) == ({"B": 2}, {"k": 2})
+    runner.crash().restore().run()  # its first checkpoint has no content of `planes` either
+    assert (runner.store("planes"), runner.store("own")) == ({"B": 2}, {"k": 2})
+    runner.commit().crash().restore(written()).run()
+    assert (runner.store("planes"), runner.store("own")) == ({}, {"k": 2}), "a store that is new begins empty"
+
+
+def trips_of(app: ps.StreamApplication) -> None:
+    app.store("own")
+    app.input("local.more-trips").process(Count, stores=["own"], id="count")
+
+
 def test_what_is_no_side_input(made: list[TestRunner]) -> None:
     runner = runner_of(made, joined())
     with pytest.raises(ps.ConfigError, match=r"`local\.trips` is not a side input of a store of application `joined`"):

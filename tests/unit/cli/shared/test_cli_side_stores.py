@@ -100,6 +100,16 @@ def test_a_startpoint(home: Path) -> None:
     assert says in call("startpoint", "set", "side", *where, status=1)
 
 
+def test_a_startpoint_without_the_application(home: Path) -> None:
+    says = "`local.planes` is a side input of store `planes`, which has no position in a checkpoint"
+    where = ("--stream", "local.planes", "--all-partitions", "--oldest")
+    assert says in call("startpoint", "set", "side", *where, status=1)
+
+
+def test_the_stream_is_not_deleted_while_a_job_needs_it(home: Path) -> None:
+    assert "stream `local.planes` is read by job side-1" in call("stream", "delete", "local.planes", status=2)
+
+
 def test_an_offset_in_a_checkpoint(home: Path) -> None:
     (home / "offsets.json").write_text('{"local.planes": {"0": 0}}')
     says = "`local.planes` is a side input of store `planes`, which has no position in a checkpoint"
