@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark.jsa
 LIMIT := timeout --foreground --kill-after 60 3600
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
-.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain test test-all check bench format clean
+.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash test test-all check bench format clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,6 +31,12 @@ demo-windows-crash: $(STAMP)
 
 demo-drain: $(STAMP)
 	$(BIN)/python -m examples.drain.demo
+
+demo-enrich: $(STAMP)
+	$(BIN)/python -m examples.enrich.demo
+
+demo-enrich-crash: $(STAMP)
+	$(BIN)/python -m examples.enrich.demo --crash
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
@@ -68,6 +74,8 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.scans
 	$(BIN)/python -m benchmarks.timers --spark
 	$(BIN)/python -m benchmarks.metrics
+	$(BIN)/python -m benchmarks.side_inputs
+	$(BIN)/python -m benchmarks.standby
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

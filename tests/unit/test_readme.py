@@ -42,6 +42,11 @@ def test_the_window_and_its_test_run_as_written() -> None:
     exec(compile(example + test, "README.md", "exec"), {"__name__": "readme"})
 
 
+def test_the_table_that_a_side_input_fills_runs_as_written() -> None:
+    example, test = examples("README.md")[5:7]
+    exec(compile(example + test, "README.md", "exec"), {"__name__": "readme"})
+
+
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
     assert len(blocks) == 3
