@@ -21,7 +21,7 @@ from penstock.tables.manifest import TableFile, TableManifest
 from penstock.tables.registry import TableRegistry
 
 _UNITS = 4
-_TRANSFERS = 8
+_TRANSFERS = 4
 _KEPT_ON_HOST = 2
 """So many of the newest versions stay on the host, for a rollback and for the next start."""
 

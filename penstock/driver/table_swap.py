@@ -40,10 +40,11 @@ def decide_swap(facts: SwapFacts) -> Swap:
     """The version that the next batch reads, and what to load for later ones.
 
     A version that is loading when a newer one comes is used first: otherwise a table that is pushed again and again
-    would never change. If somebody chose a version, no other one is waited for.
+    would never change. If somebody chose a version, no other one is waited for. Only then a table goes back: that the
+    version in use is not published any more is no reason.
     """
     current, asked, wanted = facts.current, facts.asked, facts.wanted
-    if wanted is None:
+    if wanted is None or (current is not None and wanted < current and not facts.pinned):
         return Swap(current)
     if asked is None or not _is_meant(facts):
         return Swap(current, None if asked == wanted else wanted)

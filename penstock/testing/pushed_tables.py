@@ -36,7 +36,8 @@ class TablesInProcess:
         """See `PublishedTables`. It looks now, and raises what the store raises."""
         registry = self._registries[table]
         choice = registry.choose(fingerprint_of(self._specs[table], self._tasks))
-        return Published(choice.version, registry.pinned() is not None, choice.warning or "")
+        chosen = choice.version is not None and registry.pinned() == choice.version.version
+        return Published(choice.version, chosen, choice.warning or "")
 
     def pin(self, table: str, version: int | None) -> None:
         """Choose a version, as `penstock table use` does."""
@@ -59,7 +60,10 @@ class TablesInProcess:
             registry.put_file(build, name, data)
 
         given = [dict(row) for row in rows]
-        batches = pa.Table.from_pylist(given).to_batches() if given else []
+        names = list(dict.fromkeys(name for row in given for name in row))
+        if given and (missing := [name for name in encoder.needed() if name not in names]):
+            raise ConfigError(f"a version of table `{table}`: its rows have no column `{missing[0]}`")
+        batches = pa.table({name: [row.get(name) for row in given] for name in names}).to_batches() if given else []
         try:
             entries = pa.Table.from_batches(encoder(batches), schema=ENTRIES)
             order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
@@ -68,7 +72,5 @@ class TablesInProcess:
             files = files_of(written, encoder.key_columns)
         except TableRefusedError as error:
             raise ConfigError(f"a version of table `{table}`: {error}") from error
-        except KeyError as error:
-            raise ConfigError(f"a version of table `{table}`: its rows have no column {error}") from error
         fingerprint = fingerprint_of(spec, self._tasks)
         return registry.publish(TableManifest(table, 0, 0, build, "test", build, len(given), 0, fingerprint, files))
