@@ -64,6 +64,57 @@ def world(tmp_path: Path) -> Iterator[World]:
     forget_memory_store(found.root)
 
 
+class Note(ps.StreamTask):
+    """Writes to `own` what `planes` has."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.own: ps.KeyValueStore[str, Any] = context.store("own")
+        self.planes: ps.KeyValueStore[str, Any] = context.store("planes")
+
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: Any, coordinator: Any) -> None:
+        self.own[envelope.key] = self.planes.get(envelope.key)
+
+
+@pytest.mark.parametrize("factory", ["memory", "rocksdb"])
+def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
+    app = ps.TaskApplication("side", Note)
+    app.input("m.in")
+    app.store("own")
+    app.store("planes", **SIDE)
+    world.system.admin().create_stream("planes", 3)
+    backends = "changelog-files,blob,changelog-stream"
+    keys: dict[str, object] = {
+        "stores.backup.factories": backends,
+        "stores.own.changelog": "m.own",
+        "stores.planes.factory": factory,
+        "systems.m.type": "memory",
+    }
+
+    def put(stream: str, value: bytes) -> None:
+        at = SystemStreamPartition("m", stream, 1)
+        world.system.writer(None).append(at, [(0, b"N1", value)])
+
+    put("planes", b'"A319"')
+    put("in", b"0")
+    driver = world.start(app, **keys)
+    driver.loop.start()
+    driver.loop.step()
+    driver.loop.commit()
+    driver.close()
+    put("planes", b'"A320"')
+    record = driver.log.read().latest
+    assert record is not None
+    assert list(record.stores) == ["own"]
+    driver = world.start(app, **keys)
+    driver.loop.start()
+    container = driver.fleet.container_of(1)
+    assert container.tasks[1].engine("own").get(b"N1") == b'"A319"'
+    epoch = container.current
+    assert epoch is not None
+    assert epoch.side_inputs.engine("planes", 1).get(b"N1") == b'"A320"'
+    driver.close()
+
+
 SIDE: dict[str, Any] = {"side_inputs": ["m.planes"]}
 
 

@@ -182,6 +182,12 @@ def test_a_side_store_is_no_part_of_checkpoints(made: list[TestRunner]) -> None:
     assert (runner.store("own"), runner.store("planes")) == ({"k": 2}, {"A": 2, "B": 2})
 
 
+def test_a_job_that_writes_no_store_commits(made: list[TestRunner]) -> None:
+    runner = runner_of(made, joined()).side_input(PLANES, [("A", 1)]).input(TRIPS, trips(0, "A")).run().commit()
+    runner.crash().restore().input(TRIPS, trips(1, "A")).run().commit()
+    assert came(runner) == [[0, 1], [1, 1]], "the first trip was read once"
+
+
 class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.own: ps.KeyValueStore[str, int] = context.store("own")
