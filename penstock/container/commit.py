@@ -10,14 +10,19 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.container.side_backups import SideSource
 from penstock.container.store_folders import StoreFolders
 from penstock.errors import ContainerLostError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.os_errors import explained
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
+from penstock.state.records import Changes
+from penstock.state.side.engine import POSITIONS_KEY
 
 logger = logging.getLogger(__name__)
+_CHANGED: Changes = {POSITIONS_KEY: None}
+"""What is said of the changes of a side store: there are some."""
 
 
 class TaskCommitManager:
@@ -34,12 +39,14 @@ class TaskCommitManager:
         *,
         keep_copies: bool,
         metrics: MetricsRegistry,
+        side: Mapping[str, SideSource] | None = None,
     ) -> None:
         """`backups`: name -> manager and the stores it backs up. `keep_copies`: one stays on this host at the last
-        checkpoint."""
+        checkpoint. `side`: the side stores that are backed up, which no checkpoint needs."""
         self._task = task
         self._backups = dict(backups)
         self._folders = folders
+        self._side = side or {}
         self._keep_copies = keep_copies
         self._snapshot_ns, self._upload_ns, self._clean_up_ns = (
             {name: metrics.new_timer(f"backend.{name}", timer) for name in backups}
@@ -56,13 +63,16 @@ class TaskCommitManager:
     def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
         """The synchronous part: take the changes; copies begin on `copiers`. `last`: the run is to end with this."""
         self._release_copies()
-        changes = self._task.take_changes(hold=True)
+        changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
         try:
+            changes.update({name: _CHANGED if store.take_change() else {} for name, store in self._side.items()})
             self._wants = {
                 name: frozenset(s for s in stores if manager.wants_copy(s, changed=bool(changes[s]), last=last))
                 for name, (manager, stores) in self._backups.items()
             }
-            copied = set(self._folders.stores) if self._keep_copies else set().union(*self._wants.values())
+            copied: set[str] = set().union(*self._wants.values())
+            if self._keep_copies:
+                copied.update(self._folders.stores)
             for name, (manager, stores) in self._backups.items():
                 with self._snapshot_ns[name].time():
                     manager.snapshot(checkpoint_id, {store: changes[store] for store in stores})
@@ -80,7 +90,7 @@ class TaskCommitManager:
             for store in stores:
                 directory = self._folders.making(store, self._task.task, checkpoint_id)
                 shutil.rmtree(directory, ignore_errors=True)
-                self._task.engine(store).copy_to(directory)
+                (self._side.get(store) or self._task.engine(store)).copy_to(directory)
                 made[store] = self._copy(store, directory)
         except Exception as error:
             for copy in made.values():
@@ -118,8 +128,9 @@ class TaskCommitManager:
     def uploaded(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> None:
         """All uploads are done: publish the copies that stay on this host, let go of the others."""
         if self._keep_copies:
-            for store, copy in copies.items():
-                self._publish(store, copy, checkpoint_id)
+            for store in self._folders.stores:
+                if store in copies:
+                    self._publish(store, copies[store], checkpoint_id)
         self._release_copies()
 
     def _publish(self, store: str, copy: StoreCopy, checkpoint_id: CheckpointId) -> None:

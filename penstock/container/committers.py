@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.commit import TaskCommitManager
 from penstock.container.protocol import Markers
 from penstock.container.resources import EpochResources
 from penstock.container.restorer import RestoredTask
+from penstock.container.side_backups import SideSource
 from penstock.container.together import each
 from penstock.errors import RetryableError
+from penstock.state.side.engine import SideEngine
 
 _COPIERS = 2
 _BASE_POLL_SECONDS = 0.2
@@ -24,7 +27,10 @@ class Committers:
 
     name = "commits"
 
-    def __init__(self, resources: EpochResources, tasks: Mapping[int, RestoredTask]) -> None:
+    def __init__(
+        self, resources: EpochResources, tasks: Mapping[int, RestoredTask], side: Callable[[str, int], SideEngine]
+    ) -> None:
+        """`side` gives the newest content of a side store of a task."""
         config = resources.package.config
         self._resources = resources
         self._commits = {
@@ -34,6 +40,7 @@ class Committers:
                 resources.folders,
                 keep_copies=config.job.keeps_copies,
                 metrics=resources.metrics.of_task(number),
+                side={store: SideSource(partial(side, store, number)) for store in resources.side_backups},
             )
             for number, task in tasks.items()
         }

@@ -81,7 +81,7 @@ class Epoch:
         self.number = resources.epoch
         self._resources = resources
         try:
-            self.side_inputs = SideInputService(resources, request.tasks)
+            self.side_inputs = SideInputService(resources, request)
             self.tables = PushedTables(resources, request.tasks)
             """The pushed tables, as far as they are loaded."""
             self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
@@ -94,7 +94,7 @@ class Epoch:
         self.notes = tuple(restorer.notes)
         """What went wrong in the restore, though it went well in the end."""
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
-        self._commits = Committers(resources, restored)
+        self._commits = Committers(resources, restored, self.side_inputs.engine)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
         """What runs beside the calls, in the order in which it is started. Reporters of metrics go between the tasks

@@ -20,6 +20,7 @@ from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.plan.side_inputs import is_backed_up
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
@@ -52,6 +53,8 @@ class EpochResources:
         self.stores = tuple(spec.name for spec in graph.written_stores)
         self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
         """The stores that side inputs fill."""
+        self.side_backups = tuple(spec.name for spec in self.side_inputs if is_backed_up(config, spec.name))
+        """Those of them that commits back up."""
         self.side_homes = SideHomes(config, base, container, epoch)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")

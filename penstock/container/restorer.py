@@ -15,6 +15,7 @@ from penstock.container.resources import EpochResources
 from penstock.container.standby_copies import StandbyPlace
 from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
+from penstock.plan.side_inputs import BACKUP
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
@@ -190,6 +191,9 @@ class Restorer:
         for store in self._resources.stores:
             for name in self._config.store(store).backup_factories:
                 stores_of.setdefault(name, []).append(store)
+        for store in self._resources.side_backups:
+            stores_of.setdefault(BACKUP, []).append(store)
+            self._folders.live(store, task)  # removes what an earlier epoch was about to upload
         opened: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
         try:
             for name, stores in stores_of.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -31,6 +31,8 @@ class SideHomes:
         self._config = config
         self._folders = SideFolders(base, epoch, container)
         self._numbers = count(1)
+        self.fills: Callable[[Part], Callable[[Path], bool] | None] = lambda _: None
+        """What fills a folder from the backup of a part; none if it has no backup."""
 
     def open(self, part: Part, ends: Ends) -> OpenedSide:
         """The part with what is on this host, if that can be continued; otherwise empty."""
@@ -47,6 +49,7 @@ class SideHomes:
             wanted,
             now_ms=time.time_ns() // 1_000_000,
             max_age_ms=self._config.side_inputs.max_age_ms,
+            fill=self.fills(part),
         )
 
     def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.container.protocol import OpenEpoch
 from penstock.container.resources import EpochResources
+from penstock.container.side_backups import SideBackups
 from penstock.container.side_homes import discard
 from penstock.container.side_metrics import side_metrics
 from penstock.errors import ContainerLostError
@@ -45,10 +47,11 @@ class SideInputService:
 
     name = "side inputs"
 
-    def __init__(self, resources: EpochResources, tasks: Sequence[int]) -> None:
+    def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
         config = resources.package.config
         self._resources = resources
-        self._tasks = tuple(tasks)
+        self._tasks = tuple(request.tasks)
+        resources.side_homes.fills = SideBackups(resources, request).fill
         self._specs = resources.side_inputs
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}

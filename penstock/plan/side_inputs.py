@@ -127,6 +127,12 @@ def _check_backup(spec: StoreSpec, config: JobConfig) -> None:
                 f"`{key}` ({config.origin(key)}): store `{spec.name}` is not backed up, because {_filler(spec)}, whose "
                 "versions the job keeps. Remove the key"
             )
+        if spec.side.broadcast or config.store(spec.name).factory == "memory":
+            what = "has everything in each container" if spec.side.broadcast else "is in memory"
+            raise ConfigError(
+                f"`{key}` ({config.origin(key)}): store `{spec.name}` {what}, which is not backed up. Remove the key: "
+                "then a host that does not have the store fills it from its side inputs"
+            )
         if given != (BACKUP,):
             raise ConfigError(
                 f"`{key}` = `{','.join(given)}` ({config.origin(key)}): {_filler(spec)}, so it has no changes of the "

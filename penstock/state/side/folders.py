@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 from penstock.config.model import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
@@ -36,6 +37,10 @@ _WAIT_SECONDS = 3.0
 """How long an older process of this job may take to let go of a folder."""
 _POLL_SECONDS = 0.05
 _PRIVATE = "-private-"
+
+
+_Decide: TypeAlias = Callable[[Positions], Decision]
+_Fill: TypeAlias = Callable[[Path], bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ def open_side_engine(
     now_ms: int,
     max_age_ms: int,
     wait_s: float = _WAIT_SECONDS,
+    fill: Callable[[Path], bool] | None = None,
 ) -> OpenedSide:
     """Open a side store on this host, with its content if that can be continued, otherwise empty.
 
@@ -102,6 +108,7 @@ def open_side_engine(
         now_ms: the time, in epoch milliseconds.
         max_age_ms: how long ago its content may have been up to date.
         wait_s: how long to wait for a process that is ending to let go of a task's folder, in seconds.
+        fill: fills an empty folder with the files of a backup, and says whether it could; None if there is no backup.
 
     Raises:
         PenstockError: the folder cannot be written, and what to do about it.
@@ -117,7 +124,7 @@ def open_side_engine(
         folder = _shared(settings.name, folders, task, wait_s)
         if folder is not None:
             try:
-                return _open_shared(settings, folder, decide)
+                return _open_shared(settings, folder, decide, fill)
             except _InUseError:
                 folder.release()
             except BaseException:
@@ -125,7 +132,7 @@ def open_side_engine(
                 raise
         folder = _private(settings.name, folders, task)
         try:
-            return _open(settings, folder, decide, outlives=False)
+            return _open(settings, folder, decide, fill, outlives=False)
         except BaseException:
             folder.remove()
             raise
@@ -209,12 +216,12 @@ def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -
     return folder
 
 
-def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: Callable[[Positions], Decision]) -> OpenedSide:
+def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
     try:
-        return _open(settings, folder, decide, outlives=True)
+        return _open(settings, folder, decide, fill, outlives=True)
     except _InUseError:
         gc.collect()  # what this process has closed may be held by an error that was handled
-        return _open(settings, folder, decide, outlives=True)
+        return _open(settings, folder, decide, fill, outlives=True)
 
 
 def _private(store: str, folders: SideFolders, task: int | None) -> LockedFolder:
@@ -231,40 +238,41 @@ def _private(store: str, folders: SideFolders, task: int | None) -> LockedFolder
     return folder
 
 
-def _open(
-    settings: StoreSettings, folder: LockedFolder, decide: Callable[[Positions], Decision], *, outlives: bool
-) -> OpenedSide:
-    engine, decision = _open_content(settings, folder, decide)
-    if engine is None or isinstance(decision, Rebuild):
-        if engine is not None:
-            engine.close(flush=False)
+def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
+    engine, decision = _open_content(settings, folder, decide, "on this host")
+    if engine is None and fill is not None:
+        folder.empty()
+        if fill(folder.path):
+            engine, decision = _open_content(settings, folder, decide, "in its backup")
+    if engine is None:
         folder.empty()
         engine = _open_files(settings, folder)
     return OpenedSide(engine, decision, folder, outlives)
 
 
 def _open_content(
-    settings: StoreSettings, folder: LockedFolder, decide: Callable[[Positions], Decision]
+    settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
-    """What is in the folder, if it can be read, and whether it is used. It is logged if not."""
-    engine: SideEngine | None = None
-    if folder.damaged:
-        decision: Decision = Rebuild("it was found to be damaged")
-    else:
+    """What is in the folder, if it can be continued. It is logged if not."""
+    why = Rebuild("it was found to be damaged")
+    if not folder.damaged:
         try:
             engine = _open_files(settings, folder)
             decision = decide(engine.positions)
+            if not isinstance(decision, Rebuild):
+                return engine, decision
+            engine.close(flush=False)
+            why = decision
         except CorruptError as error:
-            decision = Rebuild(f"it is damaged: {error}")
+            why = Rebuild(f"it is damaged: {error}")
         except IncompatibleError as error:
-            decision = Rebuild(str(error))
-    if isinstance(decision, Rebuild):
-        logger.log(
-            logging.INFO if decision.expected else logging.WARNING,
-            "store `%s` in `%s` is filled from the beginning of its side inputs: %s",
-            *(settings.name, folder.path, decision.reason),
-        )
-    return engine, decision
+            why = Rebuild(str(error))
+    logger.log(
+        logging.INFO if why.expected else logging.WARNING,
+        "what there is of store `%s` %s (`%s`) is not continued: %s",
+        *(settings.name, where, folder.path, why.reason),
+    )
+    return None, why
 
 
 def _open_files(settings: StoreSettings, folder: LockedFolder) -> SideEngine:
