@@ -254,7 +254,7 @@ class Tables:
         table.failures += 1
         self._metrics.table_failed(table.name)
         then = (
-            f"batches go on with version {table.current.version}"
+            f"batches continue with version {table.current.version}"
             if table.current is not None and table.is_loaded
             else "no batch runs before a version is loaded"
         )

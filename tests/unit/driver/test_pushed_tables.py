@@ -113,7 +113,7 @@ def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
     expected = {"missing": "is missing", "truncated": f"has {len(data) - 1} bytes", "damaged": "its hash differs"}[how]
     assert expected in driver.board.tables[0].failure
     assert "version 1, loading version 2" in str(driver.board.tables[0])
-    assert "batches go on with version 1" in caplog.text
+    assert "batches continue with version 1" in caplog.text
     assert in_use(driver) == {"planes": 1, "names": 1}
     until(driver, lambda: not any(name.startswith("making") for name in world.folders("planes")))
     world.objects.delete(key)
