@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from penstock.checkpoint.id import CheckpointId
 from penstock.errors import RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
@@ -80,8 +81,9 @@ class StandbyCopies:
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
+        take_local: Callable[[CheckpointId, Path], bool],
     ) -> None:
-        """Bring the copy of a store to a checkpoint, by its tail or whole.
+        """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `StandbyCopy.made`.
 
         Raises what `StandbyCopy.made` raises. The copy that was there then stays, unless it is of no use.
         """
@@ -93,7 +95,7 @@ class StandbyCopies:
             raise AssertionError("the copies of standbys have no folder yet")
         self._made += 1
         directory = self._folder / f"{place.store}-{place.task}-{self._made}"
-        made = StandbyCopy.made(place.store, wanted, contexts, directory, open_engine, progress)
+        made = StandbyCopy.made(place.store, wanted, contexts, directory, open_engine, progress, take_local)
         with self._lock:
             held, self._copies[place] = self._copies.get(place), made
         if held is not None:

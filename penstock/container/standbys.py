@@ -171,6 +171,7 @@ class Standbys:
                     lambda name: self._context(name, place),
                     lambda directory: folders.open_restored(place.store, directory),
                     progress,
+                    folders.copies(place.store, place.task).take,
                 )
             self._failures = {other: failure for other, failure in self._failures.items() if other != place}
         except BaseException as error:  # an engine that failed is no Exception

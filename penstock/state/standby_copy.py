@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.errors import CorruptError, NotFoundError
+from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.os_errors import explained
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.folders import make_empty
 from penstock.state.restore import Once
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,26 @@ class StandbyCopy:
         directory: Path,
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
+        take_local: Callable[[CheckpointId, Path], bool] = lambda *_: False,
     ) -> StandbyCopy:
-        """Restore the store whole, from the first backend that can.
+        """The store whole: from the host's copy of exactly this checkpoint, or from the first backend that can restore
+        it.
+
+        Args:
+            take_local: fills the new folder with a verified copy of the checkpoint that is on this host; False if there
+                is none. A task that moved away has left one.
 
         Raises:
-            CorruptError, NotFoundError: none can.
+            CorruptError, NotFoundError: no backend can.
             RetryableError: it was cancelled, or failed for now.
         """
         errors: list[str] = []
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            if wanted.markers and take_local(wanted.checkpoint_id, directory):
+                return cls(store, wanted, next(iter(wanted.markers)), directory, open_engine)
+        except (OSError, PenstockError) as error:  # whoever keeps the copy may remove it at the same time
+            logger.debug("the copy of store `%s` on this host is not used for a standby: %s", store, error)
         for backend in wanted.markers:
             copy = cls(store, wanted, backend, directory, open_engine)
             try:
