@@ -24,7 +24,7 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the
 def versions(
     job: JobName,
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="The name of the table; all if none.", show_default=False)
+        str | None, typer.Argument(metavar="TABLE", help="The name of the table; all if none.", show_default=False)
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
