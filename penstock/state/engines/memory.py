@@ -169,6 +169,9 @@ class MemoryEngine(Engine):
     def flush(self) -> None:
         """Nothing outlives the process."""
 
+    def compact_in_background(self, wanted: bool) -> None:
+        """There are no files."""
+
     def copy_to(self, directory: Path) -> None:
         """Write everything: the cost grows with the state."""
         directory.mkdir(parents=True)

@@ -166,6 +166,11 @@ class RocksDbEngine(Engine):
         Not while another thread writes."""
         return _RocksDbSnapshot(self._db, self._path)
 
+    def compact_in_background(self, wanted: bool) -> None:
+        """Whether files are merged while others are written, as they are unless this is called. Many that follow each
+        other are written faster without, and read faster once they were merged."""
+        self._db.set_options({"disable_auto_compactions": "false" if wanted else "true"})
+
     def flush(self) -> None:
         """Write what is in memory to files. Then it is still there after this process has died."""
         with self._writing():

@@ -56,6 +56,7 @@ class SideEngine:
         self._changed = ChangedKeys()
         self._open: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._closed = False
+        self._compacts = True
         with self._reading():
             written = engine.get(POSITIONS_KEY)
             self._positions = Positions() if written is None else decode_positions(written, place)
@@ -83,14 +84,22 @@ class SideEngine:
         """
         if entries:
             _check_key(max(entries))
+        self._compact(True)
         self._write(self._engine.apply, entries, positions, tuple(entries))
 
     def load(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
         """As `write`, for many entries at once: as one sorted file. Caches of what was read before are dropped as a
-        whole."""
+        whole. Files are not merged before the positions are complete, or something is written otherwise."""
         if entries:
             _check_key(max(entries))
+        self._compact(positions.complete)
         self._write(self._engine.load, entries, positions, None)
+
+    def _compact(self, wanted: bool) -> None:
+        if wanted != self._compacts:
+            with self._writing():
+                self._engine.compact_in_background(wanted)
+            self._compacts = wanted
 
     def _write(
         self,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -177,3 +179,20 @@ def test_a_golden_entry() -> None:
     )
     assert encode_positions(at(7)) == golden
     assert POSITIONS_KEY == b"\xff" * 16 + b"positions"
+
+
+def test_many_loads_are_merged_once_they_are_complete(tmp_path: Path) -> None:
+    engine = SideEngine(rocksdb(tmp_path / "side"), "side")
+    model: dict[bytes, bytes] = {}
+    for number in range(12):
+        entries = {b"%06d" % (key * 7 % 2500): b"%d" % number for key in range(number, number + 2000)}
+        engine.load(entries, replace(at(number), complete=False))
+        model |= entries
+    assert len(list((tmp_path / "side").glob("*.sst"))) == 12
+    engine.load({b"last": b"1"}, at(20))
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "side").glob("*.sst"))) > 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(list((tmp_path / "side").glob("*.sst"))) <= 6
+    assert dict(engine.scan(None, None)) == {**model, b"last": b"1"}
+    engine.close()
