@@ -52,7 +52,8 @@ class SideInputService:
         self._resources = resources
         self._tasks = tuple(request.tasks)
         resources.side_homes.fills = SideBackups(resources, request).fill
-        self._specs = resources.side_inputs
+        # A container that has standbys alone reads nothing.
+        self._specs = resources.side_inputs if self._tasks else ()
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
         self._retired: list[OpenedSide] = []
@@ -207,7 +208,8 @@ class SideInputService:
             entries=self._entries,
             retire=self._retired.append,
         )
-        return [Group(parts, around) for parts in groups_of(parts_of(self._specs, self._tasks, partitions))]
+        parts = parts_of(self._specs, self._tasks, partitions)
+        return [Group(group, partitions, around) for group in groups_of(parts)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:
         metrics = self._resources.metrics.of_task(min(self._tasks) if part.task is None else part.task)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.errors import NotFoundError, SerdeError
+from penstock.errors import IncompatibleError, SerdeError
 from penstock.retry import may_pass
 from penstock.side.entries import Entries, MessageFailedError
 from penstock.side.parts import Part
@@ -25,6 +25,7 @@ from penstock.state.side.folders import OpenedSide
 from penstock.state.side.positions import Positions
 from penstock.state.side.reuse import Reuse
 from penstock.system.base import PartitionOffsets, RawMessage
+from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 GATHER_BYTES = 64 << 20
@@ -101,8 +102,10 @@ class Surroundings:
 class Group:
     """The stores of one group. Filled by one thread; `replicas` is read by others under the lock."""
 
-    def __init__(self, parts: Sequence[Part], around: Surroundings) -> None:
+    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: Surroundings) -> None:
+        """`partitions`: how many each stream had when the parts were made."""
         self.parts = tuple(parts)
+        self._partitions = partitions
         self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
         """Its stores."""
         self.counts = {part: Counts() for part in parts}
@@ -117,6 +120,8 @@ class Group:
         """Where that began."""
         self.ends = Ends()
         """The ends that it is caught up to, or that were seen last."""
+        self._identities: Mapping[SystemStream, str | None] = {}
+        """Which streams the content is made from that attempts read."""
 
     # Catching up.
 
@@ -139,6 +144,7 @@ class Group:
         except BaseException:
             _close(opened)
             raise
+        self._identities = dict(self.ends.identities)
         with self._around.lock:
             self.replicas = opened
 
@@ -156,24 +162,26 @@ class Group:
         except BaseException:
             _close(made)
             raise
+        self._identities = dict(self.ends.identities)
         with self._around.lock:
             old, self.replicas = self.replicas, made
             for replica in old.values():
                 self._around.retire(replica.opened)
 
     def look(self, *, whole: bool = True) -> Ends:
-        """The ends of all partitions now; `whole`: and from where on they have everything. Raises NotFoundError if one
-        does not exist."""
+        """The ends of all partitions now; `whole`: and from where on they have everything. Raises NotFoundError if a
+        stream does not exist, IncompatibleError if it has another number of partitions than before."""
         found, sources = Ends(), self._around.sources
         for stream in self._streams:
             found.identities[stream] = sources.identity(stream)
             ends, complete_from = sources.ends(stream), sources.complete_from(stream) if whole else {}
+            if len(ends) != self._partitions[stream]:
+                raise IncompatibleError(
+                    f"the side input `{stream}` of store {self.name} has {counted(len(ends), 'partition')}; it had "
+                    f"{self._partitions[stream]} when the containers began to read it. Start the job again"
+                )
             for ssp in self._ssps:
                 if ssp.system_stream == stream:
-                    if ssp.partition not in ends:
-                        raise NotFoundError(
-                            f"the side input `{stream}` of store {self.name} has no partition {ssp.partition} any more"
-                        )
                     found.offsets[ssp] = ends[ssp.partition]
                     found.complete_from[ssp] = complete_from.get(ssp.partition, 0)
         return found
@@ -320,9 +328,9 @@ class Group:
             NotFoundError: a stream does not exist any more.
             RetryableError: a system failed.
         """
-        before, now, found = self.ends.identities, self.look(whole=False), False
+        now, found = self.look(whole=False), False
         for stream in self._streams:
-            if now.identities[stream] != before[stream]:
+            if now.identities[stream] != self._identities[stream]:
                 raise GoneError(f"the stream `{stream}` was deleted and created again")
         self.ends = now
         for ssp in self._ssps:

@@ -310,3 +310,52 @@ def test_a_system_that_fails_is_tried_again_and_then_ends_the_run(
     with pytest.raises(ps.PenstockError, match="the disk does not answer") as raised:
         driver.loop.step()
     assert not isinstance(raised.value, ps.RetryableError)
+
+
+def test_a_new_stream_that_cannot_be_read_is_never_mixed_with_the_old_one(world: SideWorld) -> None:
+    world.config["side.inputs.on.error"] = "continue"
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old"), ("N2", "old")])
+    driver = begun(world, planes(processor=broken))
+    world.admin.delete_stream("planes")
+    world.create("planes")
+    world.put("planes", 0, [("N1", "new"), ("N1", "bad")])
+    wait_until(lambda: service(driver).filler.failures.total() >= 2, "two tries", 20)
+    world.put("planes", 0, [("N2", "new"), ("N3", "new")])
+    wait_until(lambda: service(driver).filler.failures.total() >= 3, "another one", 20)
+    assert asked(world, driver, "N1", "N2", "N3") == [["old"], ["old"], [None]]
+
+
+def test_a_stream_with_another_number_of_partitions_ends_the_run(world: SideWorld) -> None:
+    world.create("carriers", 2)
+    app = ps.StreamApplication("side")
+    app.store("carriers", side_inputs=["m.carriers"], broadcast=True)
+    reading(app, "carriers")
+    driver = begun(world, app)
+    world.admin.delete_stream("carriers")
+    world.create("carriers", 3)
+    wait_until(lambda: service(driver).failure is not None, "a failure", 20)
+    with pytest.raises(ps.IncompatibleError, match=r"`carriers` has 3 partitions; it had 2 when"):
+        driver.loop.step()
+
+
+def test_a_failed_message_leaves_side_stores_as_they_are(world: SideWorld) -> None:
+    """With a dead-letter stream the writes of a message are undone; a store that is only read has none."""
+    world.create("planes")
+    world.create("dead")
+    world.config["task.dead.letter.stream"] = "m.dead"
+    world.put("planes", 0, [("N1", "Airbus")])
+    world.put("in", 0, [("N1", 0), ("N2", 0), ("N1", 0)])
+
+    class Task(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.planes = context.store("planes")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            collector.emit(key=envelope.key, value=self.planes[envelope.key])
+
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"])
+    app.input("m.in").process(Task, stores=["planes"]).send_to(app.output("m.out"))
+    assert world.run(app) == ["Airbus", "Airbus"]
+    assert world.admin.offsets("dead")[0].upcoming == 1
