@@ -175,6 +175,8 @@ class CopiedEntries(Entries):
     def _find_bad(self, stream: SideStream, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
         """Raise MessageFailedError for the first message that does not decode."""
         for index, message in enumerate(messages):
+            if message[2] is None:
+                continue  # it is no entry
             try:
                 decoded(stream, message)
             except Exception as error:
