@@ -89,6 +89,11 @@ def test_the_page_on_side_inputs_runs_as_written() -> None:
         exec(compile(block, "side-inputs.md", "exec"), {"__name__": "side_inputs_page"})
 
 
+def test_the_page_on_pushed_tables_runs_as_written() -> None:
+    (block,) = examples("docs/pushed-tables.md")
+    exec(compile(block, "pushed-tables.md", "exec"), {"__name__": "pushed_tables_page"})
+
+
 def test_the_page_on_state_of_the_key_runs_as_written() -> None:
     (block,) = examples("docs/key-state.md")
     exec(compile(block, "key-state.md", "exec"), {"__name__": "key_state_page"})
