@@ -20,7 +20,7 @@ from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from penstock.plan.side_inputs import is_backed_up
+from penstock.plan.side_inputs import backed_up_side_stores
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
@@ -53,7 +53,7 @@ class EpochResources:
         self.stores = tuple(spec.name for spec in graph.written_stores)
         self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
         """The stores that side inputs fill."""
-        self.side_backups = tuple(spec.name for spec in self.side_inputs if is_backed_up(config, spec.name))
+        self.side_backups = backed_up_side_stores(graph, config)
         """Those of them that commits back up."""
         self.side_homes = SideHomes(config, base, container, epoch)
         self.metrics = EpochMetrics()

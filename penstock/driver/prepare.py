@@ -37,6 +37,7 @@ from penstock.plan.intermediate import (
 )
 from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.reset import plan_reset
+from penstock.plan.side_inputs import backed_up_side_stores
 from penstock.plan.start import StartPlan, plan_start
 from penstock.plan.streams import JobStreams
 from penstock.runtime.instance import RuntimeSettings
@@ -155,6 +156,7 @@ def prepare(
     streams.check_side_inputs(graph, tasks)
     check_copartitioning(graph, ends, tasks, streams.broadcast)
     layout = store_layout(graph)
+    backed_up = [*layout, *backed_up_side_stores(graph, config)]
     paths = JobPaths(config.job.name, config.job.id)
     # Who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
@@ -224,7 +226,7 @@ def prepare(
         start=start,
         startpoints=startpoints,
         drains=DrainRequests(objects, paths),
-        admins=BackendAdmins(config, paths, objects, tasks, list(layout), streams.systems, uid, view.restorable),
+        admins=BackendAdmins(config, paths, objects, tasks, backed_up, streams.systems, uid, view.restorable),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         close=close,
         clock=clock,

@@ -61,6 +61,13 @@ def is_backed_up(config: JobConfig, store: str) -> bool:
     return table.STORE_BACKUP.full(store) in config.origins
 
 
+def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[str, ...]:
+    """The stores that side inputs fill and whose content commits back up."""
+    return tuple(
+        spec.name for spec in graph.side_stores if isinstance(spec.side, SideInputs) and is_backed_up(config, spec.name)
+    )
+
+
 def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
     settings = config.store(spec.name)
     if not settings.side_inputs and settings.side_processor is None:

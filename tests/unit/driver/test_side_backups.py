@@ -102,6 +102,25 @@ def test_a_commit_uploads_what_has_changed_only(world: SideWorld) -> None:
     assert set(_blobs(driver)) - set(before)
 
 
+def test_what_no_checkpoint_needs_is_deleted(world: SideWorld) -> None:
+    """In the course of many commits, and what an epoch left that died before its record."""
+    orphan = ""
+    for start in range(3):
+        driver = begun(world, planes())
+        if start == 1:
+            dead = next(key for key in _blobs(driver) if key.endswith(".index"))
+            driver.job.objects.put_if_absent(f"{dead.rpartition('/')[0]}/1-999-{'0' * 64}", b"never in a record")
+        for number in range(12):
+            world.put("planes", 0, [(f"N{key}", f"{start} {number}") for key in range(1500)])
+            settle(driver)
+            assert asked(world, driver, "N7") == [[f"{start} {number}"]]
+            driver.loop.commit()
+        kept = _blobs(driver)
+        leave(driver)
+        assert len(kept) < 120, "ten checkpoints are retained"
+    assert orphan not in kept
+
+
 @pytest.mark.parametrize(
     ("broadcast", "factory", "message"),
     [
