@@ -16,6 +16,7 @@ from penstock.driver.metrics_exports import shows_standbys
 from penstock.errors import RetryableError
 from penstock.metadata.shown_standbys import ShownStandbys
 from penstock.metrics.snapshot import MetricId
+from penstock.state.standby_copy import StandbyCopy
 from penstock.testing.in_process import InProcessDriver
 from tests.support.metrics_page import OF_STANDBYS, exported
 from tests.support.sums_job import TASKS, World, drain, once, state
@@ -29,6 +30,13 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.close()
+
+
+@pytest.fixture
+def other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standbys find no copies of others, as if each container were on a separate host."""
+    made = StandbyCopy.made
+    monkeypatch.setattr(StandbyCopy, "made", classmethod(lambda cls, *args: made(*args[:-1])))
 
 
 def started(world: World, containers: int = 3, **config: object) -> InProcessDriver:
@@ -84,6 +92,7 @@ def rejoin(driver: InProcessDriver) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.usefixtures("other_host")
 def test_the_active_container_is_killed_again_and_again(world: World, backend: str) -> None:
     driver = started(world, stores_backup_factories=backend)
     for turn in range(4):
@@ -110,6 +119,7 @@ def counted_restored(driver: InProcessDriver, backend: str) -> int:
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
+@pytest.mark.usefixtures("other_host")
 def test_a_standby_that_is_behind_reads_the_tail_only(
     world: World, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +201,7 @@ def test_a_commit_is_in_flight_at_the_loss(world: World, step: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
+@pytest.mark.usefixtures("other_host")
 def test_what_a_slow_standby_needs_may_be_deleted(world: World, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It follows again when all that its own checkpoint named is gone, and begins again where it must."""
     driver = started(
@@ -312,3 +323,22 @@ def test_without_standbys_nothing_follows(world: World) -> None:
     assert "follow" not in steps
     assert driver.board.standbys() == ()
     assert not [each for each in threading.enumerate() if each.name.startswith("standbys-")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:3])
+def test_a_new_standby_begins_with_the_copy_on_its_host(world: World, backend: str) -> None:
+    """The second time from a backend it would read everything again."""
+    driver = started(world, stores_backup_factories=backend)
+    world.put(*range(90))
+    commit(driver)
+    before = counted(driver, "bytes-restored", source="Standby")
+    driver.fleet.lose(1)
+    take_over(driver)
+    await_standbys(driver)
+    assert counted(driver, "bytes-restored", source="Standby") == before
+    world.put(*range(5))
+    commit(driver)
+    driver.fleet.lose(1)
+    world.put(*range(5))
+    drain(driver)
+    world.check(driver)
