@@ -212,7 +212,9 @@ class SideInputService:
         return [Group(group, partitions, around) for group in groups_of(parts)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:
-        metrics = self._resources.metrics.of_task(min(self._tasks) if part.task is None else part.task)
+        # A container that has only standbys fills broadcast stores, too: they are there when it takes over.
+        task = min(self._tasks, default=0) if part.task is None else part.task
+        metrics = self._resources.metrics.of_task(task)
         return entries_of(part, engine, self._resources.package.settings.config, metrics, self._stopping)
 
 

@@ -8,15 +8,21 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import penstock as ps
+from penstock.config.load import load_config
 from penstock.container.protocol import StandbyState
 from penstock.driver.metrics_exports import shows_standbys
 from penstock.errors import RetryableError
+from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.shown_standbys import ShownStandbys
 from penstock.metrics.snapshot import MetricId
 from penstock.state.standby_copy import StandbyCopy
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.metrics_page import OF_STANDBYS, exported
 from tests.support.sums_job import TASKS, World, drain, once, state
@@ -47,7 +53,9 @@ def started(world: World, containers: int = 3, **config: object) -> InProcessDri
     return driver
 
 
-def await_standbys(driver: InProcessDriver, *, ready: Callable[[StandbyState], bool] | None = None) -> None:
+def await_standbys(
+    driver: InProcessDriver, *, ready: Callable[[StandbyState], bool] | None = None, tasks: int = TASKS
+) -> None:
     """Until the standby of every task is at the last checkpoint, or what is asked for."""
     last = driver.board.last_checkpoint
     ready = ready or (lambda each: each.checkpoint_id == each.wanted == last)
@@ -55,7 +63,7 @@ def await_standbys(driver: InProcessDriver, *, ready: Callable[[StandbyState], b
     while True:
         states = [each for own in driver.fleet.standby_states().values() for each in own]
         good = [each for each in states if ready(each)]
-        if {each.task for each in good} == set(range(TASKS)):
+        if {each.task for each in good} == set(range(tasks)):
             return
         assert time.monotonic() < deadline, states
         threading.Event().wait(0.005)
@@ -342,3 +350,53 @@ def test_a_new_standby_begins_with_the_copy_on_its_host(world: World, backend: s
     world.put(*range(5))
     drain(driver)
     world.check(driver)
+
+
+class Named(ps.StreamTask):
+    """Emits the name that a side input has for each key, and counts the key."""
+
+    def init(self, context: Any) -> None:
+        self.seen, self.names = context.store("seen"), context.store("names")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.seen.put(envelope.key, (self.seen.get(envelope.key) or 0) + 1)
+        collector.emit(key=envelope.key, value=f"{self.names.get(envelope.key)} {self.seen.get(envelope.key)}")
+
+
+@pytest.mark.parametrize("broadcast", [False, True])
+def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(tmp_path: Path, broadcast: bool) -> None:
+    app = ps.StreamApplication("named")
+    app.store("seen", key=ps.String(), value=ps.Integer())
+    app.store("names", key=ps.String(), value=ps.String(), side_inputs=["m.names"], broadcast=broadcast)
+    source = app.input("m.events", key=ps.String(), value=ps.String())
+    source.process(Named, stores=["seen", "names"]).send_to(app.output("m.out", key=ps.String(), value=ps.String()))
+    system = MemorySystem("m")
+    for stream in ("events", "names", "out"):
+        system.admin().create_stream(stream, 1)
+    events = ps.SystemStreamPartition("m", "events", 0)
+    writer = system.writer(None)
+    writer.append(ps.SystemStreamPartition("m", "names", 0), [(0, b"a", b"A"), (0, b"b", b"B")])
+    overrides = {
+        "job.name": "named",
+        "job.root": f"memory://{tmp_path.name}",
+        "job.logged.store.base.dir": str(tmp_path / "state"),
+        "job.standbytasks.replication.factor": 2,
+    }
+    config = load_config(overrides=overrides, environ={})
+    driver = InProcessDriver(app.graph(), config, open_store(config.job.root), {"m": system}, containers=2)
+    driver.loop.start()
+    for message in (b"a", b"b"):
+        writer.append(events, [(0, message, b"")])
+        before = driver.board.last
+        while driver.board.last is before:
+            driver.loop.step()
+        if message == b"a":
+            driver.loop.commit()
+            await_standbys(driver, tasks=1)
+            driver.fleet.lose(0)
+    ssp = ps.SystemStreamPartition("m", "out", 0)
+    found = [message[3] for chunk in system.reader().read(OffsetRange(ssp, 0, 2), 10) for message in chunk]
+    assert found == [b"A 1", b"B 1"]
+    assert counted(driver, "takeovers") == 1
+    driver.close()
+    forget_memory_store(config.job.root)
