@@ -14,13 +14,14 @@ from penstock.errors import ContainerLostError, Interrupted, NotFoundError, Pens
 from penstock.retry import may_pass
 from penstock.side.entries import MessageFailedError, StoppedError
 from penstock.side.failure import SideFailure, side_failure
-from penstock.side.group import Group
+from penstock.side.group import Followed, Group
 from penstock.side.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)
-IDLE_SECONDS = 0.2
-"""Between two looks at streams that have nothing new."""
+PAUSE_SECONDS = 0.15
+"""Between two looks at the streams, if there is not more than one of them brings: what comes meanwhile is written
+together."""
 TOUCH_SECONDS = 600.0
 """How often it is noted that a store is up to date, if nothing comes."""
 PATIENCE_SECONDS = 60.0
@@ -81,6 +82,8 @@ class Filler:
         self._changed = threading.Condition()
         self._quiet_from = self._quiet = 0
         """The number of the look that began last, and of the last one that found nothing new."""
+        self._waiting = 0
+        """How many wait until everything is written."""
         self._ended = False
 
     def troubles(self) -> dict[Group, str]:
@@ -99,11 +102,13 @@ class Filler:
                 with self._changed:
                     self._quiet_from += 1
                     number = self._quiet_from
-                if not self._pass():
+                found = self._pass()
+                if found is Followed.NOTHING:
                     with self._changed:
                         self._quiet = number
                         self._changed.notify_all()
-                    self._wake.wait(IDLE_SECONDS)
+                if found is not Followed.A_PART and not self._waiting:
+                    self._wake.wait(PAUSE_SECONDS)
                 self._flush_if_due()
             self._touch()
         except StoppedError:
@@ -135,8 +140,12 @@ class Filler:
         """Wait until everything is written that the streams hold now. Returns whether that came to be in time."""
         with self._changed:
             wanted = self._quiet_from + 1
+            self._waiting += 1
             self._wake.set()
-            return self._changed.wait_for(lambda: self._ended or self._quiet >= wanted, timeout_s)
+            try:
+                return self._changed.wait_for(lambda: self._ended or self._quiet >= wanted, timeout_s)
+            finally:
+                self._waiting -= 1
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, EngineFailedError):  # its folder is marked: the next epoch fills it again
@@ -169,29 +178,29 @@ class Filler:
 
     # Following.
 
-    def _pass(self) -> bool:
-        """One look at every group. Returns whether there was something new."""
-        found = False
+    def _pass(self) -> Followed:
+        """One look at every group."""
+        found = Followed.NOTHING
         for group in self.groups:
             if self._stop.is_set():
-                return True
+                break
             trouble = self._troubles.get(group)
             if trouble is None or self._monotonic() >= trouble.next_try:
-                found |= self._try(group)
+                found = max(found, self._try(group))
         return found
 
-    def _try(self, group: Group) -> bool:
+    def _try(self, group: Group) -> Followed:
         try:
             try:
                 found = group.follow()
             except GoneError as error:
                 group.rebuild(str(error), lambda: self._check(group))
-                found = True
+                found = Followed.A_PART
         except (StoppedError, Interrupted, EngineFailedError):
             raise
         except Exception as error:
             self._failed(group, error)
-            return False
+            return Followed.NOTHING
         if self._troubles.pop(group, None) is not None:
             logger.warning("side inputs fill store %s again", group.name)
         return found

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -39,6 +40,16 @@ FOLLOW_AT_MOST = 20_000
 """Messages of a partition that are followed before it is another one's turn."""
 _CHECK_EVERY = 512
 _RETRY_SECONDS = 0.5
+
+
+class Followed(IntEnum):
+    """What a look at the streams brought."""
+
+    NOTHING = 0
+    ALL = 1
+    """All that there was has been written."""
+    A_PART = 2
+    """There is more."""
 
 
 @dataclass(slots=True)
@@ -319,8 +330,8 @@ class Group:
 
     # Following.
 
-    def follow(self) -> bool:
-        """Write what is new. Returns whether there was something.
+    def follow(self) -> Followed:
+        """Write what is new, of each partition so much at most as is quickly done. Returns whether there was something.
 
         Raises:
             GoneError: messages are gone that it needs, or a stream was created again: `rebuild` must follow.
@@ -328,16 +339,15 @@ class Group:
             NotFoundError: a stream does not exist any more.
             RetryableError: a system failed.
         """
-        now, found = self.look(whole=False), False
+        now = self.look(whole=False)
         for stream in self._streams:
             if now.identities[stream] != self._identities[stream]:
                 raise GoneError(f"the stream `{stream}` was deleted and created again")
         self.ends = now
-        for ssp in self._ssps:
-            found |= self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream])
-        return found
+        found = {self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream]) for ssp in self._ssps}
+        return max(found, default=Followed.NOTHING)
 
-    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> bool:
+    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> Followed:
         sources, stop = self._around.sources, self._around.stop
         replicas = [replica for part, replica in self.replicas.items() if ssp in part.ssps]
         start = min(replica.reached[ssp] for replica in replicas)
@@ -345,16 +355,16 @@ class Group:
             raise GoneError(f"`{ssp}` ends at {upcoming}, before what was read of it: it was deleted and created again")
         end = min(upcoming, start + FOLLOW_AT_MOST)
         if start == end:
-            return False
+            return Followed.NOTHING
         for messages in sources.read(ssp, start, end, WRITE_AT_ONCE):
             if stop.is_set():
-                return True
+                return Followed.ALL
             if sources.identity(ssp.system_stream) != identity:
                 raise GoneError(f"the stream `{ssp.system_stream}` was deleted and created again")
             self._write(replicas, ssp, messages, messages[-1][0] + 1)
         if any(replica.reached[ssp] < end for replica in replicas):  # the rest of the range has no messages
             self._write(replicas, ssp, [], end)
-        return True
+        return Followed.ALL if end == upcoming else Followed.A_PART
 
     def _write(
         self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int

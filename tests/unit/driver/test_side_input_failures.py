@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.side.group import Followed
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
 from tests.support.jobs import wait_until
@@ -181,7 +182,7 @@ def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> N
     group = service(driver).filler.groups[0]
     follow, held, goes = group.follow, threading.Event(), threading.Event()
 
-    def later() -> bool:
+    def later() -> Followed:
         held.set()
         assert goes.wait(20)
         return follow()
