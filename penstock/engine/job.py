@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.drain.progress import DrainProgress
-from penstock.driver.progress import BatchProgress, BootstrapProgress, JobProgress, ProgressBoard
+from penstock.driver.progress import BatchProgress, BootstrapProgress, JobProgress, ProgressBoard, TableStatus
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 from penstock.errors import NotFoundError
@@ -193,6 +193,17 @@ class Job:
         """The batch that runs, and how much of it has been processed; None between batches."""
         running = self._board.running
         return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        """The pushed tables, in the order in which they were declared: the version that batches read, and the one that
+        containers load. Empty if there are none, and before the first look at them.
+
+        Example:
+            >>> [(table.table, table.in_use, table.loading) for table in job.tables]  # doctest: +SKIP
+            [('planes', 6, 7)]
+        """
+        return self._board.tables
 
     @property
     def drain_progress(self) -> DrainProgress | None:

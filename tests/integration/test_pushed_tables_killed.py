@@ -78,7 +78,7 @@ def push_carriers(folder: Path) -> None:
 
 
 def loads_or_uses(job: Job, version: int) -> bool:
-    return any(table.table == "planes" and version in {table.loading, table.in_use} for table in job._board.tables)
+    return any(table.table == "planes" and version in {table.loading, table.in_use} for table in job.tables)
 
 
 def test_a_container_is_killed_while_a_new_version_comes(spark: SparkSession, tmp_path: Path) -> None:

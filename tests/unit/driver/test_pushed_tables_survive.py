@@ -173,7 +173,7 @@ def test_damage_that_a_read_meets_leads_to_another_load(world: PushedWorld) -> N
 
 @pytest.mark.parametrize(
     ("factory", "swaps"),
-    [("rocksdb", 12), *(pytest.param(each, 300, marks=pytest.mark.slow) for each in ("rocksdb", "memory"))],
+    [("rocksdb", 12), *(pytest.param(each, 200, marks=pytest.mark.slow) for each in ("rocksdb", "memory"))],
 )
 def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str, swaps: int) -> None:
     world.push(1)
