@@ -260,6 +260,16 @@ def test_folders_of_partitions_and_several_key_columns(build: Build) -> None:
     ]
 
 
+def test_it_needs_no_pandas_and_takes_any_name_of_a_column(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ImportError("there is no pandas")
+
+    for module in ("pyspark.sql.pandas.functions", "pyspark.sql.pandas.utils", "pyspark.sql.udf"):
+        monkeypatch.setattr(f"{module}.require_minimum_pandas_version", refuse)
+    build.push(pa.table({"k": ["a"], "odd.name `x`": [1]}))
+    assert build.entries(build.build(build.side(), 1), 0) == {b"a": b'{"k":"a","odd.name `x`":1}'}
+
+
 def test_csv_with_a_schema(build: Build) -> None:
     (build.source / "planes.csv").write_text("N1;1999;\nN2;2000;x\n")
     (build.source / "_SUCCESS").touch()
