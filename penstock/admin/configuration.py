@@ -149,7 +149,7 @@ def _of_side_store(side: SideStoreFacts, config: JobConfig) -> Iterator[Effectiv
     """What holds for a store that something else fills, where the configuration does not say it."""
     for key in (STORE_BACKUP, STORE_RESTORE, STORE_CHANGELOG):
         if (name := key.full(side.store)) not in config.origins:
-            yield EffectiveValue(name, None, f"no checkpoint has it: {side}")
+            yield EffectiveValue(name, None, f"no part of checkpoints: {side}")
     if (name := STORE_SIDE_INPUTS.full(side.store)) not in config.origins:
         yield EffectiveValue(name, ",".join(side.side_inputs) or None, f"the application: {side}")
 

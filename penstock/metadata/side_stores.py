@@ -59,12 +59,12 @@ class SideStoreFacts:
 
     @property
     def why_not_kept(self) -> str:
-        """Why no checkpoint has its content, and where to look for it."""
+        """Why it is no part of checkpoints, and where to look for it."""
         if self.pushed:
             look = "`penstock table versions` lists its versions"
         else:
             look = f"`penstock stream tail {self.side_inputs[0]}` shows what fills it"
-        return f"the job only reads store `{self.store}` ({self}), so its content is in no checkpoint: {look}"
+        return f"the job only reads store `{self.store}` ({self}), so it is no part of checkpoints: {look}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ app.store("own")
 app.store("planes", side_inputs=["local.planes"], broadcast=True)
 """
 SAYS = (
-    "the job only reads store `planes` (side input `local.planes`; every task has all of it), so its content is in no "
-    "checkpoint: `penstock stream tail local.planes` shows what fills it"
+    "the job only reads store `planes` (side input `local.planes`; every task has all of it), so it is no part of "
+    "checkpoints: `penstock stream tail local.planes` shows what fills it"
 )
 
 
@@ -126,5 +126,5 @@ def test_the_configuration(home: Path) -> None:
         "origin": f"the application: {fills}",
     }
     assert found["stores.planes.backup.factories"]["value"] is None
-    assert found["stores.planes.backup.factories"]["origin"] == f"no checkpoint has it: {fills}"
+    assert found["stores.planes.backup.factories"]["origin"] == f"no part of checkpoints: {fills}"
     assert found["stores.own.backup.factories"]["value"] == "changelog-files"
