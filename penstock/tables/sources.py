@@ -169,7 +169,7 @@ def _read_manifest(data: bytes, url: str) -> _SourceManifest:
         found = decode(_SourceManifest, data, f"`{url}` is not a manifest")
     except CorruptError as error:
         raise TableRefusedError(
-            f'{error}. It should read {{"files": ["part-0.parquet"], "rows": 1000}}; write it anew, in one step'
+            f'{error}. It should read {{"files": ["part-0.parquet"], "rows": 1000}}; write it again, in one step'
         ) from error
     if len(set(found.names)) != len(found.files):
         raise TableRefusedError(f"`{url}` names a file twice: its rows would be read twice")
