@@ -110,6 +110,10 @@ class PushedWorld:
                 found += [ps.Json().from_bytes(value or b"") for _, _, _, value in chunk]
         return found
 
+    def versions(self, table: str) -> tuple[int, ...]:
+        """The versions that are published."""
+        return TableRegistry(self.objects, JobPaths("pushed", "1"), table).versions().numbers
+
     def file_of(self, table: str, version: int, task: int) -> str:
         """The key of the file of a version that has the rows of a task."""
         registry = TableRegistry(self.objects, JobPaths("pushed", "1"), table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import threading
 from collections import Counter
@@ -224,3 +225,41 @@ def test_batches_run_while_versions_come_and_go(world: PushedWorld) -> None:
     planes = [each["planes"] for each in watched.tables]
     assert [version for version, _ in groupby(planes)] == [1, 2, 3, 4, 5, 6, 3]
     assert len(world.output()) == 12 * len(watched.tables)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_a_random_life(world: PushedWorld, seed: int) -> None:
+    """Versions come, are chosen and given up, containers are lost and drivers end: every batch is of what it names."""
+    chance = random.Random(seed)
+    world.push(1)
+    newest = 1
+    driver = world.driver(job__retry__max=100)
+    driver.loop.start()
+    watched = Watched(world, driver)
+    for _ in range(30):
+        match chance.choice(["push", "push", "choose", "newest", "lose", "restart", "commit"]):
+            case "push":
+                newest += 1
+                world.push(newest)
+            case "choose":
+                versions = world.versions("planes")
+                world.tables.pin("planes", chance.choice(versions))
+            case "newest":
+                world.tables.pin("planes", None)
+            case "lose":
+                driver.fleet.lose(chance.randrange(3))
+            case "restart":
+                driver.close()
+                driver = world.driver(job__retry__max=100)
+                driver.loop.start()
+                watched = Watched(world, driver)
+            case "commit" if not driver.fleet.any_lost:
+                driver.loop.commit()
+        world.put()
+        for _ in range(chance.randrange(1, 4)):
+            driver.loop.step()
+    world.tables.pin("planes", None)
+    keep_busy(driver, world, {"planes": newest, "names": newest})
+    world.put()
+    until(driver, lambda: not lag(driver))
+    assert watched.tables[-1] == {"planes": newest, "names": newest}
