@@ -58,6 +58,9 @@ class StandbyCopy:
         self._directory = directory
         self._opener = Once(lambda: open_engine(directory))
         self._checkpoint_id = wanted.checkpoint_id
+        self._is_exact = True
+        """False after a step that was cut short: then there may be a part of a later checkpoint in it, and only that
+        one or a later one can be reached."""
 
     @classmethod
     def made(
@@ -121,16 +124,19 @@ class StandbyCopy:
             RetryableError: it was cancelled, or failed for now. It is still of use.
             CorruptError, NotFoundError: it is of no use any more.
         """
-        if wanted.checkpoint_id == self._checkpoint_id:
-            return True
         marker = wanted.markers.get(self._backend)
+        if wanted.checkpoint_id == self._checkpoint_id or marker == self._marker:
+            if self._is_exact:
+                self._checkpoint_id = wanted.checkpoint_id
+            return self._is_exact
         if marker is None:
             return False
-        if marker != self._marker:
-            with self._manager(contexts) as manager:
-                if not manager.advance(self._store, self._marker, marker, self._target(), progress):
-                    return False
-        self._marker, self._checkpoint_id = marker, wanted.checkpoint_id
+        was_exact, self._is_exact = self._is_exact, False
+        with self._manager(contexts) as manager:
+            if not manager.advance(self._store, self._marker, marker, self._target(), progress):
+                self._is_exact = was_exact
+                return False
+        self._marker, self._checkpoint_id, self._is_exact = marker, wanted.checkpoint_id, True
         return True
 
     def engine(self) -> Engine:
