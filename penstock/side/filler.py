@@ -93,6 +93,7 @@ class Filler:
     def run(self) -> None:
         """Until it is stopped, or fails."""
         try:
+            self.began = self._monotonic()  # the restore of other stores came before, and does not count
             self._bootstrap()
             with self._changed:
                 self.caught_up.set()
