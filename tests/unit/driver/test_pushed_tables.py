@@ -236,7 +236,7 @@ def test_a_random_life(world: PushedWorld, seed: int) -> None:
     driver = world.driver(job__retry__max=100)
     driver.loop.start()
     watched = Watched(world, driver)
-    for _ in range(30):
+    for _ in range(16):
         match chance.choice(["push", "push", "choose", "newest", "lose", "restart", "commit"]):
             case "push":
                 newest += 1
