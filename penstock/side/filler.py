@@ -161,6 +161,8 @@ class Filler:
     def _bootstrap(self) -> None:
         self.groups = tuple(self._make())
         for group in self.groups:
+            group.aim(lambda group=group: self._check(group))  # type: ignore[misc]
+        for group in self.groups:
             group.bootstrap(lambda group=group: self._check(group))  # type: ignore[misc]
         self.bootstrap_s = self._monotonic() - self.began
         if self.groups:

@@ -136,8 +136,12 @@ class Group:
 
     # Catching up.
 
+    def aim(self, check: Callable[[], None]) -> None:
+        """Take the ends that the streams have now as those that `bootstrap` catches up to. Raises as `bootstrap`."""
+        self.ends = self._patiently(self.look, check)
+
     def bootstrap(self, check: Callable[[], None]) -> None:
-        """Catch all stores up to the ends that the streams have now.
+        """Catch all stores up to the ends that `aim` took.
 
         Args:
             check: called again and again; it raises when this must end.
@@ -146,7 +150,6 @@ class Group:
             MessageFailedError: a message does not decode, or the processor raised.
             NotFoundError: there is no such stream, or no such partition.
         """
-        self.ends = self._patiently(self.look, check)
         opened: dict[Part, Replica] = {}
         try:
             for part in self.parts:
@@ -310,13 +313,18 @@ class Group:
                 self._around.stop.wait(_RETRY_SECONDS)
 
     def progress(self) -> dict[Part, tuple[int, int]]:
-        """By part that is caught up, how many messages were read since that began, of how many. Any thread may ask."""
+        """By part, how many messages were read since its catching up began, of how many. Any thread may ask."""
         found: dict[Part, tuple[int, int]] = {}
-        for part, replica in list(self.filling.items()):
-            began = {ssp: self.began.get((part, ssp), 0) for ssp in part.ssps}
-            reached, ends = dict(replica.reached), dict(self.ends.offsets)
-            done = sum(max(0, reached.get(ssp, 0) - began[ssp]) for ssp in part.ssps)
-            found[part] = done, sum(max(0, ends[ssp].upcoming - began[ssp]) for ssp in part.ssps if ssp in ends)
+        ends, filling, caught_up = dict(self.ends.offsets), self.filling, self.replicas
+        for part in self.parts:
+            replica = filling.get(part) or caught_up.get(part)
+            done = total = 0
+            for ssp in part.ssps:
+                if ssp in ends:
+                    began = self.began.get((part, ssp), ends[ssp].oldest)
+                    total += max(0, ends[ssp].upcoming - began)
+                    done += 0 if replica is None else max(0, replica.reached[ssp] - began)
+            found[part] = done, total
         return found
 
     def missing(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.admin.job.side_inputs import side_inputs_in
+from tests.support.jobs import wait_until
 from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
 
 
@@ -293,3 +295,27 @@ def test_thousands_of_updates_and_batches_keep_nothing(world: SideWorld) -> None
     assert service(driver).open_views == 0, "views are released with the end of their batch"
     settle(driver)
     assert asked(world, driver, "N1") == [[799]]
+
+
+def test_progress_is_of_all_stores_from_the_beginning(tmp_path: Path) -> None:
+    world = SideWorld(tmp_path, tasks=2)
+    try:
+        world.create("planes")
+        for partition in (0, 1):
+            world.put("planes", partition, [("N1", number) for number in range(600)])
+        shown: list[str] = []
+
+        def look(message: ps.IncomingMessageEnvelope, store: Any) -> list[tuple[Any, Any]]:
+            if message.offset == 550:
+                least = 600 * len(shown) + 1
+                wait_until(lambda: getattr(driver.board.bootstrap, "done", 0) >= least, "a look", 20)
+                shown.append(str(driver.board.bootstrap))
+            return [(message.key, message.value)]
+
+        driver = world.driver(planes(processor=look))
+        driver.loop.start()
+        assert shown[0].startswith("512 of 1,200 messages")
+        assert re.match(r"1,\d\d\d of 1,200 messages", shown[1])
+        assert driver.board.bootstrap is None
+    finally:
+        world.close()
