@@ -43,10 +43,12 @@ _LOCAL_DEFAULTS = {
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     # A task of a shuffle writes two files in place of five: where much is deleted, a file system takes long to create
-    # one. Spark then gathers the task's frames in memory, and writes them out whenever they have about this size.
+    # one. Spark then gathers the task's frames in memory, and writes them out whenever they have about this size. It
+    # counts whole pages: with a larger heap, one page has more than that by default, and each row would be a file.
     "spark.shuffle.sort.bypassMergeThreshold": "0",
     "spark.shuffle.checksum.enabled": "false",
     "spark.shuffle.spill.maxSizeInBytesForSpillThreshold": "16m",
+    "spark.buffer.pageSize": "1m",
 }
 
 

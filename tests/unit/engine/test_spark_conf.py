@@ -62,3 +62,13 @@ def test_a_properties_file_replaces_the_defaults_unless_both_are_asked_for(tmp_p
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"spark-defaults\.conf"):
         launched(tmp_path, defaults="spark.a \\u12")
+
+
+def test_a_page_of_memory_is_much_smaller_than_what_a_shuffle_keeps_in_memory() -> None:
+    """Spark counts whole pages. If the first one is above the limit, each row of a shuffle becomes a file."""
+    conf = session_conf("job", {}, {}, {})
+    page, kept = (
+        int(conf[key].removesuffix("m"))
+        for key in ("spark.buffer.pageSize", "spark.shuffle.spill.maxSizeInBytesForSpillThreshold")
+    )
+    assert page * 8 <= kept
