@@ -73,6 +73,7 @@ def main() -> None:
         publish("flights", "jsonl", b"".join(flights[rest:]))
         driver.strike("driver", "after a swap")
         driver.wait(lambda: read() >= len(flights), f"{len(flights):,} flights to be read")
+        run([*PENSTOCK, "table", "versions", JOB, "planes"])
         run([*PENSTOCK, "stop", JOB])
         driver.ended()
     step("every output is compared with a plain join, and with those of its batch")
