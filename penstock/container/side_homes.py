@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import CodeType
-from typing import Any
 
 from penstock.api.serdes.failures import declared
 from penstock.api.side_inputs import SideInputs
 from penstock.api.store import StoreSpec
 from penstock.config.model import JobConfig
+from penstock.side.code_text import code_text
 from penstock.side.group import Ends
 from penstock.side.parts import Part
 from penstock.state.side.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
@@ -83,23 +82,8 @@ def discard(opened: OpenedSide) -> None:
 
 
 def fingerprint(part: Part) -> str:
-    """What makes the content of a store besides the messages: serdes, and the code of the processor as far as it is
-    the processor's own. Not what that code calls."""
+    """What makes the content of a store besides the messages: serdes, and the processor's `code_text`."""
     spec, side = part.spec, part.side
     serdes = [declared(spec.key_serde), declared(spec.value_serde)]
     serdes += [f"{each.stream} {declared(each.key_serde)} {declared(each.value_serde)}" for each in side.streams]
-    return hashlib.sha256("\n".join([*serdes, _processor_text(side.processor)]).encode()).hexdigest()[:16]
-
-
-def _processor_text(processor: Any) -> str:
-    if processor is None:
-        return "identity"
-    kind = processor if hasattr(processor, "__qualname__") else type(processor)
-    methods = [processor, *(getattr(kind, name, None) for name in ("process", "__call__", "get_side_inputs_processor"))]
-    codes = [code for method in methods if isinstance(code := getattr(method, "__code__", None), CodeType)]
-    return "\n".join([f"{kind.__module__}.{kind.__qualname__}", *map(_code_text, codes)])
-
-
-def _code_text(code: CodeType) -> str:
-    consts = (_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
-    return "\n".join([code.co_code.hex(), *code.co_names, *consts])
+    return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]
