@@ -31,7 +31,13 @@ def fingerprint_of(spec: StoreSpec, tasks: int) -> TableFingerprint:
         isinstance(side.value, str),
         1 if side.broadcast else tasks,
         side.broadcast,
+        _reader(side),
     )
+
+
+def _reader(side: PushedTable) -> str:
+    options = [f"{name}={value}" for name, value in sorted(side.options.items())]
+    return " ".join([side.format, *([side.schema] if side.schema is not None else []), *options])
 
 
 def columns(names: str | tuple[str, ...]) -> tuple[str, ...]:

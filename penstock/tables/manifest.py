@@ -37,6 +37,8 @@ class TableFingerprint:
     """Whether a value is that of the one column, not a dict of columns."""
     tasks: Positive
     broadcast: bool
+    reader: str = "parquet"
+    """The format, and the schema and options that Spark reads it with."""
 
     def difference(self, wanted: TableFingerprint) -> str:
         """In which words it differs from another one; empty if it does not."""

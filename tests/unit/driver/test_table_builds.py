@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.retry import Retry
 from penstock.system.memory import MemorySystem
 from penstock.tables.build import BuildRequest
+from penstock.tables.fingerprint import fingerprint_of
 from penstock.tables.manifest import TableFile
 from penstock.tables.refusal import Refusals
 from penstock.tables.registry import TableRegistry
@@ -157,6 +158,20 @@ def test_an_older_content_that_is_pushed_again_is_a_new_version(objects: ObjectS
         found = driver.look().manifest
         assert found is not None
         assert found.version == number
+
+
+def test_another_way_to_read_a_source_makes_another_version(objects: ObjectStore, folder: Path) -> None:
+    push(folder / "v1", {"N1": 2001, "N2": 2002})
+    driver = Driver(objects, folder)
+    driver.look()
+    assert isinstance(driver.table.spec.side, ps.PushedTable)
+    driver.table.spec = replace(
+        driver.table.spec, side=replace(driver.table.spec.side, options={"mergeSchema": "true"})
+    )
+    again = driver.look().manifest
+    assert again is not None
+    assert again.version == 2
+    assert driver.registry.choose(fingerprint_of(driver.table.spec, TASKS)).version == again
 
 
 def test_the_pinned_version_is_used_until_it_is_not(objects: ObjectStore, folder: Path) -> None:
