@@ -25,6 +25,7 @@ LONGEST = (
     "test_signals.py",
     "test_drain_kills.py",
     "test_drain_on_spark.py",
+    "test_side_inputs_kills.py",
     "test_growth.py",
     "test_fencing.py",
     "test_memory_of_batches.py",
