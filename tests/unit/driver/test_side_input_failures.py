@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.side.group import Followed
+from penstock.side.sources import SideSources
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
 from tests.support.jobs import wait_until
@@ -325,6 +326,37 @@ def test_a_new_stream_that_cannot_be_read_is_never_mixed_with_the_old_one(world:
     world.put("planes", 0, [("N2", "new"), ("N3", "new")])
     wait_until(lambda: service(driver).filler.failures.total() >= 3, "another one", 20)
     assert asked(world, driver, "N1", "N2", "N3") == [["old"], ["old"], [None]]
+
+
+def test_a_stream_that_is_created_again_between_a_look_and_its_read(
+    world: SideWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new stream has more messages than the old one: nothing of it is written to what was made from the old one."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old")])
+    driver = begun(world, planes())
+    engine = service(driver).engine("planes", 0)
+    written: list[bytes | None] = []
+    write, read, done = engine.write, SideSources.read, threading.Event()
+
+    def noted(entries: Mapping[bytes, bytes | None], *args: Any) -> None:
+        written.extend(entries.values())
+        write(entries, *args)
+
+    def created_again_first(sources: SideSources, *args: Any, **options: Any) -> Any:
+        if not done.is_set():
+            done.set()
+            world.admin.delete_stream("planes")
+            world.create("planes")
+            world.put("planes", 0, [(f"N{number}", "new") for number in range(2, 5)])
+        return read(sources, *args, **options)
+
+    monkeypatch.setattr(engine, "write", noted)
+    monkeypatch.setattr(SideSources, "read", created_again_first)
+    world.put("planes", 0, [("N1", "older")])
+    settle(driver)
+    assert asked(world, driver, "N1", "N2", "N3", "N4") == [[None], ["new"], ["new"], ["new"]]
+    assert written == []
 
 
 def test_a_stream_with_another_number_of_partitions_ends_the_run(world: SideWorld) -> None:

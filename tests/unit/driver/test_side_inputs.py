@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.admin.job.side_inputs import side_inputs_in
+from penstock.runtime.batch import Batch
 from tests.support.jobs import wait_until
 from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
 
@@ -107,6 +108,42 @@ def test_an_attempt_reads_one_state_whatever_is_written_meanwhile(world: SideWor
         publishing.set()
         thread.join()
     assert seen == sorted(seen)
+
+
+def test_views_are_never_taken_between_two_stores_of_one_stream(
+    world: SideWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt begins when one store has a message and the other does not have it yet."""
+    world.create("planes")
+    app = ps.StreamApplication("side")
+    app.store("one", side_inputs=["m.planes"])
+    app.store("two", side_inputs=["m.planes"])
+    reading(app, "one", "two")
+    driver = begun(world, app)
+    filled = service(driver)
+    key, batch = ps.String().to_bytes("N1"), Batch(99, 1, 0)
+    seen: list[list[bytes | None]] = []
+
+    def look() -> None:
+        views = filled.views(0, batch)
+        seen.append([views[store].get(key) for store in ("one", "two")])
+
+    attempt = threading.Thread(target=look)
+    second = filled.engine("two", 0)
+    write = second.write
+
+    def begin_an_attempt_and_write(*args: Any) -> None:
+        if args[0] and attempt.ident is None:
+            attempt.start()
+            attempt.join(0.3)  # it has to wait
+        write(*args)
+
+    monkeypatch.setattr(second, "write", begin_an_attempt_and_write)
+    world.put("planes", 0, [("N1", 1)])
+    settle(driver)
+    attempt.join(20)
+    filled.release(0, 99)
+    assert seen == [[b"1", b"1"]]
 
 
 def test_a_processor_sees_what_it_returned_and_can_only_read(world: SideWorld) -> None:
