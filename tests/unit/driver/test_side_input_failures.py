@@ -14,7 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from penstock.side.group import Followed
+from penstock.side.group import READ_AT_ONCE, Followed
 from penstock.side.sources import SideSources
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
@@ -108,6 +108,26 @@ def test_catching_up_that_takes_too_long_says_what_is_missing(world: SideWorld) 
         world.run(planes(processor=slow))
     assert "side.inputs.bootstrap.timeout.ms=300" in str(raised.value)
     assert re.search(r"store `planes` of task 0 has read `m.planes.0` up to offset \d+ of 5000", str(raised.value))
+
+
+def test_a_stream_that_grows_does_not_delay_the_first_batch(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets another message whenever it is read. Only what it held at the start is waited for."""
+    world.create("planes")
+    world.put("planes", 0, [("N1", 0), ("N2", 0)])
+    read = SideSources.read
+    waited_for: list[tuple[int, int]] = []
+
+    def growing(sources: SideSources, ssp: Any, start: int, end: int, most: int, **options: Any) -> Any:
+        if most == READ_AT_ONCE and len(waited_for) < 20:
+            waited_for.append((start, end))
+            world.put("planes", 0, [("N1", len(waited_for))])
+        return read(sources, ssp, start, end, most, **options)
+
+    monkeypatch.setattr(SideSources, "read", growing)
+    driver = begun(world, planes())
+    settle(driver)
+    assert waited_for == [(0, 2)]
+    assert asked(world, driver, "N1") == [[1]]
 
 
 def test_a_stop_ends_catching_up(world: SideWorld) -> None:
