@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.config.load import load_config
 from penstock.container.protocol import StandbyState
 from penstock.driver.metrics_exports import shows_standbys
+from penstock.driver.standbys import follow
 from penstock.errors import RetryableError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.shown_standbys import ShownStandbys
@@ -206,6 +207,24 @@ def test_a_commit_is_in_flight_at_the_loss(world: World, step: str) -> None:
     world.check(driver, exactly_once=False)
     commit(driver)
     assert state(driver) == world.sums
+
+
+def test_standbys_follow_only_what_is_in_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint whose record cannot be written is none."""
+    driver = started(world)
+    followed: list[tuple[str, str]] = []
+
+    def noted(fleet: Any, epoch: int, checkpoint_id: str, markers: Any) -> None:
+        latest = driver.log.read().latest
+        followed.append((checkpoint_id, str(latest and latest.id)))
+        follow(fleet, epoch, checkpoint_id, markers)
+
+    monkeypatch.setattr("penstock.driver.commit.follow", noted)
+    for _ in range(3):
+        world.put(*range(5))
+        commit(driver)
+    assert len(followed) == 3
+    assert all(checkpoint == latest for checkpoint, latest in followed)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
