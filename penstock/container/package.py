@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.config.model import JobConfig
 from penstock.runtime.instance import RuntimeSettings
@@ -22,3 +22,6 @@ class JobPackage:
     probe: str
     """Key of an object that the driver has just put under job.root."""
     systems: Mapping[str, System]
+    side_fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """By store that side inputs fill: what makes its content besides the messages. The driver's, whose processors have
+    processed nothing: what they gather while they process is not taken for another processor."""

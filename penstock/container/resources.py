@@ -55,7 +55,7 @@ class EpochResources:
         """The stores that side inputs fill."""
         self.side_backups = backed_up_side_stores(graph, config)
         """Those of them that commits back up."""
-        self.side_homes = SideHomes(config, base, container, epoch)
+        self.side_homes = SideHomes(config, base, container, epoch, package.side_fingerprints)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
         self.standby_copies = standby_copies or StandbyCopies(container)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes.failures import declared
 from penstock.api.side_inputs import SideInputs
 from penstock.api.store import StoreSpec
@@ -26,8 +27,12 @@ logger = logging.getLogger(__name__)
 class SideHomes:
     """The folders of one container in one epoch."""
 
-    def __init__(self, config: JobConfig, base: Path, container: str, epoch: int) -> None:
+    def __init__(
+        self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
+    ) -> None:
+        """`fingerprints`: of the stores, by name; see `side_fingerprints`."""
         self._config = config
+        self._fingerprints = fingerprints
         self._folders = SideFolders(base, epoch, container)
         self._numbers = count(1)
         self.fills: Callable[[Part], Callable[[Path], bool] | None] = lambda _: None
@@ -36,7 +41,7 @@ class SideHomes:
     def open(self, part: Part, ends: Ends) -> OpenedSide:
         """The part with what is on this host, if that can be continued; otherwise empty."""
         wanted = Wanted(
-            fingerprint(part),
+            self.fingerprint(part),
             {ssp: ends.offsets[ssp] for ssp in part.ssps},
             {ssp: ends.complete_from[ssp] for ssp in part.ssps},
             {each.stream: ends.identities[each.stream] for each in part.side.streams},
@@ -73,7 +78,7 @@ class SideHomes:
 
     def fingerprint(self, part: Part) -> str:
         """What makes the content of a part besides the messages."""
-        return fingerprint(part)
+        return self._fingerprints[part.spec.name]
 
 
 def discard(opened: OpenedSide) -> None:
@@ -81,9 +86,12 @@ def discard(opened: OpenedSide) -> None:
     replace(opened, outlives=False).close()
 
 
-def fingerprint(part: Part) -> str:
-    """What makes the content of a store besides the messages: serdes, and the processor's `code_text`."""
-    spec, side = part.spec, part.side
+def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
+    """By store that side inputs fill: what makes its content besides the messages, which is serdes and processor."""
+    return {spec.name: _fingerprint(spec, spec.side) for spec in graph.stores if isinstance(spec.side, SideInputs)}
+
+
+def _fingerprint(spec: StoreSpec, side: SideInputs) -> str:
     serdes = [declared(spec.key_serde), declared(spec.value_serde)]
     serdes += [f"{each.stream} {declared(each.key_serde)} {declared(each.value_serde)}" for each in side.streams]
     return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]

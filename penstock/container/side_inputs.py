@@ -107,13 +107,15 @@ class SideInputService:
     # As the stores that attempts read.
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
-        """See `SideStores`. Raises ContainerLostError if there is nothing to read, or no longer."""
+        """See `SideStores`. Raises ContainerLostError if there is nothing to read any more, or not yet."""
         if not self._specs:
             return {}
         with self._lock:
             held = self._held.get(task)
             if held is not None and (held.batch, held.run) == (batch.number, batch.run):
                 return held.views
+            if held is not None and (held.batch, held.run) > (batch.number, batch.run):
+                raise ContainerLostError(f"run {held.run} of batch {held.batch} of task {task} has overtaken this one")
             if not self.filler.caught_up.is_set() or self._stopping.is_set():
                 raise ContainerLostError(f"the side inputs of task {task} are not caught up in this container")
             engines = self._engines(task)

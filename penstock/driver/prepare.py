@@ -20,6 +20,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers
+from penstock.container.side_homes import side_fingerprints
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
@@ -74,6 +75,8 @@ class PreparedJob:
     until: Mapping[SystemStreamPartition, int] | None
     close: bool
     """Whether a run that reaches its end closes the stream."""
+    side_fingerprints: Mapping[str, str]
+    """See `JobPackage.side_fingerprints`."""
     clock: Clock
 
     @property
@@ -125,7 +128,9 @@ class PreparedJob:
     def container_package(self, epoch: int) -> JobPackage:
         """The job as containers get it."""
         probe = self.paths.metadata("probe", str(epoch))
-        return JobPackage(self.topology, self.settings, self.config, self.uid, probe, self.streams.systems)
+        return JobPackage(
+            self.topology, self.settings, self.config, self.uid, probe, self.streams.systems, self.side_fingerprints
+        )
 
 
 def prepare(
@@ -229,6 +234,7 @@ def prepare(
         admins=BackendAdmins(config, paths, objects, tasks, backed_up, streams.systems, uid, view.restorable),
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         close=close,
+        side_fingerprints=side_fingerprints(graph),
         clock=clock,
     )
 

@@ -22,6 +22,7 @@ from penstock.side.parts import Part
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
+from penstock.state.side.engine import check_key
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
 from penstock.system.base import RawMessage
@@ -165,6 +166,8 @@ class CopiedEntries(Entries):
         if None in keys:
             pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None]
             keys, values = tuple(key for key, _ in pairs), tuple(value for _, value in pairs)
+        if keys:
+            check_key(max(keys))
         deque(map(stream.key_serde.from_bytes, keys), maxlen=0)
         there = [value for value in values if value is not None] if None in values else values
         if None not in list(map(stream.value_serde.from_bytes, there)):
@@ -179,6 +182,7 @@ class CopiedEntries(Entries):
                 continue  # it is no entry
             try:
                 decoded(stream, message)
+                check_key(message[2])
             except Exception as error:
                 raise MessageFailedError(self._part, ssp, index, message, error) from error
 
@@ -234,6 +238,7 @@ class ProcessedEntries(Entries):
     def _write(self, key: Any, value: Any) -> None:
         spec, place = self._part.spec, store_place(self._part.spec.name)
         key_bytes = self._store.key_bytes(key)
+        check_key(key_bytes)
         data = None
         if value is not None:
             try:

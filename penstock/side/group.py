@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.errors import IncompatibleError, SerdeError
+from penstock.errors import IncompatibleError
 from penstock.retry import may_pass
 from penstock.side.entries import Entries, MessageFailedError
 from penstock.side.parts import Part
@@ -167,6 +167,8 @@ class Group:
         `bootstrap`."""
         logger.warning("store %s is filled again from the beginning: %s", self.name, why)
         self._count_rebuilds(self.parts)
+        for replica in self.replicas.values():
+            replica.opened.give_up()
         self.ends = self._patiently(self.look, check)
         made: dict[Part, Replica] = {}
         try:
@@ -391,13 +393,6 @@ class Group:
             if before := [message for message in messages if message[0] < bad]:
                 self._write(replicas, ssp, before, bad)
             raise
-        except SerdeError as error:  # the engine refuses a key
-            _drop(replicas)
-            if len(messages) <= 1:
-                raise MessageFailedError(replicas[0].part, ssp, 0, messages[0], error) from error
-            middle = len(messages) // 2
-            self._write(replicas, ssp, messages[:middle], messages[middle][0])
-            self._write(replicas, ssp, messages[middle:], reached)
         except BaseException:
             _drop(replicas)
             raise

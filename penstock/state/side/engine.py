@@ -83,7 +83,7 @@ class SideEngine:
             PenstockError: the engine cannot write, and what can be done about it; CorruptError if it is damaged.
         """
         if entries:
-            _check_key(max(entries))
+            check_key(max(entries))
         self._compact(True)
         self._write(self._engine.apply, entries, positions, tuple(entries))
 
@@ -91,7 +91,7 @@ class SideEngine:
         """As `write`, for many entries at once: as one sorted file. Caches of what was read before are dropped as a
         whole. Files are not merged before the positions are complete, or something is written otherwise."""
         if entries:
-            _check_key(max(entries))
+            check_key(max(entries))
         self._compact(positions.complete)
         self._write(self._engine.load, entries, positions, None)
 
@@ -245,7 +245,8 @@ def _bounded(end: bytes | None) -> bytes:
     return RESERVED if end is None or end > RESERVED else end
 
 
-def _check_key(largest: bytes) -> None:
+def check_key(largest: bytes) -> None:
+    """Raise SerdeError if a key, the largest of several, is reserved."""
     if largest >= RESERVED:
         raise SerdeError(
             f"a side store cannot have the key {largest[:40]!r}{'...' if len(largest) > 40 else ''}: keys that begin "

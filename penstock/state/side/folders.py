@@ -78,6 +78,11 @@ class OpenedSide:
     outlives: bool
     """Whether the folder is used again after this."""
 
+    def give_up(self) -> None:
+        """Let no later start continue it, however this process ends. It can be read as before."""
+        if self.folder is not None:
+            self.folder.mark_damaged()
+
     def close(self) -> None:
         """Flush and close the engine, then let go of the folder. Idempotent."""
         try:
@@ -149,6 +154,7 @@ def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
     if opened.folder is None:
         return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        gc.collect()  # an error that was handled may hold the old files open, which are written when they are closed
         opened.folder.empty()
         return OpenedSide(_open_files(settings, opened.folder), nothing, opened.folder, opened.outlives)
 
@@ -254,7 +260,7 @@ def _open_content(
     settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
     """What is in the folder, if it can be continued. It is logged if not."""
-    why = Rebuild("it was found to be damaged")
+    why = Rebuild("it was found to be damaged, or to miss messages of its streams that are gone")
     if not folder.damaged:
         try:
             engine = _open_files(settings, folder)

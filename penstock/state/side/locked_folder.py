@@ -2,6 +2,7 @@
 
 <name>/           what is in it
 <name>.lock       locked while somebody uses it
+<name>.load       a sorted file that RocksDB was about to take over when its process died
 <name>.damaged    there once its content turned out to be damaged
 <name>.leaving/   what was in it, while it is removed
 """
@@ -72,6 +73,7 @@ class LockedFolder:
         if self.path.exists():
             self.path.rename(leaving)
         _beside(self.path, "damaged").unlink(missing_ok=True)
+        _beside(self.path, "load").unlink(missing_ok=True)
         shutil.rmtree(leaving, ignore_errors=True)
 
     def remove(self) -> None:

@@ -6,6 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 import penstock as ps
 from penstock.admin.job.side_inputs import side_inputs_in
-from penstock.runtime.batch import Batch
+from penstock.errors import ContainerLostError
+from penstock.runtime.batch import NO_BATCH, Batch
 from tests.support.jobs import wait_until
 from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
 
@@ -356,3 +358,37 @@ def test_progress_is_of_all_stores_from_the_beginning(tmp_path: Path) -> None:
         assert driver.board.bootstrap is None
     finally:
         world.close()
+
+
+def test_an_attempt_of_an_earlier_run_that_is_late_takes_nothing_from_the_next(world: SideWorld) -> None:
+    world.create("planes")
+    world.put("planes", 0, [("N1", "Airbus")])
+    side = service(begun(world, planes()))
+    first, again = replace(NO_BATCH, number=7, run=1), replace(NO_BATCH, number=7, run=2)
+    view = side.views(0, again)["planes"]
+    with pytest.raises(ContainerLostError, match="run 2 of batch 7 of task 0 has overtaken this one"):
+        side.views(0, first)
+    assert view.get(b"N1") == b'"Airbus"'
+    side.release(0, 7)
+    assert side.open_views == 0
+
+
+def test_what_a_processor_gathers_while_it_works_does_not_make_it_another_one(
+    world: SideWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def gathers(message: Any, store: Any) -> list[tuple[Any, Any]]:
+        seen.append(message.key)
+        return [(message.key, message.value)]
+
+    world.create("planes")
+    world.put("planes", 0, [("N1", "Airbus"), ("N2", "Boeing")])
+    driver = begun(world, planes(processor=gathers))
+    assert asked(world, driver, "N1") == [["Airbus"]]
+    driver.loop.commit()
+    driver.fleet.lose(0)
+    driver.loop.step()
+    assert asked(world, driver, "N2") == [["Boeing"]]
+    assert seen == ["N1", "N2"], "it was not filled again"
+    assert "is not continued" not in caplog.text

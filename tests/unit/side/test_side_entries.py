@@ -34,7 +34,7 @@ class Held:
 
 
 def made(content: Held, processor: Any = None, stop: threading.Event | None = None, **serdes: Any) -> Entries:
-    key, value = ps.String(), ps.Json()
+    key, value = serdes.get("keys", ps.String()), ps.Json()
     stream = SideStream(SystemStream("m", "planes"), serdes.get("key", key), serdes.get("value", value))
     side = SideInputs((stream,), processor)
     part = Part(StoreSpec("planes", key, value, side=side), side, 0, (SSP,))
@@ -108,3 +108,12 @@ def test_no_message_is_processed_once_it_is_to_stop() -> None:
     with pytest.raises(StoppedError):
         entries.add(SSP, [message(0, b"a", b"1"), message(1, b"a", b"1")])
     assert seen == [0]
+
+
+@pytest.mark.parametrize("processor", [None, lambda message, store: [(message.key, message.value)]])
+def test_a_reserved_key_is_named_with_its_message(processor: Any) -> None:
+    entries = made(Held(), processor, keys=ps.Bytes())
+    with pytest.raises(MessageFailedError) as raised:
+        entries.add(SSP, [message(7, b"a", b"1"), message(8, b"\xff" * 17, b"2"), message(9, b"c", b"3")])
+    assert (raised.value.message[0], raised.value.index) == (8, 1)
+    assert "reserved" in str(raised.value.cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import multiprocessing.synchronize
@@ -9,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.model import StoreSettings
 from penstock.errors import PenstockError
 from penstock.state.engines.engine import EngineFailedError
-from penstock.state.side.folders import OpenedSide, SideFolders, open_side_engine, remove_others
+from penstock.state.side.folders import OpenedSide, SideFolders, emptied, open_side_engine, remove_others
 from penstock.state.side.locked_folder import LockedFolder
 from penstock.state.side.positions import Positions
 from penstock.state.side.reuse import Rebuild, Reuse, Wanted
@@ -173,7 +175,7 @@ def test_a_damaged_block_is_met_once(open_side: Opener, read: str, caplog: pytes
         reads[read]()
     second.close()
     third = open_side()
-    assert third.decision == Rebuild("it was found to be damaged")
+    assert third.decision == Rebuild("it was found to be damaged, or to miss messages of its streams that are gone")
     assert list(third.engine.scan(None, None)) == []
     third.engine.write({b"a": b"1"}, at(3))
     third.close()
@@ -238,3 +240,38 @@ def test_folders_of_stores_that_are_gone_are_removed(open_side: Opener, folders:
     assert left == {"planes/0", "planes/side-0", "planes/side-3", "planes/side-9", "airlines/side-all-1"}
     assert not (folders.base / "gone").exists()
     assert used.engine.get(b"a") is None
+
+
+def test_a_folder_is_emptied_whatever_still_holds_its_engine(open_side: Opener, settings: StoreSettings) -> None:
+    opened = open_side()
+    opened.engine.write({b"a": b"1"}, at(7))
+    held: list[Any] = [opened.engine._engine._db.iter()]  # type: ignore[union-attr]
+    held.append(held)
+    del held  # a cycle, as an error makes one that was handled
+    gc.disable()
+    try:
+        again = emptied(settings, opened)
+    finally:
+        gc.enable()
+    assert list(again.engine.scan(None, None)) == []
+    again.close()
+
+
+def test_a_table_that_was_not_taken_over_goes_with_its_folder(open_side: Opener, folders: SideFolders) -> None:
+    path = folders.of_task("planes", 3)
+    open_side().close()
+    left = path.with_name(f"{path.name}.load")
+    left.write_bytes(b"a sorted file")
+    open_side(wanted=replace(WANTED, fingerprint="made otherwise")).close()
+    assert not left.exists()
+
+
+def test_what_was_given_up_is_not_continued(open_side: Opener) -> None:
+    first = open_side()
+    first.engine.write({b"a": b"1"}, at(7))
+    first.give_up()
+    assert first.engine.get(b"a") == b"1"
+    first.close()
+    again = open_side()
+    assert isinstance(again.decision, Rebuild)
+    assert again.engine.get(b"a") is None
