@@ -12,10 +12,11 @@ import psutil
 import pytest
 
 from penstock.container.table_load import TableLoad
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RetryableError
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.side.table import MemoryTable, TableView
 from penstock.testing.in_process import InProcessDriver
+from tests.support.jobs import wait_until
 from tests.support.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
 
 
@@ -132,6 +133,35 @@ def test_a_container_ends_around_the_swap(world: PushedWorld, step: str) -> None
     at(driver, step, lambda: driver.fleet.lose(1))
     finish(world, driver)
     assert driver.loop.epoch > driver.job.claim.epoch
+
+
+def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
+    world: PushedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other versions are loaded when its first run fails at the end."""
+    driver, gate = started(world), Gate(monkeypatch)
+    assert driver.loop.needed_versions("planes") == {1}
+    gate.closed.set()
+    world.push(2)
+    until(driver, gate.waiting.is_set)
+    assert driver.loop.needed_versions("planes") == {1, 2}, "retention keeps both"
+    failed = threading.Event()
+
+    def fail_once(name: str) -> None:
+        if name == "end" and not failed.is_set():
+            failed.set()
+            gate.closed.clear()
+            wait_until(lambda: is_loaded(driver), "the loads", 20)
+            raise RetryableError("the containers do not answer")
+
+    driver.fleet.at = fail_once
+    before = len(world.output())
+    world.put()
+    until(driver, lambda: not lag(driver))
+    assert failed.is_set()
+    assert [*map(tuple, world.output())][before:] == [(1,) * 6] * 2 * len(KEYS)
+    finish(world, driver)
+    assert driver.loop.needed_versions("planes") == {2}
 
 
 class KilledError(PenstockError):
