@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import hashlib
 import secrets
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -163,6 +164,24 @@ def test_rows_that_are_no_table_are_refused(
     spec = planes(ps.PushedTable(str(tmp_path), **{"key": "k", **options}))
     with pytest.raises(TableRefusedError, match=reason):
         Built(tmp_path, rows, spec)
+
+
+def test_a_duplicate_is_found_where_a_file_ends(tmp_path: Path) -> None:
+    """A file is looked at every 256 rows: the first row of the next one has the last key again."""
+    rows = [{"tail": f"N{number:04}", "model": secrets.token_hex(40)} for number in [*range(300), 255]]
+    spec = planes(ps.PushedTable(str(tmp_path), key="tail", value="model"))
+    with pytest.raises(TableRefusedError, match=r"two rows have the key 'N0255'"):
+        Built(tmp_path, rows, spec, tasks=1, file_bytes=1)
+    other = tmp_path / "other"
+    other.mkdir()
+    files = Built(
+        other,
+        rows[:-1],
+        replace(spec, side=ps.PushedTable(str(other), key="tail", value="model")),
+        tasks=1,
+        file_bytes=1,
+    ).files
+    assert [file.rows for file in files] == [256, 44]
 
 
 def test_keys_that_the_store_reserves_are_refused(tmp_path: Path) -> None:

@@ -189,6 +189,23 @@ def test_old_versions_go_but_never_those_that_are_needed(objects: ObjectStore) -
     assert publish(table, "1-new").version == 7
 
 
+def test_a_pinned_version_is_there_at_every_moment(objects: ObjectStore) -> None:
+    """A process that dies while it deletes old versions leaves it."""
+    deleted: list[str] = []
+
+    class Noted(ForwardingStore):
+        def delete_durably(self, key: str) -> None:
+            deleted.append(key)
+            super().delete_durably(key)
+
+    table = registry(Noted(objects))
+    for number in range(4):
+        publish(table, f"1-{number}")
+    table.pin(2)
+    assert table.retain(1, ()) == (1, 3)
+    assert deleted == [PATHS.table_version("planes", number) for number in (1, 3)]
+
+
 def test_a_version_that_is_pinned_while_it_expires_stays(tmp_path: Path) -> None:
     objects = FileObjectStore(tmp_path)
 
