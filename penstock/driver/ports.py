@@ -61,6 +61,11 @@ class Published:
 class PublishedTables(Protocol):
     """The versions of pushed tables, as of the last time that somebody looked."""
 
+    def start(self) -> None:
+        """Every container is up, and has its tasks: from now on versions may be built. Earlier, a build could hold the
+        slots of Spark in which containers are started. Idempotent."""
+        ...
+
     def published(self, table: str) -> Published:
         """Which version a table is to have. Answers at once; never raises."""
         ...

@@ -74,8 +74,9 @@ class TableBuilds:
             return self._published.get(table, NOT_LOOKED)
 
     def start(self) -> None:
-        """Look every `tables.poll.ms` until `close`. Without tables, there is no thread."""
-        if self._tables:
+        """Look every `tables.poll.ms` until `close`. Without tables, there is no thread. Idempotent; called by the
+        thread that calls `close`."""
+        if self._tables and self._thread.ident is None:
             self._thread.start()
 
     def close(self) -> None:

@@ -117,6 +117,7 @@ class Tables:
             PenstockTimeoutError: a table has none in time; says which, and why.
         """
         self._epoch = epoch
+        self._published.start()
         for table in self._tables.values():
             table.begin_epoch()
         if self._tables:
@@ -283,6 +284,9 @@ def _reason(table: _Table) -> str:
 
 class NothingPublished:
     """The versions of a job that has no pushed tables."""
+
+    def start(self) -> None:
+        """See `PublishedTables`."""
 
     def published(self, table: str) -> Published:
         """See `PublishedTables`."""

@@ -168,7 +168,6 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
             undo.callback(exports.close)  # before the lease is left, after the last metrics have come
             try:
                 directory.start(runner.cancel)
-                tables.start()
                 loop.run()
             except Exception as error:
                 if (died := spark_died(error, board.last_checkpoint)) is not None:

@@ -32,6 +32,9 @@ class TablesInProcess:
         self._specs = {spec.name: spec for spec in graph.stores if isinstance(spec.side, PushedTable)}
         self._registries = {name: TableRegistry(objects, paths, name) for name in self._specs}
 
+    def start(self) -> None:
+        """See `PublishedTables`. There is nothing to build."""
+
     def published(self, table: str) -> Published:
         """See `PublishedTables`. It looks now, and raises what the store raises."""
         registry = self._registries[table]

@@ -22,6 +22,7 @@ import penstock as ps
 from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import StoreSpec
+from penstock.engine.directory import ContainerDirectory
 from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.file_store import FileObjectStore
@@ -108,7 +109,30 @@ def plane(number: int, version: int) -> dict[str, Any] | None:
     return None if at == len(TAILS) - 1 else {"tailnum": TAILS[at], "year": 2000 + at, "version": version}
 
 
-def test_versions_that_are_pushed_while_the_job_runs(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.fixture
+def built_early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that were looked at before every container had its tasks."""
+    found: list[str] = []
+    opened = threading.Event()
+    open_all, markers = ContainerDirectory.open, SparkTableBuilder.markers
+
+    def watched_open(directory: ContainerDirectory, *args: Any) -> None:
+        open_all(directory, *args)
+        opened.set()
+
+    def watched_markers(builder: SparkTableBuilder, url: str) -> Any:
+        if not opened.is_set():
+            found.append(url)
+        return markers(builder, url)
+
+    monkeypatch.setattr(ContainerDirectory, "open", watched_open)
+    monkeypatch.setattr(SparkTableBuilder, "markers", watched_markers)
+    return found
+
+
+def test_versions_that_are_pushed_while_the_job_runs(
+    spark: SparkSession, tmp_path: Path, built_early: list[str]
+) -> None:
     airport = Airport(tmp_path)
     airport.push_planes(1)
     airport.push_carriers("American")
@@ -116,6 +140,7 @@ def test_versions_that_are_pushed_while_the_job_runs(spark: SparkSession, tmp_pa
     with pushed_app.enriched(tmp_path).run(airport.config, spark=spark) as job:
         wait_until(lambda: len(airport.enriched()) == len(first) or not job.is_active, "the first flights")
         assert airport.enriched() == {n: (plane(n, 1), "American") for n in first}
+        assert not built_early, "a first build takes every slot of Spark, and containers start in these"
         half = airport.push_planes(2, complete=False)
         (half / "_manifest.json").write_text(json.dumps({"files": ["part-0.parquet", "part-1.parquet"]}))
         airport.push_carriers("Envoy")
