@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import RetryableError
+from penstock.config.load import load_config
+from penstock.errors import CorruptError, RetryableError
 from penstock.state.engines.engine import EngineFailedError
-from penstock.state.side.table import MemoryTable, TableView
+from penstock.state.side.table import MemoryTable, TableView, new_database, open_table
 
 keys = st.binary(max_size=3)
 
@@ -53,3 +56,18 @@ def test_a_view_has_the_version_of_the_table_and_ends_when_it_is_released() -> N
     with pytest.raises(EngineFailedError):
         view.scan(None, None)
     assert damaged == []
+
+
+@pytest.mark.parametrize("factory", ["rocksdb", "memory"])
+def test_a_table_with_other_rows_than_its_manifest_says_is_not_opened(tmp_path: Path, factory: str) -> None:
+    """As after damage of the list of its files."""
+    settings = load_config(overrides={"job.name": "j", "stores.planes.factory": factory}, environ={}).store("planes")
+    database = new_database(settings, tmp_path / "db")
+    database.load({b"a": b"1", b"b": b"2"})
+    database.close()
+    for rows in (1, 3):
+        with pytest.raises(CorruptError, match=f"has 2 entries, and not {rows} as its manifest says"):
+            open_table(settings, tmp_path / "db", rows, lambda: None)
+    table = open_table(settings, tmp_path / "db", 2, lambda: None)
+    assert dict(table.scan(None, None)) == {b"a": b"1", b"b": b"2"}
+    table.close()
