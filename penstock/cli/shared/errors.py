@@ -94,6 +94,12 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
     if failed.offset < 0:
         say(f"{state}Correct the application and run it again")
         return
+    if failed.store:
+        say(
+            f"{state}Side inputs have no dead letters: let the processor of store `{failed.store}` return nothing for "
+            f"such messages, or fill `{failed.stream}` without them, and run it again"
+        )
+        return
     say(
         f"{state}Correct the application or the message and run it again, or set `task.dead.letter.stream` to send "
         "such messages to a stream"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.shared import output
+from penstock.cli.shared.errors import report_failed_message
 from penstock.cli.shared.output import fitting, print_facts, print_table
+from penstock.errors import FailedMessage
 
 ID = "1795307450279-472083"
 COLUMNS = ("id", "kind", "batch time", "run", "stores")
@@ -87,3 +89,12 @@ def test_long_texts_are_broken_so_that_everything_is_there(
     assert max(map(len, found)) <= 60
     print_facts([("last checkpoint", ID)])
     assert lines(capsys) == [f"last checkpoint  {ID}"]
+
+
+def test_a_message_of_a_side_input_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = FailedMessage("local.planes", 0, 7, "N1", "", "KeyError: 'seats'", "", store="planes")
+    report_failed_message(failed, "17-1")
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "in the side inputs of store `planes`, at stream `local.planes` partition 0 offset 7 key N1" in shown
+    assert "Side inputs have no dead letters: let the processor of store `planes` return nothing" in shown
+    assert "task.dead.letter.stream" not in shown
