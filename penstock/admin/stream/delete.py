@@ -22,17 +22,18 @@ from penstock.wording import flag, listed, owned_stream
 class StreamUse:
     """The users of a stream: `readers` are the jobs whose last checkpoint has a position in it, or that have it as a
     side input; `owner` is that of a changelog. If the owner's job is gone, `note` says so, and `readers` includes jobs
-    whose state may be in it."""
+    whose state may be in it. `only_fills` says that no reader has a position in it: to all it is a side input only."""
 
     readers: tuple[str, ...]
     owner: str | None
     note: str | None = None
+    only_fills: bool = False
 
 
 def refuse_used(found: FoundStream, use: StreamUse) -> None:
     """Raise ConfigError, with who needs the stream, if anybody does."""
     if use.readers or use.owner is not None:
-        raise ConfigError(_used(found.stream, list(use.readers), use.owner))
+        raise ConfigError(_used(found.stream, use))
 
 
 def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
@@ -84,16 +85,16 @@ def stream_use(found: FoundStream) -> StreamUse:
         uids = {known_uid(job.objects, job.paths) for job in jobs}
         filled = {job.paths.root for job in jobs if _is_side_input(stream, job)}
     records = [(name, record) for name, record in latest.items() if record is not None]
-    readers = [
+    positions = {
         name
         for name, record in records
         if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
         or stream in record.intermediate
-        or name in filled
-    ]
+    }
+    readers = [name for name, _ in records if name in positions or name in filled]
     uid = None if owner is None else owner_uid(owner)
     if owner is None or uid is None or uid in uids:
-        return StreamUse(tuple(readers), owner)
+        return StreamUse(tuple(readers), owner, only_fills=bool(readers) and not positions)
     root = load_without_job(sources.file, sources.assignments, sources.overrides).job.root
     note = f"`{stream}` is {_of(owner)}, which is gone: no job in job.root {root} has this uid"
     copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
@@ -104,8 +105,15 @@ def _is_side_input(stream: SystemStream, job: FoundJob) -> bool:
     return any(str(stream) in each.side_inputs for each in side_stores(job))
 
 
-def _used(stream: SystemStream, readers: list[str], owner: str | None) -> str:
+def _used(stream: SystemStream, use: StreamUse) -> str:
+    readers, owner = use.readers, use.owner
     uses = []
+    if use.only_fills and owner is None:
+        return (
+            f"stream `{stream}` is a side input of {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}. To "
+            f"fill it again, give {flag('force')}, and create it again at once: the stores that it fills are then made "
+            "from the new stream, and without it they cannot be updated, nor the jobs started"
+        )
     if readers:
         uses.append(f"is read by {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}")
     if owner is not None:

@@ -107,7 +107,8 @@ def test_a_startpoint_without_the_application(home: Path) -> None:
 
 
 def test_the_stream_is_not_deleted_while_a_job_needs_it(home: Path) -> None:
-    assert "stream `local.planes` is read by job side-1" in call("stream", "delete", "local.planes", status=2)
+    says = call("stream", "delete", "local.planes", status=2)
+    assert "stream `local.planes` is a side input of job side-1. To fill it again, give --force" in says
 
 
 def test_an_offset_in_a_checkpoint(home: Path) -> None:
