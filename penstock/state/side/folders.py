@@ -266,6 +266,7 @@ def _open_content(
             engine = _open_files(settings, folder)
             decision = decide(engine.positions)
             if not isinstance(decision, Rebuild):
+                logger.info("store `%s` continues from what was kept %s (`%s`)", settings.name, where, folder.path)
                 return engine, decision
             engine.close(flush=False)
             why = decision
@@ -275,7 +276,7 @@ def _open_content(
             why = Rebuild(str(error))
     logger.log(
         logging.INFO if why.expected else logging.WARNING,
-        "what there is of store `%s` %s (`%s`) is not continued: %s",
+        "store `%s` does not continue from what was kept %s (`%s`): %s",
         *(settings.name, where, folder.path, why.reason),
     )
     return None, why

@@ -54,7 +54,7 @@ def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_m
         max_age_ms: how long ago the content may have been up to date.
     """
     if found is None or not found.next_offsets:
-        return Rebuild("there is no content on this host yet", expected=True)
+        return Rebuild("nothing was kept yet", expected=True)
     reason = (
         _other_making(found, wanted)
         or _other_streams(found, wanted)

@@ -67,7 +67,7 @@ def open_side(settings: StoreSettings, folders: SideFolders) -> Iterator[Opener]
 
 def test_content_is_used_again(open_side: Opener, folders: SideFolders) -> None:
     first = open_side()
-    assert first.decision == Rebuild("there is no content on this host yet", expected=True)
+    assert first.decision == Rebuild("nothing was kept yet", expected=True)
     first.engine.write({b"a": b"1"}, at(7))
     first.close()
     first.close()
