@@ -124,7 +124,7 @@ class TableBuild:
             TableRefusedError: the version is refused before it is built, or was built and is no good.
         """
         build, began = build_name(self.epoch, secrets.token_hex(4)), self.clock.monotonic()
-        logger.info("table `%s`: %s of `%s` is built", self.name, source.version, source.url)
+        logger.info("table `%s`: %s of `%s` is being built", self.name, source.version, source.url)
         published = None
         try:
             files = self.builder.build(BuildRequest(self.spec, self.tasks, source, build, alone))

@@ -56,8 +56,9 @@ def check_columns(request: BuildRequest, needed: Iterable[str], found: Iterable[
     there = list(found)
     missing = [name for name in needed if name not in there]
     if missing:
+        noun = "column" if len(missing) == 1 else "columns"
         raise TableRefusedError(
-            f"`{request.source.url}` has no column {listed([f'`{name}`' for name in missing])}; it has "
+            f"`{request.source.url}` has no {noun} {listed([f'`{name}`' for name in missing])}; it has "
             f"{listed([f'`{name}`' for name in there]) or 'none'}. Push it with these columns, or change `key=` and "
             f"`value=` of table `{request.spec.name}`"
         )
