@@ -28,6 +28,16 @@ logger = logging.getLogger(__name__)
 _FOLDER = ".standbys"
 
 
+def remove_of_the_dead(base: Path) -> None:
+    """Remove the copies of processes that are gone, below the folder of the job's stores. Never raises: what cannot be
+    removed now goes another time."""
+    for path in (base / _FOLDER).glob("*.lock"):
+        with suppress(OSError), path.open("ab") as file:
+            if _lock(file):
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                path.unlink(missing_ok=True)
+
+
 @dataclass(frozen=True, slots=True)
 class StandbyPlace:
     """A store of a task."""
@@ -51,16 +61,11 @@ class StandbyCopies:
         self._made = 0
 
     def open(self, base: Path) -> None:
-        """Have a folder below the folder of the job's stores; what processes left there that are gone is removed."""
+        """Have a folder below the folder of the job's stores."""
         if self._folder is not None:
             return
         parent = base / _FOLDER
         parent.mkdir(parents=True, exist_ok=True)
-        for path in parent.glob("*.lock"):
-            with path.open("ab") as file:
-                if _lock(file):
-                    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-                    path.unlink(missing_ok=True)
         self._locked, self._folder = _locked(parent / f"{self._incarnation}.lock"), parent / self._incarnation
 
     @property

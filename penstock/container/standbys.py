@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.protocol import Follow, StandbyState
 from penstock.container.resources import EpochResources
-from penstock.container.standby_copies import StandbyPlace
+from penstock.container.standby_copies import StandbyPlace, remove_of_the_dead
 from penstock.errors import RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.restore import restore_order
@@ -51,7 +51,8 @@ class Standbys:
         self._warned: dict[StandbyPlace, float] = {}
 
     def start(self) -> None:
-        """Nothing to do before there is something to follow."""
+        """Remove what processes have left here that died, also if there are no standbys any more."""
+        remove_of_the_dead(self._resources.folders.base)
 
     def follow(self, request: Follow) -> None:
         """Bring the copies to this checkpoint. Returns at once."""

@@ -309,6 +309,20 @@ def test_what_a_process_left_that_is_gone_is_removed(world: World, tmp_path: Pat
     assert not (folder / "gone.lock").exists()
 
 
+def test_what_they_left_is_removed_by_a_job_that_has_none_any_more(world: World, tmp_path: Path) -> None:
+    driver = started(world)
+    commit(driver)
+    (folder,) = tmp_path.rglob(".standbys")
+    (folder / "gone" / "sums-0-1").mkdir(parents=True)
+    (folder / "gone.lock").touch()
+    driver.close()
+    second = started(world, job_standbytasks_replication_factor=1)
+    assert not list(folder.iterdir())
+    world.put(*range(5))
+    drain(second)
+    world.check(second)
+
+
 def test_a_store_in_memory_is_taken_over_as_well(world: World) -> None:
     driver = started(world, stores_sums_factory="memory")
     world.put(*range(30))
