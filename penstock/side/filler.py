@@ -235,15 +235,31 @@ class Filler:
             self._touch()
         if flush_ms > 0 and now - self._flushed >= flush_ms / 1000:
             for group in self.groups:
-                group.flush()
+                self._keep(group, group.flush)
             self._flushed = now
 
     def _touch(self) -> None:
         """Stores of streams that are silent for long do not become old."""
         for group in self.groups:
             if group not in self._troubles:
-                group.touch()
+                self._keep(group, group.touch)
         self._touched = self._monotonic()
+
+    def _keep(self, group: Group, write: Callable[[], None]) -> None:
+        """Write what a later start continues from. What readers see does not depend on it: a disk that is full delays
+        it until the next time."""
+        try:
+            write()
+        except EngineFailedError:
+            raise
+        except Exception as error:
+            self.failures[group] += 1
+            logger.warning(
+                "what side inputs have brought to store %s cannot be kept on this host, and is tried again; a start "
+                "before that works reads it again: %s",
+                group.name,
+                error,
+            )
 
 
 def _may_pass(error: Exception) -> bool:

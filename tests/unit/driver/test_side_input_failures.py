@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.side.group import READ_AT_ONCE, Followed
 from penstock.side.sources import SideSources
+from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
 from tests.support.jobs import wait_until
@@ -412,3 +413,28 @@ def test_a_failed_message_leaves_side_stores_as_they_are(world: SideWorld) -> No
     app.input("m.in").process(Task, stores=["planes"]).send_to(app.output("m.out"))
     assert world.run(app) == ["Airbus", "Airbus"]
     assert world.admin.offsets("dead")[0].upcoming == 1
+
+
+def test_a_disk_that_is_full_when_a_store_is_flushed_does_not_end_the_run(
+    world: SideWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.config["task.commit.ms"] = 20
+    world.create("planes")
+    driver = begun(world, planes())
+    full, flush = threading.Event(), RocksDbEngine.flush
+    full.set()
+
+    def refuses(engine: RocksDbEngine) -> None:
+        if full.is_set():
+            raise ps.RetryableError("No space left on device")
+        flush(engine)
+
+    monkeypatch.setattr(RocksDbEngine, "flush", refuses)
+    world.put("planes", 0, [("N1", "Airbus")])
+    wait_until(lambda: "cannot be kept on this host" in caplog.text, "a flush that fails")
+    assert asked(world, driver, "N1") == [["Airbus"]]
+    assert service(driver).failure is None
+    full.clear()
+    [group] = service(driver).filler.groups
+    wait_until(lambda: sum(counts.flushes for counts in group.counts.values()) > 0, "a flush")
+    leave(driver)
