@@ -112,6 +112,26 @@ def test_an_attempt_reads_one_state_whatever_is_written_meanwhile(world: SideWor
     assert seen == sorted(seen)
 
 
+def test_updates_are_flushed_at_the_interval_of_commits(world: SideWorld) -> None:
+    """Otherwise a container that is killed would have to read everything since its start again."""
+    world.config["task.commit.ms"] = 50
+    world.create("planes")
+    driver = begun(world, planes())
+    (group,) = service(driver).filler.groups
+    for number in (1, 2):
+        world.put("planes", 0, [("N1", number)])
+        wait_until(lambda number=number: group.counts[group.parts[0]].flushes == number, "a flush", 20)  # type: ignore[misc]
+
+
+def test_a_store_whose_stream_is_silent_does_not_become_old(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.create("planes")
+    driver = begun(world, planes())
+    engine = service(driver).engine("planes", 0)
+    first = engine.positions.updated_ms
+    monkeypatch.setattr("penstock.side.filler.TOUCH_SECONDS", 0.0)
+    wait_until(lambda: engine.positions.updated_ms > first, "another time of the content", 20)
+
+
 def test_views_are_never_taken_between_two_stores_of_one_stream(
     world: SideWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
