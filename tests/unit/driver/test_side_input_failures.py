@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.runtime.batch import Batch
 from penstock.side.group import READ_AT_ONCE, Followed
 from penstock.side.sources import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
@@ -306,6 +307,25 @@ def test_attempts_read_the_old_content_while_a_new_one_is_made(world: SideWorld)
     assert service(driver).open_views == 0
     folders = {path.parent.name for path in Path(str(world.config["job.logged.store.base.dir"])).rglob("CURRENT")}
     assert len(folders) == 1, "the old content is removed"
+
+
+def test_content_that_was_replaced_is_closed_after_the_last_task_that_reads_it(tmp_path: Path) -> None:
+    world = SideWorld(tmp_path, tasks=2)
+    world.create("planes")
+    world.put("planes", 0, [("N1", "old")])
+    driver = begun(world, planes(broadcast=True), containers=1)
+    filled, key, batch = service(driver), ps.String().to_bytes("N1"), Batch(99, 1, 0)
+    first = filled.engine("planes", 0)
+    views = [filled.views(task, batch)["planes"] for task in (0, 1)]
+    world.admin.delete_stream("planes")
+    world.create("planes")
+    wait_until(lambda: filled.engine("planes", 0) is not first, "other content", 20)
+    filled.release(0, 99)
+    assert list(tmp_path.glob("*/planes/side-all-0")) != []
+    assert views[1].get(key) == b'"old"'
+    filled.release(1, 99)
+    assert list(tmp_path.glob("*/planes/side-all-0")) == []
+    world.close()
 
 
 def test_a_system_that_fails_is_tried_again_and_then_ends_the_run(
