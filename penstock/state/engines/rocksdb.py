@@ -36,6 +36,8 @@ _FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
 """How many entries a scan of a snapshot reads at a time: first, and at most."""
 _TABLES = "rocksdb.aggregated-table-properties"
 _ENTRIES = re.compile(r"# entries=(\d+)")
+_NEVER_WAIT = {"level0_slowdown_writes_trigger": "1000000", "level0_stop_writes_trigger": "1000000"}
+"""RocksDB delays writes at 20 files that are not merged, and stops them at 36, unless this says otherwise."""
 _PLACE = "job.logged.store.base.dir"
 """The key that says where the engines' files are."""
 
@@ -168,8 +170,10 @@ class RocksDbEngine(Engine):
 
     def compact_in_background(self, wanted: bool) -> None:
         """Whether files are merged while others are written, as they are unless this is called. Many that follow each
-        other are written faster without, and read faster once they were merged."""
-        self._db.set_options({"disable_auto_compactions": "false" if wanted else "true"})
+        other are written faster without, and read faster once they were merged. From the first call on, writes never
+        wait until files are merged: there may be very many when it begins, and a write that waits stops every thread of
+        Python."""
+        self._db.set_options({"disable_auto_compactions": "false" if wanted else "true", **_NEVER_WAIT})
 
     def flush(self) -> None:
         """Write what is in memory to files. Then it is still there after this process has died."""

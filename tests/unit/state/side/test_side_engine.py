@@ -196,3 +196,19 @@ def test_many_loads_are_merged_once_they_are_complete(tmp_path: Path) -> None:
     assert len(list((tmp_path / "side").glob("*.sst"))) <= 6
     assert dict(engine.scan(None, None)) == {**model, b"last": b"1"}
     engine.close()
+
+
+def test_after_very_many_files_no_write_waits_for_their_merge(tmp_path: Path) -> None:
+    engine = rocksdb(tmp_path / "engine")
+    side = SideEngine(engine, "here")
+    rows = {b"%06d" % number: b"value" for number in range(1000)}
+    for offset in range(1, 41):  # RocksDB itself stops writes at 36
+        side.load(rows, replace(at(offset), complete=False))
+    engine.compact_in_background(True)  # what the complete load does before it writes
+    stopped, delayed = (
+        engine._db.property_int_value(f"rocksdb.{name}") for name in ("is-write-stopped", "actual-delayed-write-rate")
+    )
+    side.write({b"key": b"value"}, at(42))
+    assert (stopped, delayed) == (0, 0)
+    assert side.get(b"key") == b"value"
+    side.close()
