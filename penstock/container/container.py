@@ -124,6 +124,7 @@ class Container:
             standbys=[] if epoch is None else epoch.standbys(),
             overdue=activity.overdue,
             side_failure=None if epoch is None else epoch.side_failure,
+            side_troubles=() if epoch is None else epoch.side_inputs.troubles,
         )
 
     def metrics(self) -> Snapshot:

@@ -168,6 +168,11 @@ class SideInputService:
             return sum(len(held.views) for held in self._held.values())
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why stores are not filled now, though it is tried again and again. They keep what they have meanwhile."""
+        return tuple(self.filler.troubles().values())
+
+    @property
     def failure(self) -> SideFailure | None:
         """Why the stores are not filled any more; None if they are. The run fails with it."""
         return self.filler.failure

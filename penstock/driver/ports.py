@@ -90,6 +90,11 @@ class Fleet(Protocol):
         ...
 
     @property
+    def side_troubles(self) -> frozenset[str]:
+        """Why side inputs do not fill stores now, as of the last beats. The run continues with what the stores have."""
+        ...
+
+    @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `drop_lost` or `ensure`."""
         ...

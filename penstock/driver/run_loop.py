@@ -17,6 +17,7 @@ from penstock.driver.parts import RunParts
 from penstock.driver.planned import End, Idle, Planned
 from penstock.driver.progress import Stopwatch
 from penstock.driver.record import CommitRequest
+from penstock.driver.side_troubles import SideTroubles
 from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class RunLoop:
         self._parts = parts
         self.boundary = Boundary({})
         """Where the job stands: everything up to it has ended."""
+        self._side_troubles = SideTroubles()
 
     @property
     def epoch(self) -> int:
@@ -133,6 +135,7 @@ class RunLoop:
             failed = parts.fleet.side_failure
             if failed is not None and failed.epoch == self.epoch:
                 raise failed.failure.error()
+            self._side_troubles.look(parts.fleet.side_troubles, parts.clock.monotonic())
             closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
             if not closes and (newcomers := parts.fleet.newcomers()):
                 self._welcome(newcomers)

@@ -363,6 +363,12 @@ class ContainerDirectory:
         return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
 
     @property
+    def side_troubles(self) -> frozenset[str]:
+        """See `Fleet.side_troubles`."""
+        beats = [client.last_beat for client in list(self._clients.values())]
+        return frozenset(text for beat in beats if beat is not None for text in beat.side_troubles)
+
+    @property
     def any_lost(self) -> bool:
         """Whether a container was lost since the last `ensure`."""
         return self._losses.lost.is_set()

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from penstock.api.side_inputs import PushedTable
 from penstock.engine.executors import job_group, live_executors
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.open import open_store
@@ -129,7 +130,7 @@ class SparkTableBuilder:
     def _rows(self, request: BuildRequest) -> DataFrame:
         """The rows of the source."""
         side, source = request.side, request.source
-        reader = self._spark().read.format(side.format).options(**dict(side.options))
+        reader = self._spark().read.format(side.format).options(**{**_strict(side), **side.options})
         if side.schema is not None:
             reader = reader.schema(side.schema)
         if source.delta_version is not None:
@@ -246,3 +247,9 @@ def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Caused by:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_LONGEST]
+
+
+def _strict(side: PushedTable) -> dict[str, str]:
+    """Options under which Spark refuses a file that does not fit. Its own defaults take the columns of CSV by position,
+    whatever the header says, and make null of what is not of a column's type."""
+    return {"mode": "FAILFAST", "enforceSchema": "false"} if side.format == "csv" else {}

@@ -140,6 +140,13 @@ class InProcessFleet:
         return next((beat.side_failure for beat in beats if beat.side_failure is not None), None)
 
     @property
+    def side_troubles(self) -> frozenset[str]:
+        """See `Fleet`."""
+        return frozenset(
+            text for container in list(self._containers.values()) for text in container.beat(0).side_troubles
+        )
+
+    @property
     def any_lost(self) -> bool:
         """See `Fleet`."""
         return bool(self._lost)

@@ -305,6 +305,15 @@ def test_csv_with_a_schema(build: Build) -> None:
     }
 
 
+@pytest.mark.parametrize("text", ["year,k\n1999,N1\n", "k,year\nN1,new\n"], ids=["another order", "another type"])
+def test_csv_that_does_not_fit_the_schema(build: Build, text: str) -> None:
+    (build.source / "planes.csv").write_text(text)
+    (build.source / "_SUCCESS").touch()
+    side = build.side(format="csv", schema="k STRING, year INT", options={"header": "true"})
+    with pytest.raises(RetryableError, match=r"CSV header|NumberFormatException"):
+        build.build(side, 1)
+
+
 @pytest.mark.parametrize(
     ("table", "options", "reason"),
     [
