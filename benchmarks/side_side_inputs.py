@@ -141,7 +141,7 @@ class World:
 
     @contextmanager
     def producing(self, table: str, rows: int, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
-        """A producer in a process of its own."""
+        """A producer in a separate process."""
         given = {
             "streams": str(self.work / "streams"),
             "table": table,

@@ -1,5 +1,5 @@
 """The producer of the benchmark of side inputs: appends updates of a table, and messages, at a steady pace until it is
-ended. It is a process of its own: `python -m benchmarks.side_updates PARAMETERS.json`."""
+ended. It runs as a separate process: `python -m benchmarks.side_updates PARAMETERS.json`."""
 
 from __future__ import annotations
 

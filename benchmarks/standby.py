@@ -1,6 +1,6 @@
 """How long a job stands still when a container or an executor is killed with `kill -9`, with a large state.
 
-A job of four tasks in two containers, each on an executor of its own, has `--megabytes` of state and processes a few
+A job of four tasks in two containers, each on a separate executor, has `--megabytes` of state and processes a few
 messages all the time. Then a container is killed: with a `standby` of each task in the other container
 (`job.standbytasks.replication.factor` 2), with a `host copy` (`job.host-affinity.enabled`), and without either, from
 `blob`

@@ -98,7 +98,7 @@ class TableLoad:
         return None if opened is None else opened.engine
 
     def damaged(self, unit: str) -> None:
-        """The unit's files cannot be read: whoever opens them next loads them again."""
+        """The unit's files cannot be read. The next process that opens them loads them again."""
         with self._lock:
             opened = None if self._stopped.is_set() else self._opened.get(unit)
         if opened is not None:
