@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, TypeAlias, TypeVar
+from functools import cache
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -19,6 +21,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 """A `Count` of at least 1."""
 _Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,19}\Z")]
 _LONGEST_REASON = 1000
+_types = threading.Lock()
 
 
 @contextmanager
@@ -87,7 +90,24 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
 
 def convert(form: type[T], document: object) -> T:
     """What was parsed from JSON as a value of the type `form`. Raises msgspec.ValidationError; see `decoding`."""
+    decoder(form)
     return msgspec.convert(document, form, str_keys=True)
+
+
+def decoder(form: type[T]) -> msgspec.msgpack.Decoder[T]:
+    """What reads MessagePack as a value of the type `form`.
+
+    Everything that decodes into classes asks here first: msgspec notes what it knows of a class while it finds it out,
+    and a second thread that meets the class meanwhile reads a half-written note, which ends the process.
+    """
+    found: msgspec.msgpack.Decoder[T] = _decoder(form)
+    return found
+
+
+@cache
+def _decoder(form: Any) -> Any:
+    with _types:
+        return msgspec.msgpack.Decoder(form)
 
 
 def _short(reason: str) -> str:

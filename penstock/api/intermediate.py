@@ -139,11 +139,11 @@ def encode_control(message: ControlMessage) -> bytes:
 
 def decode_control(data: bytes) -> ControlMessage:
     """The control message. Raises ValueError if the bytes are none, or one of a newer version."""
-    form = _FORMS.get(data[0]) if data else None
-    if form is None:
+    decoder = _DECODERS.get(data[0]) if data else None
+    if decoder is None:
         what = f"its first byte is {data[0]}, known are 0 to {max(MessageType)}" if data else "it has no bytes"
         raise ValueError(f"this is no message of a durable intermediate stream: {what}")
-    return msgspec.json.decode(memoryview(data)[1:], type=form).message()
+    return decoder.decode(memoryview(data)[1:]).message()
 
 
 class _Control(msgspec.Struct, rename="kebab"):
@@ -170,8 +170,8 @@ class _Drain(_Control, rename="kebab", kw_only=True):
         return DrainMessage(self.run_id, self.task_name)
 
 
-_FORMS: dict[int, type[_Watermark | _EndOfStream | _Drain]] = {
-    MessageType.WATERMARK: _Watermark,
-    MessageType.END_OF_STREAM: _EndOfStream,
-    MessageType.DRAIN: _Drain,
+_DECODERS: dict[int, msgspec.json.Decoder[_Watermark | _EndOfStream | _Drain]] = {
+    MessageType.WATERMARK: msgspec.json.Decoder(_Watermark),
+    MessageType.END_OF_STREAM: msgspec.json.Decoder(_EndOfStream),
+    MessageType.DRAIN: msgspec.json.Decoder(_Drain),
 }

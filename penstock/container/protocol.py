@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.tls import TlsIdentity
-from penstock.documents import Count
+from penstock.documents import Count, decoder
 from penstock.metrics.snapshot import Row
 from penstock.runtime.batch import Batch
 from penstock.side.failure import SideFailure
@@ -337,7 +337,7 @@ def dump(value: Any) -> bytes:
 
 def load(form: Any, data: bytes) -> Any:
     """Read a value. Raises ValueError if it is not of this form."""
-    return msgspec.msgpack.decode(data, type=form)
+    return decoder(form).decode(data)
 
 
 def _of_tasks(markers: Markers, tasks: Sequence[int]) -> Markers:

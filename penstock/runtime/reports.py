@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.checkpoint.intermediate import Ranges
-from penstock.documents import decoding
+from penstock.documents import decoder, decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
 from penstock.plan.portions import PortionRead
@@ -58,7 +58,7 @@ class Report:
     def from_payload(cls, payload: bytes) -> Report:
         """Read a report packet's payload. Raises CorruptError if it is no report."""
         with decoding("what an attempt reported is damaged"):
-            return msgspec.msgpack.decode(payload, type=cls)
+            return decoder(cls).decode(payload)
 
 
 def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:

@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
+from penstock.documents import decoder
 from penstock.runtime.batch import END_OF_TIME as NEVER
 from penstock.runtime.time_bytes import BIAS, out_of_range, time_bytes, time_of
 from penstock.runtime.windows.contents import Content
@@ -130,7 +131,7 @@ class Cells:
         self._content = content
         self._key_serde = key_serde
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(_Entry)
+        self._decoder = decoder(_Entry)
 
     def new(self, slot: Slot, *, complete: bool = False) -> Cell:
         """A cell without messages. A window that is complete before its first message is so late that only its late
