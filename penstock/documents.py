@@ -100,7 +100,8 @@ def decoder(form: type[T]) -> msgspec.msgpack.Decoder[T]:
     Everything that decodes into classes asks here first: msgspec notes what it knows of a class while it finds it out,
     and a second thread that meets the class meanwhile reads a half-written note, which ends the process.
     """
-    found: msgspec.msgpack.Decoder[T] = _decoder(form)
+    key: Any = form  # mypy finds classes that are not hashable among them
+    found: msgspec.msgpack.Decoder[T] = _decoder(key)
     return found
 
 
