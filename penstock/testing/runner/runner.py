@@ -7,7 +7,7 @@ import sys
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from penstock.api.serdes.failures import Part, Place, input_place, side_input_pl
 from penstock.api.side_inputs import PushedTable, SideInputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.store import StoreSpec
-from penstock.api.watermarks import NO_WATERMARK
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
@@ -28,17 +27,10 @@ from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
 from penstock.container.epoch import Epoch
 from penstock.drain.utils import write_drain_notification
-from penstock.driver.boundary import Boundary, Moment
-from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
-from penstock.driver.planned import End, Next, Planned
 from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
-from penstock.plan.pace import Pace
-from penstock.plan.portions import PortionRead
-from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
 from penstock.plan.side_inputs import side_streams, with_side_inputs
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
@@ -52,6 +44,7 @@ from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.feed import RunnerFeed
 from penstock.wording import listed
 
 _SIDE_INPUTS_S = 60.0
@@ -140,7 +133,7 @@ class TestRunner:
         self._graph: ApplicationGraph
         self._config: JobConfig
         self._task_config: Mapping[str, str]
-        self._feed: _Feed
+        self._feed: RunnerFeed
         self._tables: TablesInProcess
         self._use(app)
         self._driver: InProcessDriver | None = self._new_driver()
@@ -523,7 +516,7 @@ class TestRunner:
         self._graph = graph
         self._config = config
         self._task_config = loaded.for_tasks()
-        self._feed = _Feed(self._ends, graph, EventTime.of(graph, config), self._clock)
+        self._feed = RunnerFeed(self._ends, graph, EventTime.of(graph, config), self._clock)
         paths = JobPaths(config.job.name, config.job.id)
         self._tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
 
@@ -606,77 +599,6 @@ def _epoch(driver: InProcessDriver, task: int) -> Epoch:
     if epoch is None:
         raise ConfigError("the job has no open epoch: call run() first")
     return epoch
-
-
-class _Feed:
-    """Batches of at most `messages`, until everything is read and nothing is due."""
-
-    def __init__(
-        self,
-        ends: Callable[[], Ends],
-        graph: ApplicationGraph,
-        event_time: EventTime,
-        clock: SettableClock,
-    ) -> None:
-        self._ends = ends
-        self._sources = tuple(op.stream for op in graph.sources)
-        self._operators = tuple(op.id for op in graph.operators)
-        self._raises = graph.parts()[0]
-        """Behind durable intermediate streams, watermarks follow with the messages that are in them."""
-        self._event_time = event_time
-        self._closing = Closing(graph, event_time, clock)
-        self._clock = clock
-        self.messages = sys.maxsize
-        self.watermark = NO_WATERMARK
-        """What every operator's watermark is at least."""
-        self.ending = False
-        """Whether the inputs end with what they hold."""
-
-    def begin(self) -> None:
-        """See `Feed`."""
-        self._event_time.begin()
-
-    def begin_again(self) -> None:
-        """The stream ended in the run before: what the test asked of its event time is over."""
-        self.watermark, self.ending = NO_WATERMARK, False
-
-    def next(self, boundary: Boundary) -> Next:
-        """See `Feed`."""
-        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread, boundary.left)
-        if boundary.partly_closed:
-            return self._closing.next(boundary, "end-of-stream", pace, {})
-        portions = {} if boundary.is_behind else plan_with_unread(boundary.positions, ends, pace, None, unread)
-        moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
-        latest = {ssp: end.upcoming for ssp, end in ends.items()}
-        if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
-            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
-        if self.ending and not boundary.closed:
-            return self._closing.close(boundary, "end-of-stream", moment, latest)
-        return End()
-
-    def _is_behind(self, boundary: Boundary) -> bool:
-        """Whether a watermark is still below the one that the test asked for."""
-        marks = boundary.watermarks
-        return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
-
-    def _raised(self, moment: Moment) -> Moment:
-        """With no watermark below the one that the test asked for."""
-        if self.watermark == NO_WATERMARK or not self._event_time.used:
-            return moment
-        marks = moment.watermarks
-        raised = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._raises}
-        return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
-
-    def drain(self, boundary: Boundary) -> Next:
-        """See `Feed`."""
-        return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
-
-    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """Do nothing: the test chooses the size of batches."""
-
-    def remaining(self, boundary: Boundary) -> int | None:
-        """Unknown, because nothing shows it."""
-        return None
 
 
 def _driver_config(

@@ -1,0 +1,90 @@
+"""The batches of a run of `TestRunner`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.watermarks import NO_WATERMARK
+from penstock.driver.boundary import Boundary, Moment
+from penstock.driver.closing import Closing
+from penstock.driver.event_time import EventTime
+from penstock.driver.planned import End, Next, Planned
+from penstock.plan.pace import Pace
+from penstock.plan.portions import PortionRead
+from penstock.plan.positions import Ends, TaskSsp
+from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
+from penstock.testing.clock import SettableClock
+
+
+class RunnerFeed:
+    """Batches of at most `messages`, until everything is read and nothing is due."""
+
+    def __init__(
+        self,
+        ends: Callable[[], Ends],
+        graph: ApplicationGraph,
+        event_time: EventTime,
+        clock: SettableClock,
+    ) -> None:
+        self._ends = ends
+        self._sources = tuple(op.stream for op in graph.sources)
+        self._operators = tuple(op.id for op in graph.operators)
+        self._raises = graph.parts()[0]
+        """Behind durable intermediate streams, watermarks follow with the messages that are in them."""
+        self._event_time = event_time
+        self._closing = Closing(graph, event_time, clock)
+        self._clock = clock
+        self.messages = sys.maxsize
+        self.watermark = NO_WATERMARK
+        """What every operator's watermark is at least."""
+        self.ending = False
+        """Whether the inputs end with what they hold."""
+
+    def begin(self) -> None:
+        """See `Feed`."""
+        self._event_time.begin()
+
+    def begin_again(self) -> None:
+        """The stream ended in the run before: what the test asked of its event time is over."""
+        self.watermark, self.ending = NO_WATERMARK, False
+
+    def next(self, boundary: Boundary) -> Next:
+        """See `Feed`."""
+        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread, boundary.left)
+        if boundary.partly_closed:
+            return self._closing.next(boundary, "end-of-stream", pace, {})
+        portions = {} if boundary.is_behind else plan_with_unread(boundary.positions, ends, pace, None, unread)
+        moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
+        latest = {ssp: end.upcoming for ssp, end in ends.items()}
+        if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
+            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
+        if self.ending and not boundary.closed:
+            return self._closing.close(boundary, "end-of-stream", moment, latest)
+        return End()
+
+    def _is_behind(self, boundary: Boundary) -> bool:
+        """Whether a watermark is still below the one that the test asked for."""
+        marks = boundary.watermarks
+        return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
+
+    def _raised(self, moment: Moment) -> Moment:
+        """With no watermark below the one that the test asked for."""
+        if self.watermark == NO_WATERMARK or not self._event_time.used:
+            return moment
+        marks = moment.watermarks
+        raised = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._raises}
+        return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
+
+    def drain(self, boundary: Boundary) -> Next:
+        """See `Feed`."""
+        return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
+
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
+        """Do nothing: the test chooses the size of batches."""
+
+    def remaining(self, boundary: Boundary) -> int | None:
+        """Unknown, because nothing shows it."""
+        return None
