@@ -8,7 +8,8 @@ stores that fail and wait; `in_process` has the parts below `TestRunner`.
 from penstock.testing.checked_operators import ChangedMessageError
 from penstock.testing.checked_store import StaleValueError, UnwrittenChangeError
 from penstock.testing.clock import SettableClock
-from penstock.testing.runner.runner import OutputMessage, TestRunner
+from penstock.testing.runner.runner import TestRunner
+from penstock.testing.runner.streams import OutputMessage
 
 __all__ = [
     "ChangedMessageError",

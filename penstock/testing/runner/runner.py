@@ -8,16 +8,15 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph
-from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Part, Place, input_place, side_input_place
+from penstock.api.serdes.failures import input_place, side_input_place
 from penstock.api.side_inputs import PushedTable, SideInputs
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
@@ -28,7 +27,7 @@ from penstock.config.values import RefusedError
 from penstock.container.epoch import Epoch
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.event_time import EventTime
-from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError
+from penstock.errors import ConfigError, PenstockTimeoutError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.side_inputs import side_streams, with_side_inputs
@@ -36,36 +35,15 @@ from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
 from penstock.state.engines.engine import Engine
 from penstock.state.stores.expiry import Source, live_view
-from penstock.system.base import OffsetRange, PartitionOffsets, System
-from penstock.system.memory import MemorySystem
-from penstock.system.partitioner import partition_of
 from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.pushed_tables import TablesInProcess
 from penstock.testing.runner.feed import RunnerFeed
-from penstock.wording import listed
+from penstock.testing.runner.streams import OutputMessage, StreamOfTest, StreamsOfTest
 
 _SIDE_INPUTS_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class OutputMessage:
-    """A message of an output stream, with its decoded key and value. `timestamp` is in epoch milliseconds.
-
-    Example:
-        >>> app = ps.StreamApplication("copy")
-        >>> _ = app.input("local.in").send_to(app.output("local.out"))
-        >>> TestRunner(app).input("local.in", [("N1", 5)], timestamp=1000).run().output("local.out")
-        [OutputMessage(key='N1', value=5, partition=0, offset=0, timestamp=1000)]
-    """
-
-    key: Any
-    value: Any
-    partition: int
-    offset: int
-    timestamp: int
 
 
 class TestRunner:
@@ -128,7 +106,7 @@ class TestRunner:
         self._partitions = partitions
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self._release = weakref.finalize(self, _release, self._root, self._folder)
-        self._systems: dict[str, System] = {}
+        self._streams = StreamsOfTest(partitions)
         self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
         self._graph: ApplicationGraph
         self._config: JobConfig
@@ -162,7 +140,8 @@ class TestRunner:
         spec = next((op for op in self._graph.inputs if op.stream == name), None)
         if spec is None:
             raise ConfigError(f"`{stream}` is not an input of application `{self._graph.name}`")
-        self._append(input_place(name), name, spec.key_serde, spec.value_serde, values, partition, timestamp)
+        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde)
+        self._streams.append(found, values, partition, timestamp)
         return self
 
     def side_input(
@@ -203,8 +182,8 @@ class TestRunner:
         found = next((each for side in sides for each in side.streams if each.stream == name), None)
         if found is None:
             raise ConfigError(f"`{stream}` is not a side input of a store of application `{self._graph.name}`")
-        place = side_input_place(name)
-        self._append(place, name, found.key_serde, found.value_serde, values, partition, timestamp)
+        written = StreamOfTest(name, side_input_place(name), found.key_serde, found.value_serde)
+        self._streams.append(written, values, partition, timestamp)
         return self
 
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
@@ -236,27 +215,6 @@ class TestRunner:
         """
         self._tables.push(table, rows)
         return self
-
-    def _append(
-        self,
-        place: Place,
-        name: SystemStream,
-        key_serde: Serde[Any],
-        value_serde: Serde[Any],
-        values: Iterable[Any],
-        partition: int | None,
-        timestamp: int,
-    ) -> None:
-        writer = self._systems[name.system].writer(None)
-        for number, item in enumerate(values):
-            key, value = item if isinstance(item, tuple) else (None, item)
-            key_bytes = None if key is None else _bytes(place, "key", key_serde, key)
-            value_bytes = None if value is None else _bytes(place, "value", value_serde, value)
-            target = partition
-            if target is None:
-                target = number % self._partitions if key_bytes is None else partition_of(key_bytes, self._partitions)
-            ssp = SystemStreamPartition(name.system, name.stream, target)
-            writer.append(ssp, [(timestamp, key_bytes, value_bytes)])
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
         """Process all messages that the inputs hold. Returns the runner.
@@ -456,21 +414,7 @@ class TestRunner:
         Raises:
             NotFoundError: there is no such stream in this test.
         """
-        name = SystemStream.parse(stream)
-        if name.system not in self._systems:
-            known = listed([f"`{system}`" for system in sorted(self._systems)])
-            raise NotFoundError(f"there is no stream `{name}` in this test: its systems are {known}")
-        spec = next((o for o in self._graph.outputs if o.stream == name), None)
-        system = self._systems[name.system]
-        messages: list[OutputMessage] = []
-        for partition, ends in sorted(system.admin().offsets(name.stream).items()):
-            ssp = SystemStreamPartition(name.system, name.stream, partition)
-            for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
-                for offset, timestamp, key, value in chunk:
-                    decoded_key = spec.key_serde.from_bytes(key) if spec and key is not None else key
-                    decoded = spec.value_serde.from_bytes(value) if spec and value is not None else value
-                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp))
-        return messages
+        return self._streams.messages(SystemStream.parse(stream), self._graph)
 
     def store(self, name: str, *, task: int | None = None) -> dict[Any, Any]:
         """The content of a store as a dict, as a batch would see it now.
@@ -509,14 +453,12 @@ class TestRunner:
         config = _driver_config(graph, loaded, self._root, self._folder, self._dead, self._broadcast_inputs)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
         streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
-        for stream in (*streams, *(config.store(spec.name).changelog for spec in graph.written_stores)):
-            self._systems.setdefault(stream.system, MemorySystem(stream.system))
-        for stream in streams:
-            self._systems[stream.system].admin().create_stream(stream.stream, self._partitions)
+        changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
+        self._streams.make(streams, sorted(changelogs))
         self._graph = graph
         self._config = config
         self._task_config = loaded.for_tasks()
-        self._feed = RunnerFeed(self._ends, graph, EventTime.of(graph, config), self._clock)
+        self._feed = RunnerFeed(lambda: self._streams.ends(graph), graph, EventTime.of(graph, config), self._clock)
         paths = JobPaths(config.job.name, config.job.id)
         self._tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
 
@@ -525,7 +467,7 @@ class TestRunner:
             self._graph,
             self._config,
             open_store(self._root),
-            self._systems,
+            self._streams.systems,
             containers=1,
             layers=(CheckedStore,),
             task_config=self._task_config,
@@ -585,13 +527,6 @@ class TestRunner:
         now_ms = self._running().loop.boundary.time_at(self._clock.now_ms())
         return engine if spec.ttl is None else live_view(engine, now_ms)
 
-    def _ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
-        return {
-            SystemStreamPartition(op.stream.system, op.stream.stream, partition): ends
-            for op in self._graph.inputs
-            for partition, ends in self._systems[op.stream.system].admin().offsets(op.stream.stream).items()
-        }
-
 
 def _epoch(driver: InProcessDriver, task: int) -> Epoch:
     """The open epoch of a task's container."""
@@ -628,16 +563,6 @@ def _driver_config(
 def _release(root: str, folder: Path) -> None:
     forget_memory_store(root)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _bytes(place: Place, part: Part, serde: Serde[Any], obj: Any) -> bytes:
-    try:
-        data = serde.to_bytes(obj)
-    except Exception as error:
-        raise place.unwritable(part, serde, obj, error) from error
-    if type(data) is not bytes:
-        raise not_bytes(serde, data, f"{place.name}, a {part}")
-    return data
 
 
 def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:

@@ -1,0 +1,118 @@
+"""The streams of a `TestRunner`, in memory: what a test appends to them, and what it reads from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.serdes import Serde, not_bytes
+from penstock.api.serdes.failures import Part, Place
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import NotFoundError
+from penstock.system.base import OffsetRange, PartitionOffsets, System
+from penstock.system.memory import MemorySystem
+from penstock.system.partitioner import partition_of
+from penstock.wording import listed
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMessage:
+    """A message of an output stream, with its decoded key and value. `timestamp` is in epoch milliseconds.
+
+    Example:
+        >>> app = ps.StreamApplication("copy")
+        >>> _ = app.input("local.in").send_to(app.output("local.out"))
+        >>> TestRunner(app).input("local.in", [("N1", 5)], timestamp=1000).run().output("local.out")
+        [OutputMessage(key='N1', value=5, partition=0, offset=0, timestamp=1000)]
+    """
+
+    key: Any
+    value: Any
+    partition: int
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOfTest:
+    """A stream that a test appends messages to, and how they are written."""
+
+    name: SystemStream
+    place: Place
+    """Where it is in the application, for errors."""
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+    def message(self, item: Any) -> tuple[bytes | None, bytes | None]:
+        """The bytes of a value, or of a tuple (key, value).
+
+        Raises:
+            SerdeError: one does not fit its serde.
+        """
+        key, value = item if isinstance(item, tuple) else (None, item)
+        return self._bytes("key", self.key_serde, key), self._bytes("value", self.value_serde, value)
+
+    def _bytes(self, part: Part, serde: Serde[Any], obj: Any) -> bytes | None:
+        if obj is None:
+            return None
+        try:
+            data = serde.to_bytes(obj)
+        except Exception as error:
+            raise self.place.unwritable(part, serde, obj, error) from error
+        if type(data) is not bytes:
+            raise not_bytes(serde, data, f"{self.place.name}, a {part}")
+        return data
+
+
+class StreamsOfTest:
+    """All streams of one test. Each has the same number of partitions."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self.systems: dict[str, System] = {}
+
+    def make(self, streams: Iterable[SystemStream], systems: Iterable[str]) -> None:
+        """Make the streams that are not there, and the systems of streams that the job makes."""
+        streams = list(streams)
+        for system in [*(stream.system for stream in streams), *systems]:
+            self.systems.setdefault(system, MemorySystem(system))
+        for stream in streams:
+            self.systems[stream.system].admin().create_stream(stream.stream, self._partitions)
+
+    def append(self, stream: StreamOfTest, values: Iterable[Any], partition: int | None, timestamp: int) -> None:
+        """Append messages, each to its key's partition unless one is given; without a key, to one after the other."""
+        writer = self.systems[stream.name.system].writer(None)
+        for number, item in enumerate(values):
+            key, value = stream.message(item)
+            target = partition
+            if target is None:
+                target = number % self._partitions if key is None else partition_of(key, self._partitions)
+            ssp = SystemStreamPartition(stream.name.system, stream.name.stream, target)
+            writer.append(ssp, [(timestamp, key, value)])
+
+    def messages(self, name: SystemStream, graph: ApplicationGraph) -> list[OutputMessage]:
+        """All messages of a stream, decoded if it is an output, in the order of partitions and offsets."""
+        if name.system not in self.systems:
+            known = listed([f"`{system}`" for system in sorted(self.systems)])
+            raise NotFoundError(f"there is no stream `{name}` in this test: its systems are {known}")
+        spec = next((o for o in graph.outputs if o.stream == name), None)
+        system = self.systems[name.system]
+        messages: list[OutputMessage] = []
+        for partition, ends in sorted(system.admin().offsets(name.stream).items()):
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
+                for offset, timestamp, key, value in chunk:
+                    decoded_key = spec.key_serde.from_bytes(key) if spec and key is not None else key
+                    decoded = spec.value_serde.from_bytes(value) if spec and value is not None else value
+                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp))
+        return messages
+
+    def ends(self, graph: ApplicationGraph) -> Mapping[SystemStreamPartition, PartitionOffsets]:
+        """The offsets of all partitions of the application's inputs."""
+        return {
+            SystemStreamPartition(op.stream.system, op.stream.stream, partition): ends
+            for op in graph.inputs
+            for partition, ends in self.systems[op.stream.system].admin().offsets(op.stream.stream).items()
+        }
