@@ -160,6 +160,15 @@ class SystemAdmin(ABC):
         """
         raise IncompatibleError(f"the system of the stream `{stream}` does not fence writers")
 
+    def keeps_progress_of(self, name: str) -> bool:
+        """Whether what writers of this name marked is still there (`WriterTransaction.mark`). Where a system keeps it
+        apart from the messages, somebody may have deleted it; what was published would then be published again.
+
+        Args:
+            name: that of a `WriterIdentity`.
+        """
+        return True
+
     def own(self, stream: str, owner: str) -> str:
         """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
 

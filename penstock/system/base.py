@@ -10,7 +10,14 @@ from penstock.system.definition import System
 from penstock.system.messages import OffsetRange, PartitionOffsets, RawMessage, RawRecord
 from penstock.system.names import check_options, check_stream_name, is_stream_name
 from penstock.system.reader import CHUNK_BYTES, SystemReader
-from penstock.system.writer import Appended, AppendedAtCommit, SystemWriter, WriterIdentity, WriterTransaction
+from penstock.system.writer import (
+    Appended,
+    AppendedAtCommit,
+    Progress,
+    SystemWriter,
+    WriterIdentity,
+    WriterTransaction,
+)
 
 __all__ = [
     "CHUNK_BYTES",
@@ -18,6 +25,7 @@ __all__ = [
     "AppendedAtCommit",
     "OffsetRange",
     "PartitionOffsets",
+    "Progress",
     "RawMessage",
     "RawRecord",
     "System",

@@ -59,6 +59,9 @@ class System(ABC):
     reports_appended: ClassVar[bool] = False
     """Whether a writer's transaction says which offsets its records got (`WriterTransaction.appended`). Where it is
     False, the system cannot hold durable intermediate streams."""
+    keeps_progress: ClassVar[bool] = False
+    """Whether a writer can keep how far publishing is in the same atomic step as what it publishes
+    (`WriterTransaction.mark`). Where it is False, no output of the system can be exactly once."""
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
     fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""

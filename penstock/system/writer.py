@@ -30,6 +30,21 @@ class WriterIdentity:
     """Once a larger one of this name was seen, the smaller ones are refused."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Progress:
+    """How far the publication of a writer's outbox is in one partition: everything up to this chunk.
+
+    Example:
+        >>> Progress(slot=7, chunk=3) < Progress(slot=8, chunk=0)
+        True
+    """
+
+    slot: int
+    """The number of a record in the checkpoint log. It never falls."""
+    chunk: int
+    """The number of a chunk of that record, from 0."""
+
+
 class WriterTransaction(ABC):
     """Records for several partitions. As a context manager it commits at the end, and aborts after an error.
 
@@ -69,6 +84,19 @@ class WriterTransaction(ABC):
             IncompatibleError: the system cannot tell (`System.reports_appended`).
         """
         raise IncompatibleError("the system does not report the offsets of what was appended")
+
+    def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
+        """Keep how far publishing is, in the same atomic step as the records for the partition: both are there after
+        `commit`, or neither is.
+
+        Args:
+            ssp: the partition.
+            progress: how far publishing is with this transaction. It never goes back.
+
+        Raises:
+            IncompatibleError: the system does not keep it (`System.keeps_progress`).
+        """
+        raise IncompatibleError(f"the system of `{ssp}` does not keep how far publishing is")
 
     def __enter__(self) -> Self:
         return self
@@ -172,6 +200,20 @@ class SystemWriter(ABC):
             [1, 1]
         """
         return AppendedAtCommit(self._append_one_by_one)
+
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last mark of this writer's name in each partition (`WriterTransaction.mark`); none where there is none.
+
+        No older epoch can mark anything any more once this returns.
+
+        Args:
+            ssps: the partitions.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            IncompatibleError: the system does not keep it (`System.keeps_progress`).
+        """
+        raise IncompatibleError("the system does not keep how far publishing is")
 
     def _append_one_by_one(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
         for ssp in sorted(records):

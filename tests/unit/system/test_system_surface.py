@@ -21,6 +21,7 @@ CHUNK_BYTES
 OffsetRange(ssp, start, end)
 PartitionOffsets(oldest, upcoming, ended=False)
 PartitionOffsets.newest
+Progress(slot, chunk)
 RawMessage
 RawRecord
 System()
@@ -31,6 +32,7 @@ System.configured(name, options)
 System.dense_offsets
 System.ends_streams
 System.fences
+System.keeps_progress
 System.messages_in(ends)
 System.reader()
 System.readers_seek
@@ -45,6 +47,7 @@ SystemAdmin.create_stream(stream, partitions, retention=None)
 SystemAdmin.delete_stream(stream)
 SystemAdmin.end_stream(stream)
 SystemAdmin.fence(stream, writer)
+SystemAdmin.keeps_progress_of(name)
 SystemAdmin.offset_at_time(ssp, timestamp_ms)
 SystemAdmin.offsets(stream)
 SystemAdmin.own(stream, owner)
@@ -63,12 +66,14 @@ SystemWriter()
 SystemWriter.append(ssp, records)
 SystemWriter.begin()
 SystemWriter.close()
+SystemWriter.progress(ssps)
 WriterIdentity(name, epoch)
 WriterTransaction()
 WriterTransaction.abort()
 WriterTransaction.append(ssp, records)
 WriterTransaction.appended()
 WriterTransaction.commit()
+WriterTransaction.mark(ssp, progress)
 check_options(name, options, known)
 check_stream_name(stream)
 is_stream_name(text)
