@@ -14,8 +14,7 @@ from typing import Any
 
 from penstock.api.application import Application
 from penstock.api.graph import ApplicationGraph
-from penstock.api.serdes.failures import input_place, side_input_place
-from penstock.api.side_inputs import PushedTable, SideInputs
+from penstock.api.serdes.failures import input_place
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.clock import SYSTEM_CLOCK
@@ -24,16 +23,14 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.table import BROADCAST_INPUTS
 from penstock.config.values import RefusedError
-from penstock.container.epoch import Epoch
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.event_time import EventTime
-from penstock.errors import ConfigError, PenstockTimeoutError
+from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.side_inputs import side_streams, with_side_inputs
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.runtime.topology import plan_topology
-from penstock.state.engines.engine import Engine
 from penstock.state.stores.expiry import Source, live_view
 from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
@@ -41,9 +38,8 @@ from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.pushed_tables import TablesInProcess
 from penstock.testing.runner.feed import RunnerFeed
+from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
 from penstock.testing.runner.streams import OutputMessage, StreamOfTest, StreamsOfTest
-
-_SIDE_INPUTS_S = 60.0
 
 
 class TestRunner:
@@ -177,13 +173,7 @@ class TestRunner:
             [[1, 'United'], [2, 'Delta'], [3, 'United Airlines']]
             >>> runner.close()
         """
-        name = SystemStream.parse(stream)
-        sides = [spec.side for spec in self._graph.side_stores if isinstance(spec.side, SideInputs)]
-        found = next((each for side in sides for each in side.streams if each.stream == name), None)
-        if found is None:
-            raise ConfigError(f"`{stream}` is not a side input of a store of application `{self._graph.name}`")
-        written = StreamOfTest(name, side_input_place(name), found.key_serde, found.value_serde)
-        self._streams.append(written, values, partition, timestamp)
+        self._streams.append(side_stream(self._graph, stream), values, partition, timestamp)
         return self
 
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
@@ -235,7 +225,7 @@ class TestRunner:
 
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
-        self._catch_up(driver)
+        catch_up(driver, self._graph)
         driver.loop.await_tables()
         self._feed.messages = batch_messages or sys.maxsize
         finished = False
@@ -485,55 +475,25 @@ class TestRunner:
         if self._driver is None:
             raise ConfigError("the job has crashed or is closed: call restore() after crash()")
         if not self._started:
-            self._check_pushed()
+            check_pushed(self._graph, self._tables)
             self._driver.loop.start()
             self._started = True
         return self._driver
-
-    def _check_pushed(self) -> None:
-        """No batch runs before every pushed table has a version."""
-        for spec in self._graph.side_stores:
-            if isinstance(spec.side, PushedTable) and self._tables.published(spec.name).manifest is None:
-                raise ConfigError(
-                    f"table `{spec.name}` has no version: call push({spec.name!r}, rows) before the first run()"
-                )
 
     def _check(self, step: str) -> None:
         """Raise the application's first mistake before a batch is applied."""
         if step == "end" and self._mistakes:
             raise self._mistakes.pop(0)
 
-    def _catch_up(self, driver: InProcessDriver) -> None:
-        """Wait until stores have what their side inputs hold."""
-        if not any(isinstance(spec.side, SideInputs) for spec in self._graph.side_stores):
-            return
-        for task in range(driver.job.settings.tasks):
-            service = _epoch(driver, task).side_inputs
-            if not service.catch_up(_SIDE_INPUTS_S) and service.failure is None:  # a failure ends the next batch
-                raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
-
     def _engine(self, task: int, store: str) -> Engine:
         return self._running().fleet.container_of(task).tasks[task].engine(store)
 
     def _entries(self, task: int, spec: StoreSpec) -> Source:
-        if isinstance(spec.side, SideInputs):
-            driver = self._running()
-            self._catch_up(driver)
-            return _epoch(driver, task).side_inputs.engine(spec.name, task)
-        if isinstance(spec.side, PushedTable):
-            self._running().loop.await_tables()
-            return _epoch(self._running(), task).tables.newest(spec.name, task)
+        driver = self._running()
+        if spec.side is not None:
+            return side_content(driver, self._graph, spec, task)
         engine = self._engine(task, spec.name)
-        now_ms = self._running().loop.boundary.time_at(self._clock.now_ms())
-        return engine if spec.ttl is None else live_view(engine, now_ms)
-
-
-def _epoch(driver: InProcessDriver, task: int) -> Epoch:
-    """The open epoch of a task's container."""
-    epoch = driver.fleet.container_of(task).current
-    if epoch is None:
-        raise ConfigError("the job has no open epoch: call run() first")
-    return epoch
+        return engine if spec.ttl is None else live_view(engine, driver.loop.boundary.time_at(self._clock.now_ms()))
 
 
 def _driver_config(

@@ -1,0 +1,75 @@
+"""The stores of a `TestRunner` that its job only reads."""
+
+from __future__ import annotations
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.serdes.failures import side_input_place
+from penstock.api.side_inputs import PushedTable, SideInputs
+from penstock.api.ssp import SystemStream
+from penstock.api.store import StoreSpec
+from penstock.container.epoch import Epoch
+from penstock.errors import ConfigError, PenstockTimeoutError
+from penstock.state.stores.expiry import Source
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.streams import StreamOfTest
+
+_SIDE_INPUTS_S = 60.0
+
+
+def side_stream(graph: ApplicationGraph, stream: str) -> StreamOfTest:
+    """A side input of the application.
+
+    Raises:
+        ConfigError: no store has it.
+    """
+    name = SystemStream.parse(stream)
+    sides = [spec.side for spec in graph.side_stores if isinstance(spec.side, SideInputs)]
+    found = next((each for side in sides for each in side.streams if each.stream == name), None)
+    if found is None:
+        raise ConfigError(f"`{stream}` is not a side input of a store of application `{graph.name}`")
+    return StreamOfTest(name, side_input_place(name), found.key_serde, found.value_serde)
+
+
+def check_pushed(graph: ApplicationGraph, tables: TablesInProcess) -> None:
+    """No batch runs before every pushed table has a version.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    for spec in graph.side_stores:
+        if isinstance(spec.side, PushedTable) and tables.published(spec.name).manifest is None:
+            raise ConfigError(
+                f"table `{spec.name}` has no version: call push({spec.name!r}, rows) before the first run()"
+            )
+
+
+def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
+    """Wait until stores have what their side inputs hold.
+
+    Raises:
+        PenstockTimeoutError: they do not get there.
+    """
+    if not any(isinstance(spec.side, SideInputs) for spec in graph.side_stores):
+        return
+    for task in range(driver.job.settings.tasks):
+        service = _epoch(driver, task).side_inputs
+        if not service.catch_up(_SIDE_INPUTS_S) and service.failure is None:  # a failure ends the next batch
+            raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
+
+
+def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Source:
+    """What a batch would find in a store of this kind now."""
+    if isinstance(spec.side, SideInputs):
+        catch_up(driver, graph)
+        return _epoch(driver, task).side_inputs.engine(spec.name, task)
+    driver.loop.await_tables()
+    return _epoch(driver, task).tables.newest(spec.name, task)
+
+
+def _epoch(driver: InProcessDriver, task: int) -> Epoch:
+    """The open epoch of a task's container."""
+    epoch = driver.fleet.container_of(task).current
+    if epoch is None:
+        raise ConfigError("the job has no open epoch: call run() first")
+    return epoch
