@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
-import uuid
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from penstock.api.application import Application
-from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes.failures import input_place
 from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
-from penstock.clock import SYSTEM_CLOCK
-from penstock.config.broadcast import PartitionRange
-from penstock.config.load import load_config
-from penstock.config.model import JobConfig
-from penstock.config.table import BROADCAST_INPUTS
-from penstock.config.values import RefusedError
 from penstock.drain.utils import write_drain_notification
-from penstock.driver.event_time import EventTime
 from penstock.errors import ConfigError
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
-from penstock.plan.side_inputs import side_streams, with_side_inputs
 from penstock.runtime.interrupts import marked_interrupts
-from penstock.runtime.topology import plan_topology
+from penstock.state.engines.engine import Engine
 from penstock.state.stores.expiry import Source, live_view
-from penstock.testing.checked_operators import checked_graph
-from penstock.testing.checked_store import CheckedStore
-from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.pushed_tables import TablesInProcess
-from penstock.testing.runner.feed import RunnerFeed
+from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
-from penstock.testing.runner.streams import OutputMessage, StreamOfTest, StreamsOfTest
+from penstock.testing.runner.streams import OutputMessage, StreamOfTest
 
 
 class TestRunner:
@@ -94,23 +73,10 @@ class TestRunner:
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
         """
-        self._mistakes: list[AssertionError] = []
-        self._name = app.name
-        self._given = config
-        self._dead = SystemStream.parse(dead_letter) if dead_letter else None
-        self._broadcast_inputs = broadcast_inputs
-        self._partitions = partitions
-        self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
-        self._release = weakref.finalize(self, _release, self._root, self._folder)
-        self._streams = StreamsOfTest(partitions)
-        self._clock = SettableClock(SYSTEM_CLOCK.now_ms())
-        self._graph: ApplicationGraph
-        self._config: JobConfig
-        self._task_config: Mapping[str, str]
-        self._feed: RunnerFeed
-        self._tables: TablesInProcess
-        self._use(app)
-        self._driver: InProcessDriver | None = self._new_driver()
+        self._home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config)
+        self._clock = self._home.clock
+        self._job = self._home.job(app)
+        self._driver: InProcessDriver | None = self._home.driver(self._job)
         self._started = False
         self._drained = False
         self.dead_letters = 0
@@ -133,11 +99,11 @@ class TestRunner:
             SerdeError: a key or a value does not fit the input's serdes.
         """
         name = SystemStream.parse(stream)
-        spec = next((op for op in self._graph.inputs if op.stream == name), None)
+        spec = next((op for op in self._job.graph.inputs if op.stream == name), None)
         if spec is None:
-            raise ConfigError(f"`{stream}` is not an input of application `{self._graph.name}`")
+            raise ConfigError(f"`{stream}` is not an input of application `{self._job.graph.name}`")
         found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde)
-        self._streams.append(found, values, partition, timestamp)
+        self._home.streams.append(found, values, partition, timestamp)
         return self
 
     def side_input(
@@ -173,7 +139,7 @@ class TestRunner:
             [[1, 'United'], [2, 'Delta'], [3, 'United Airlines']]
             >>> runner.close()
         """
-        self._streams.append(side_stream(self._graph, stream), values, partition, timestamp)
+        self._home.streams.append(side_stream(self._job.graph, stream), values, partition, timestamp)
         return self
 
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
@@ -203,7 +169,7 @@ class TestRunner:
             [[1, 1999], [2, 2004]]
             >>> runner.close()
         """
-        self._tables.push(table, rows)
+        self._job.tables.push(table, rows)
         return self
 
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
@@ -225,9 +191,9 @@ class TestRunner:
 
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
-        catch_up(driver, self._graph)
+        catch_up(driver, self._job.graph)
         driver.loop.await_tables()
-        self._feed.messages = batch_messages or sys.maxsize
+        self._job.feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:
             before = driver.board.last
@@ -282,7 +248,7 @@ class TestRunner:
             >>> [message.value for message in runner.advance_watermark(60_000).output("local.counts")]
             [2]
         """
-        self._feed.watermark = max(self._feed.watermark, to_ms)
+        self._job.feed.watermark = max(self._job.feed.watermark, to_ms)
         return self.run()
 
     def end_inputs(self) -> TestRunner:
@@ -303,7 +269,7 @@ class TestRunner:
             >>> [message.value for message in runner.output("local.counts")]
             [2]
         """
-        self._feed.ending = True
+        self._job.feed.ending = True
         return self.run()
 
     def drain(self) -> TestRunner:
@@ -346,7 +312,7 @@ class TestRunner:
         """
         driver, self._driver = self._running(), None
         driver.close()
-        self._mistakes.clear()
+        self._home.mistakes.clear()
         return self
 
     def restore(self, app: Application | None = None) -> TestRunner:
@@ -379,20 +345,13 @@ class TestRunner:
         """
         if self._driver is not None:
             raise ConfigError("restore() follows crash() or drain(): this job is running")
-        feed = self._feed
-        before = self._graph, self._config, self._task_config, feed, self._tables
-        try:
-            if app is not None:
-                self._use(app)
-                self._feed.watermark, self._feed.ending = feed.watermark, feed.ending
-            self._driver = self._new_driver()
-        except BaseException:
-            self._graph, self._config, self._task_config, self._feed, self._tables = before
-            raise
+        job = self._job if app is None else self._home.job(app)
+        job.feed.watermark, job.feed.ending = self._job.feed.watermark, self._job.feed.ending
+        self._driver, self._job = self._home.driver(job), job
         self._started = self._drained = False
         record = self._running().job.start.restore_from
         if record is not None and record.is_closed:
-            self._feed.begin_again()
+            self._job.feed.begin_again()
         return self
 
     def output(self, stream: str) -> list[OutputMessage]:
@@ -404,7 +363,7 @@ class TestRunner:
         Raises:
             NotFoundError: there is no such stream in this test.
         """
-        return self._streams.messages(SystemStream.parse(stream), self._graph)
+        return self._home.streams.messages(SystemStream.parse(stream), self._job.graph)
 
     def store(self, name: str, *, task: int | None = None) -> dict[Any, Any]:
         """The content of a store as a dict, as a batch would see it now.
@@ -417,9 +376,9 @@ class TestRunner:
         Raises:
             ConfigError: the application has no such store, or no run is there: call `restore` after `crash` or `drain`.
         """
-        spec = next((s for s in self._graph.stores if s.name == name), None)
+        spec = next((s for s in self._job.graph.stores if s.name == name), None)
         if spec is None:
-            raise ConfigError(f"`{name}` is not a store of application `{self._graph.name}`")
+            raise ConfigError(f"`{name}` is not a store of application `{self._job.graph.name}`")
         tasks = self._running().job.settings.tasks
         return {
             spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
@@ -433,40 +392,7 @@ class TestRunner:
         driver, self._driver, self._drained = self._driver, None, False
         if driver is not None:
             driver.close()
-        self._release()
-
-    def _use(self, app: Application) -> None:
-        """Make what drivers run this application with, and the streams that it needs."""
-        loaded = load_config(overrides=self._given, default_job_name=self._name)
-        graph = checked_graph(with_side_inputs(app.graph(), loaded), self._mistakes)
-        plan_topology(graph, self._dead)  # refuses what cannot run before any stream is made
-        config = _driver_config(graph, loaded, self._root, self._folder, self._dead, self._broadcast_inputs)
-        outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
-        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
-        changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
-        self._streams.make(streams, sorted(changelogs))
-        self._graph = graph
-        self._config = config
-        self._task_config = loaded.for_tasks()
-        self._feed = RunnerFeed(lambda: self._streams.ends(graph), graph, EventTime.of(graph, config), self._clock)
-        paths = JobPaths(config.job.name, config.job.id)
-        self._tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
-
-    def _new_driver(self) -> InProcessDriver:
-        driver = InProcessDriver(
-            self._graph,
-            self._config,
-            open_store(self._root),
-            self._streams.systems,
-            containers=1,
-            layers=(CheckedStore,),
-            task_config=self._task_config,
-            feed=self._feed,
-            published=self._tables,
-            clock=self._clock,
-        )
-        driver.fleet.at = self._check
-        return driver
+        self._home.release()
 
     def _running(self) -> InProcessDriver:
         """The driver, with an open epoch."""
@@ -475,15 +401,10 @@ class TestRunner:
         if self._driver is None:
             raise ConfigError("the job has crashed or is closed: call restore() after crash()")
         if not self._started:
-            check_pushed(self._graph, self._tables)
+            check_pushed(self._job.graph, self._job.tables)
             self._driver.loop.start()
             self._started = True
         return self._driver
-
-    def _check(self, step: str) -> None:
-        """Raise the application's first mistake before a batch is applied."""
-        if step == "end" and self._mistakes:
-            raise self._mistakes.pop(0)
 
     def _engine(self, task: int, store: str) -> Engine:
         return self._running().fleet.container_of(task).tasks[task].engine(store)
@@ -491,44 +412,6 @@ class TestRunner:
     def _entries(self, task: int, spec: StoreSpec) -> Source:
         driver = self._running()
         if spec.side is not None:
-            return side_content(driver, self._graph, spec, task)
+            return side_content(driver, self._job.graph, spec, task)
         engine = self._engine(task, spec.name)
         return engine if spec.ttl is None else live_view(engine, driver.loop.boundary.time_at(self._clock.now_ms()))
-
-
-def _driver_config(
-    graph: ApplicationGraph,
-    given: JobConfig,
-    root: str,
-    folder: Path,
-    dead_letter: SystemStream | None,
-    broadcast_inputs: str | Sequence[str],
-) -> JobConfig:
-    """The configuration of a job in memory. It commits only when asked to, and retries nothing."""
-    keys: dict[str, object] = {
-        "job.name": given.job.name,
-        "task.window.ms": given.task.window_ms,
-        "job.root": root,
-        "job.logged.store.base.dir": str(folder),
-        "job.retry.max": 0,
-        "task.commit.ms": 0,
-        **{key: value for key, value in given.flat().items() if key.startswith("side.inputs.")},
-        **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
-    }
-    config = load_config(overrides=keys, environ={})
-    task = replace(config.task, dead_letter_stream=dead_letter, broadcast_inputs=_broadcast(broadcast_inputs))
-    return replace(config, task=task)
-
-
-def _release(root: str, folder: Path) -> None:
-    forget_memory_store(root)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:
-    if not inputs:
-        return ()
-    try:
-        return BROADCAST_INPUTS.kind.parse(inputs if isinstance(inputs, str) else tuple(inputs))
-    except RefusedError as error:
-        raise ConfigError(f"broadcast_inputs: expected {BROADCAST_INPUTS.kind.expected} ({error})") from error

@@ -340,7 +340,7 @@ def test_behind_a_partition_by_a_message_arrives_once_for_each_task() -> None:
 def test_a_failure_names_the_broadcast_message() -> None:
     runner = TestRunner(priced_app(), broadcast_inputs="m.rates#1")
     ssp_of = ps.SystemStreamPartition("m", "rates", 1)
-    runner._streams.systems["m"].writer(None).append(ssp_of, [(0, b"c", b"{not json")])
+    runner._home.streams.systems["m"].writer(None).append(ssp_of, [(0, b"c", b"{not json")])
     with pytest.raises(ps.UserCodeError) as failed:
         runner.run()
     assert (failed.value.failed.stream, failed.value.failed.partition, failed.value.failed.offset) == ("m.rates", 1, 0)

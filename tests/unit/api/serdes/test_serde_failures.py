@@ -64,13 +64,15 @@ def test_a_key_that_nobody_looks_at_is_not_decoded() -> None:
     app.input("m.same").send_to(app.output("m.copy"))
     runner = TestRunner(app, partitions=1)
     for name, value in (("in", b'{"n":1}'), ("same", b"1")):
-        runner._streams.systems["m"].writer(None).append(ps.SystemStreamPartition("m", name, 0), [(0, b"\xff", value)])
+        runner._home.streams.systems["m"].writer(None).append(
+            ps.SystemStreamPartition("m", name, 0), [(0, b"\xff", value)]
+        )
     with pytest.raises(ps.UserCodeError, match=r"input `m.same`: the key b'\\xff' cannot be read by ps.String\(\)"):
         runner.run()  # the output has a serde of its own, so its key is decoded and written again
     app = ps.StreamApplication("a")
     app.input("m.in").flat_map(lambda v: [v, v]).partition_by(lambda v: "k").send_to(app.output("m.out"))
     runner = TestRunner(app, partitions=1)
-    runner._streams.systems["m"].writer(None).append(ps.SystemStreamPartition("m", "in", 0), [(0, b"\xff", b"1")])
+    runner._home.streams.systems["m"].writer(None).append(ps.SystemStreamPartition("m", "in", 0), [(0, b"\xff", b"1")])
     assert [m.key for m in runner.run().output("m.out")] == ["k", "k"]
 
 
@@ -204,7 +206,7 @@ def test_an_input_names_everything() -> None:
         ((0, b"k", b"text"), "the value b'text' cannot be read by ps.Json(): DecodeError: "),
     ):
         runner = TestRunner(app, partitions=1)
-        runner._streams.systems["m"].writer(None).append(ps.SystemStreamPartition("m", "in", 0), [message])
+        runner._home.streams.systems["m"].writer(None).append(ps.SystemStreamPartition("m", "in", 0), [message])
         with pytest.raises(ps.UserCodeError) as caught:
             runner.run()
         assert caught.value.failed.reason.startswith(f"SerdeError: input `m.in`: {text}")

@@ -116,7 +116,7 @@ def test_a_value_that_does_not_decode(value: Serde[Any], bad: Any, good: Any) ->
         for dead_letter in (None, "m.dead"):
             runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [good, good])
             data = bad if isinstance(bad, bytes) else value.to_bytes(bad)
-            runner._streams.systems["m"].writer(None).append(
+            runner._home.streams.systems["m"].writer(None).append(
                 ps.SystemStreamPartition("m", "in", 0), [(0, b"key", data)]
             )
             yield runner.input("m.in", [good])

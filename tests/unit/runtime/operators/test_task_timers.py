@@ -106,7 +106,7 @@ def test_what_a_timer_emits_has_its_time_and_in_processing_time_that_of_the_batc
 def test_processing_time_comes_before_the_messages_and_event_time_behind_them() -> None:
     runner = runner_of()
     schedule(runner, ["a", now_of(runner) + 5, "", "processing"], ["a", 50])
-    runner._feed.watermark = 50
+    runner._job.feed.watermark = 50
     runner.input("m.in", [[]]).advance_time(5)
     assert [m.value if m.value == "message" else m.value[3] for m in runner.output("m.out")] == [
         "message", "processing", "message", "event",

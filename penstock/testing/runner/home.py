@@ -1,0 +1,150 @@
+"""Where the job of a `TestRunner` lives: in memory and in a folder for temporary files; and what it is made of."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.api.application import Application
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream
+from penstock.clock import SYSTEM_CLOCK
+from penstock.config.broadcast import PartitionRange
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.config.table import BROADCAST_INPUTS
+from penstock.config.values import RefusedError
+from penstock.driver.event_time import EventTime
+from penstock.errors import ConfigError
+from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.paths import JobPaths
+from penstock.plan.side_inputs import side_streams, with_side_inputs
+from penstock.runtime.topology import plan_topology
+from penstock.testing.checked_operators import checked_graph
+from penstock.testing.checked_store import CheckedStore
+from penstock.testing.clock import SettableClock
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.feed import RunnerFeed
+from penstock.testing.runner.streams import StreamsOfTest
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerJob:
+    """What drivers run an application with. A changed application is another one."""
+
+    graph: ApplicationGraph
+    config: JobConfig
+    task_config: Mapping[str, str]
+    feed: RunnerFeed
+    tables: TablesInProcess
+
+
+class RunnerHome:
+    """What outlives the drivers of one runner: streams, object store, clock, and what the test gave."""
+
+    def __init__(
+        self,
+        name: str,
+        partitions: int,
+        dead_letter: str | None,
+        broadcast_inputs: str | Sequence[str],
+        given: Mapping[str, object] | None,
+    ) -> None:
+        """
+        Args:
+            name: of the job, unless `given` has one.
+            partitions: how many partitions each stream has.
+            dead_letter: the stream for messages that fail.
+            broadcast_inputs: as `task.broadcast.inputs`.
+            given: the keys that tasks find.
+        """
+        self._name = name
+        self._partitions = partitions
+        self._dead = SystemStream.parse(dead_letter) if dead_letter else None
+        self._broadcast_inputs = broadcast_inputs
+        self._given = given
+        self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
+        self.release = weakref.finalize(self, _release, self._root, self._folder)
+        """Deletes everything."""
+        self.streams = StreamsOfTest(partitions)
+        self.clock = SettableClock(SYSTEM_CLOCK.now_ms())
+        self.mistakes: list[AssertionError] = []
+        """What the application did wrong and no batch has raised yet."""
+
+    def job(self, app: Application) -> RunnerJob:
+        """Make what drivers run this application with, and the streams that it needs.
+
+        Raises:
+            ConfigError: something cannot run. No stream is made then.
+        """
+        loaded = load_config(overrides=self._given, default_job_name=self._name)
+        graph = checked_graph(with_side_inputs(app.graph(), loaded), self.mistakes)
+        plan_topology(graph, self._dead)
+        config = self._driver_config(graph, loaded)
+        outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
+        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
+        changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
+        self.streams.make(streams, sorted(changelogs))
+        feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock)
+        paths = JobPaths(config.job.name, config.job.id)
+        tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
+        return RunnerJob(graph, config, loaded.for_tasks(), feed, tables)
+
+    def driver(self, job: RunnerJob) -> InProcessDriver:
+        """A driver of the next run."""
+        driver = InProcessDriver(
+            job.graph,
+            job.config,
+            open_store(self._root),
+            self.streams.systems,
+            containers=1,
+            layers=(CheckedStore,),
+            task_config=job.task_config,
+            feed=job.feed,
+            published=job.tables,
+            clock=self.clock,
+        )
+        driver.fleet.at = self._check
+        return driver
+
+    def _check(self, step: str) -> None:
+        """Raise the application's first mistake before a batch is applied."""
+        if step == "end" and self.mistakes:
+            raise self.mistakes.pop(0)
+
+    def _driver_config(self, graph: ApplicationGraph, given: JobConfig) -> JobConfig:
+        """The configuration of a job in memory. It commits only when asked to, and retries nothing."""
+        keys: dict[str, object] = {
+            "job.name": given.job.name,
+            "task.window.ms": given.task.window_ms,
+            "job.root": self._root,
+            "job.logged.store.base.dir": str(self._folder),
+            "job.retry.max": 0,
+            "task.commit.ms": 0,
+            **{key: value for key, value in given.flat().items() if key.startswith("side.inputs.")},
+            **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
+        }
+        config = load_config(overrides=keys, environ={})
+        broadcast_inputs = _broadcast(self._broadcast_inputs)
+        task = replace(config.task, dead_letter_stream=self._dead, broadcast_inputs=broadcast_inputs)
+        return replace(config, task=task)
+
+
+def _release(root: str, folder: Path) -> None:
+    forget_memory_store(root)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:
+    if not inputs:
+        return ()
+    try:
+        return BROADCAST_INPUTS.kind.parse(inputs if isinstance(inputs, str) else tuple(inputs))
+    except RefusedError as error:
+        raise ConfigError(f"broadcast_inputs: expected {BROADCAST_INPUTS.kind.expected} ({error})") from error
