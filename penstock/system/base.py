@@ -13,16 +13,19 @@ from penstock.system.reader import CHUNK_BYTES, SystemReader
 from penstock.system.writer import (
     Appended,
     AppendedAtCommit,
+    MarkedAtCommit,
     Progress,
     SystemWriter,
     WriterIdentity,
     WriterTransaction,
+    check_may_mark,
 )
 
 __all__ = [
     "CHUNK_BYTES",
     "Appended",
     "AppendedAtCommit",
+    "MarkedAtCommit",
     "OffsetRange",
     "PartitionOffsets",
     "Progress",
@@ -34,6 +37,7 @@ __all__ = [
     "SystemWriter",
     "WriterIdentity",
     "WriterTransaction",
+    "check_may_mark",
     "check_options",
     "check_stream_name",
     "is_stream_name",

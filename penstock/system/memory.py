@@ -17,9 +17,10 @@ from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoun
 from penstock.system.base import (
     CHUNK_BYTES,
     Appended,
-    AppendedAtCommit,
+    MarkedAtCommit,
     OffsetRange,
     PartitionOffsets,
+    Progress,
     RawMessage,
     RawRecord,
     System,
@@ -28,6 +29,7 @@ from penstock.system.base import (
     SystemWriter,
     WriterIdentity,
     WriterTransaction,
+    check_may_mark,
     check_options,
     check_stream_name,
 )
@@ -42,6 +44,8 @@ class _Partition:
     upcoming: int = 0
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
+    progress: dict[str, Progress] = field(default_factory=dict)
+    """By writer name, its last mark."""
     compacted: Compacted = field(default_factory=Compacted)
     ended_at: int | None = None
     """`upcoming` when somebody said that the partition has ended."""
@@ -76,6 +80,7 @@ class MemorySystem(System):
     ends_streams: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
     reports_appended: ClassVar[bool] = True
+    keeps_progress: ClassVar[bool] = True
 
     def __init__(self, name: str = "memory") -> None:
         if not name or "." in name:
@@ -347,20 +352,36 @@ class MemoryWriter(SystemWriter):
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
-        return self._append_to_all({ssp: records})[ssp][0]
+        return self._append_to_all({ssp: records}, {})[ssp][0]
 
     def begin(self) -> WriterTransaction:
         """Begin to append to several partitions. Its commit is one step for all of them."""
-        return AppendedAtCommit(self._append_and_report)
+        return MarkedAtCommit(self._identity, self._append_and_report)
+
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks. Raises FencedError if a larger epoch of this writer's name was seen."""
+        writer = check_may_mark(self._identity)
+        with self._system.lock:
+            partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
+            for ssp, partition in partitions.items():
+                _raise_fence(partition, ssp, writer)
+            return {ssp: own.progress[writer.name] for ssp, own in partitions.items() if writer.name in own.progress}
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _append_and_report(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
-        return {ssp: (offsets,) for ssp, offsets in self._append_to_all(records).items() if offsets[1] > offsets[0]}
+    def _append_and_report(
+        self,
+        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
+        marks: Mapping[SystemStreamPartition, Progress],
+    ) -> Appended:
+        appended = self._append_to_all(records, marks)
+        return {ssp: (offsets,) for ssp, offsets in appended.items() if offsets[1] > offsets[0]}
 
     def _append_to_all(
-        self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]
+        self,
+        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
+        marks: Mapping[SystemStreamPartition, Progress],
     ) -> dict[SystemStreamPartition, tuple[int, int]]:
         """By partition, the offset of its first record, and the one behind its last."""
         taken = {ssp: list(own) for ssp, own in records.items()}
@@ -371,8 +392,12 @@ class MemoryWriter(SystemWriter):
             if self._identity is not None:
                 for ssp, partition in partitions.items():
                     _check_fence(partition, ssp, self._identity)
+                for ssp, mark in marks.items():
+                    mark.check_follows(partitions[ssp].progress.get(self._identity.name), ssp)
                 for partition in partitions.values():
                     partition.fences[self._identity.name] = self._identity.epoch
+                for ssp, mark in marks.items():
+                    partitions[ssp].progress[self._identity.name] = mark
             firsts = {ssp: partition.upcoming for ssp, partition in partitions.items()}
             for ssp, partition in partitions.items():
                 partition.messages.extend((offset, *record) for offset, record in enumerate(taken[ssp], firsts[ssp]))

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Self, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.messages import RawRecord
 
 Appended: TypeAlias = Mapping[SystemStreamPartition, tuple[tuple[int, int], ...]]
@@ -43,6 +43,22 @@ class Progress:
     """The number of a record in the checkpoint log. It never falls."""
     chunk: int
     """The number of a chunk of that record, from 0."""
+
+    def check_follows(self, last: Progress | None, ssp: SystemStreamPartition) -> None:
+        """Check that this may be marked after the last one.
+
+        Args:
+            last: the last mark of the partition; None if there is none.
+            ssp: the partition.
+
+        Raises:
+            IncompatibleError: it is not larger, so the messages that go with it are there already.
+        """
+        if last is not None and self <= last:
+            raise IncompatibleError(
+                f"chunk {self.chunk} of record {self.slot} is already published to `{ssp}`, which is at chunk "
+                f"{last.chunk} of record {last.slot}; nothing was appended"
+            )
 
 
 class WriterTransaction(ABC):
@@ -87,14 +103,16 @@ class WriterTransaction(ABC):
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
         """Keep how far publishing is, in the same atomic step as the records for the partition: both are there after
-        `commit`, or neither is.
+        `commit`, or neither is. Of several marks for a partition, the last one counts.
 
         Args:
-            ssp: the partition.
-            progress: how far publishing is with this transaction. It never goes back.
+            ssp: the partition; it needs no records.
+            progress: how far publishing is with this transaction. Each mark of a partition is larger than the last one.
 
         Raises:
-            IncompatibleError: the system does not keep it (`System.keeps_progress`).
+            IncompatibleError: the mark is not larger than the last one of this writer's name, or the system does not
+                keep it (`System.keeps_progress`). `commit` may be the one to find it out; nothing is written then.
+            ConfigError: the writer has no name.
         """
         raise IncompatibleError(f"the system of `{ssp}` does not keep how far publishing is")
 
@@ -150,6 +168,69 @@ class AppendedAtCommit(WriterTransaction):
     def appended(self) -> Appended:
         """What the append returned."""
         return super().appended() if self._appended is None else self._appended
+
+
+class MarkedAtCommit(AppendedAtCommit):
+    """The same for a system that keeps progress in the step that appends.
+
+    Example:
+        >>> from penstock.api.ssp import SystemStreamPartition
+        >>> out = SystemStreamPartition("m", "out", 1)
+        >>> with MarkedAtCommit(WriterIdentity("sums-1", 4), lambda parts, marks: print(marks[out])) as transaction:
+        ...     transaction.append(out, [(0, b"key", b"value")])
+        ...     transaction.mark(out, Progress(slot=7, chunk=3))
+        Progress(slot=7, chunk=3)
+    """
+
+    def __init__(
+        self,
+        identity: WriterIdentity | None,
+        append: Callable[
+            [Mapping[SystemStreamPartition, Iterable[RawRecord]], Mapping[SystemStreamPartition, Progress]],
+            Appended | None,
+        ],
+    ) -> None:
+        """
+        Args:
+            identity: who appends. Without one, `mark` refuses.
+            append: as for `AppendedAtCommit`; it also keeps these marks, each in the same step as the records for its
+                partition. A partition with a mark alone is there without records.
+        """
+        super().__init__(self._append_marked)
+        self._identity = identity
+        self._append_all = append
+        self._marks: dict[SystemStreamPartition, Progress] = {}
+
+    def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
+        """Keep the mark for the commit."""
+        check_may_mark(self._identity)
+        progress.check_follows(self._marks.get(ssp), ssp)
+        self._marks[ssp] = progress
+        self._parts.setdefault(ssp, [])
+
+    def abort(self) -> None:
+        """Forget everything."""
+        super().abort()
+        self._marks.clear()
+
+    def _append_marked(self, parts: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended | None:
+        marks, self._marks = self._marks, {}
+        return self._append_all(parts, marks)
+
+
+def check_may_mark(identity: WriterIdentity | None) -> WriterIdentity:
+    """The identity of a writer that keeps progress, which a system keeps by the writer's name.
+
+    Example:
+        >>> check_may_mark(WriterIdentity("sums-1", epoch=4)).name
+        'sums-1'
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if identity is None:
+        raise ConfigError("a writer without a name cannot keep how far publishing is; give it a `WriterIdentity`")
+    return identity
 
 
 class SystemWriter(ABC):
@@ -212,6 +293,7 @@ class SystemWriter(ABC):
         Raises:
             FencedError: a larger epoch of this writer's name was seen.
             IncompatibleError: the system does not keep it (`System.keeps_progress`).
+            ConfigError: the writer has no name.
         """
         raise IncompatibleError("the system does not keep how far publishing is")
 

@@ -48,7 +48,8 @@ from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.system.base import (
     Appended,
-    AppendedAtCommit,
+    MarkedAtCommit,
+    Progress,
     RawRecord,
     System,
     SystemAdmin,
@@ -291,6 +292,10 @@ class HookedSystem(System):
     def reports_appended(self) -> bool:  # type: ignore[override]  # the wrapped one's
         return self._inner.reports_appended
 
+    @property
+    def keeps_progress(self) -> bool:  # type: ignore[override]  # the wrapped one's
+        return self._inner.keeps_progress
+
     def admin(self) -> SystemAdmin:
         return self._inner.admin()
 
@@ -298,14 +303,15 @@ class HookedSystem(System):
         return self._inner.reader()
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        return HookedWriter(self._inner.writer(identity), self._before, self._after)
+        return HookedWriter(self._inner.writer(identity), identity, self._before, self._after)
 
 
 class HookedWriter(SystemWriter):
     """Calls hooks before and after each append of something."""
 
-    def __init__(self, inner: SystemWriter, before: Hook, after: Hook) -> None:
+    def __init__(self, inner: SystemWriter, identity: WriterIdentity | None, before: Hook, after: Hook) -> None:
         self._inner = inner
+        self._identity = identity
         self._before = before
         self._after = after
 
@@ -319,9 +325,16 @@ class HookedWriter(SystemWriter):
         return first
 
     def begin(self) -> WriterTransaction:
-        return AppendedAtCommit(self._append_and_report)
+        return MarkedAtCommit(self._identity, self._append_and_report)
 
-    def _append_and_report(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        return self._inner.progress(ssps)
+
+    def _append_and_report(
+        self,
+        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
+        marks: Mapping[SystemStreamPartition, Progress],
+    ) -> Appended:
         found: dict[SystemStreamPartition, Any] = {}
         for ssp in sorted(records):
             own = list(records[ssp])
@@ -329,6 +342,8 @@ class HookedWriter(SystemWriter):
                 self._before(str(ssp))
             with self._inner.begin() as transaction:
                 transaction.append(ssp, own)
+                if ssp in marks:
+                    transaction.mark(ssp, marks[ssp])
             if own:
                 self._after(str(ssp))
             found |= transaction.appended()

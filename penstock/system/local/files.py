@@ -5,6 +5,7 @@
 <root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; mark, once something was appended;
                                     compacted, once it was; retention, if it has a limit;
                                     ended, once somebody said so, with the next offset at that time;
+                                    progress, once a writer marked how far it has published;
                                     owner, in partition 0 of a stream that has one
 <root>/.deleting-<random>/          a stream that was deleted, until its files are removed
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced

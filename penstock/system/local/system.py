@@ -37,6 +37,7 @@ class LocalSystem(System):
     retains: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True
     reports_appended: ClassVar[bool] = True
+    keeps_progress: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

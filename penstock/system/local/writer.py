@@ -9,14 +9,17 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.base import (
     Appended,
-    AppendedAtCommit,
+    MarkedAtCommit,
+    Progress,
     RawRecord,
     SystemWriter,
     WriterIdentity,
     WriterTransaction,
+    check_may_mark,
 )
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.partition import partition_ends, raise_fence, wall_time_ms
+from penstock.system.local.progress import keep_progress, read_progress
 from penstock.system.local.retention import Piece, live_bytes, mark_time, read_retention, trim
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
 
@@ -57,7 +60,26 @@ class LocalWriter(SystemWriter):
 
     def begin(self) -> WriterTransaction:
         """Begin to append to several partitions. Its commit is one transaction of SQLite for each of them."""
-        return AppendedAtCommit(self._append_to_all)
+        return MarkedAtCommit(self._identity, self._append_to_all)
+
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks of this writer's name. It fences older epochs in each of the partitions.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            ConfigError: the writer has no name.
+            NotFoundError: there is no such stream or partition.
+        """
+        writer = check_may_mark(self._identity)
+        found = {}
+        for ssp in ssps:
+            path = self._files.partition_path(ssp)
+            with self._pool_of(ssp).use(path) as connection, transaction(connection):
+                raise_fence(connection, ssp, writer)
+                if (mark := read_progress(connection, path, writer.name)) is not None:
+                    found[ssp] = mark
+            self._close_oldest()
+        return found
 
     def close(self) -> None:
         """Close the files."""
@@ -65,13 +87,17 @@ class LocalWriter(SystemWriter):
             pool.close()
         self._pools.clear()
 
-    def _append_to_all(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended:
+    def _append_to_all(
+        self,
+        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
+        marks: Mapping[SystemStreamPartition, Progress],
+    ) -> Appended:
         """In parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
         appended: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
 
         def append(ssp: SystemStreamPartition) -> None:
-            first, end = self._append(pools[ssp], ssp, records[ssp])
+            first, end = self._append(pools[ssp], ssp, records[ssp], marks.get(ssp))
             if end > first:
                 appended[ssp] = ((first, end),)
 
@@ -80,13 +106,19 @@ class LocalWriter(SystemWriter):
         return appended
 
     def _append(
-        self, pool: ConnectionPool, ssp: SystemStreamPartition, records: Iterable[RawRecord]
+        self,
+        pool: ConnectionPool,
+        ssp: SystemStreamPartition,
+        records: Iterable[RawRecord],
+        mark: Progress | None = None,
     ) -> tuple[int, int]:
         """The offset of the first record, and the one behind the last."""
         path = self._files.partition_path(ssp)
         with pool.use(path) as connection, transaction(connection):
             if self._identity is not None:
                 raise_fence(connection, ssp, self._identity)
+                if mark is not None:
+                    keep_progress(connection, path, ssp, self._identity.name, mark)
             first = partition_ends(connection, path).upcoming
             retention = read_retention(connection, path)
             before = live_bytes(connection) if retention.is_limited else 0

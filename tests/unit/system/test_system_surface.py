@@ -18,10 +18,14 @@ AppendedAtCommit.append(ssp, records)
 AppendedAtCommit.appended()
 AppendedAtCommit.commit()
 CHUNK_BYTES
+MarkedAtCommit(identity, append)
+MarkedAtCommit.abort()
+MarkedAtCommit.mark(ssp, progress)
 OffsetRange(ssp, start, end)
 PartitionOffsets(oldest, upcoming, ended=False)
 PartitionOffsets.newest
 Progress(slot, chunk)
+Progress.check_follows(last, ssp)
 RawMessage
 RawRecord
 System()
@@ -74,6 +78,7 @@ WriterTransaction.append(ssp, records)
 WriterTransaction.appended()
 WriterTransaction.commit()
 WriterTransaction.mark(ssp, progress)
+check_may_mark(identity)
 check_options(name, options, known)
 check_stream_name(stream)
 is_stream_name(text)
@@ -147,5 +152,5 @@ def test_all_of_it_is_documented(module: ModuleType) -> None:
                 continue
             said = inspect.getdoc(function) or ""
             assert said, f"{name}.{member}"
-            if module is base and name != "AppendedAtCommit" and parameters(function).count(",") > 0:
+            if module is base and "AtCommit" not in name and parameters(function).count(",") > 0:
                 assert "Args:" in said, f"{name}.{member}"

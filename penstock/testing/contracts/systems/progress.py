@@ -1,0 +1,224 @@
+"""How far publishing is, kept in the step that publishes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, FencedError, IncompatibleError, PenstockError
+from penstock.system.base import Progress, RawRecord, System, SystemAdmin, SystemWriter, WriterIdentity
+from penstock.testing.contracts.systems.room import STREAM, SystemRoom, read_all, records, ssp
+
+_WAIT_SECONDS = 60
+
+
+class ProgressContract(SystemRoom):
+    """For systems with `keeps_progress`; the others say that they cannot."""
+
+    @pytest.fixture
+    def keeps_progress(self, system: System) -> None:
+        """Skip the test for a system that does not keep progress."""
+        if not system.keeps_progress:
+            pytest.skip(f"{type(system).__name__} does not keep how far publishing is")
+
+    def test_a_system_that_does_not_keep_progress_says_so(self, system: System, admin: SystemAdmin) -> None:
+        if system.keeps_progress:
+            pytest.skip(f"{type(system).__name__} keeps how far publishing is")
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(WriterIdentity("job", 1))
+        with pytest.raises(IncompatibleError):
+            writer.progress([ssp(system, 0)])
+        transaction = writer.begin()
+        with pytest.raises(IncompatibleError):
+            transaction.mark(ssp(system, 0), Progress(1, 0))
+        transaction.abort()
+        writer.close()
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_a_mark_is_kept_by_partition_and_by_name(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 3)
+        job, other = (system.writer(WriterIdentity(name, 1)) for name in ("job", "other"))
+        every = [ssp(system, n) for n in range(3)]
+        assert job.progress(every) == {}
+        publish(job, {every[0]: Progress(7, 0), every[1]: Progress(7, 4)})
+        publish(job, {every[1]: Progress(8, 0)})
+        publish(other, {every[1]: Progress(3, 9)})
+        assert job.progress(every) == {every[0]: Progress(7, 0), every[1]: Progress(8, 0)}
+        assert job.progress(every[2:]) == {}
+        assert other.progress(every) == {every[1]: Progress(3, 9)}
+        assert admin.keeps_progress_of("job")
+        job.close()
+        other.close()
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_progress_survives_reopening(self, system: System, admin: SystemAdmin) -> None:
+        """Also of an older epoch, and without records."""
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        for epoch, mark in ((1, Progress(2, 5)), (3, Progress(2, 6)), (5, Progress(3, 0))):
+            writer = system.writer(WriterIdentity("job", epoch))
+            with writer.begin() as transaction:
+                transaction.mark(here, mark)
+            writer.close()
+            reopened = system.writer(WriterIdentity("job", epoch + 1))
+            assert reopened.progress([here]) == {here: mark}
+            reopened.close()
+        assert read_all(system, here) == []
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_what_is_aborted_leaves_no_mark(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 2)
+        here, there = ssp(system, 0), ssp(system, 1)
+        writer = system.writer(WriterIdentity("job", 1))
+        transaction = writer.begin()
+        transaction.append(here, records(0, 2))
+        transaction.mark(here, Progress(1, 0))
+        transaction.abort()
+        assert writer.progress([here]) == {}
+        bad: list[RawRecord] = [*records(0, 2), (1, "text", None)]  # type: ignore[list-item]
+        with pytest.raises(ConfigError, match="record"):
+            publish(writer, {here: Progress(1, 0), there: Progress(1, 0)}, {here: bad, there: records(0, 1)})
+        assert here not in writer.progress([here, there])
+        assert read_all(system, here) == []
+        assert (there in writer.progress([there])) == bool(read_all(system, there))
+        publish(writer, {here: Progress(1, 0)}, {here: records(0, 2)})
+        assert writer.progress([here]) == {here: Progress(1, 0)}
+        assert [message[1:] for message in read_all(system, here)] == records(0, 2)
+        writer.close()
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_a_mark_never_goes_back(self, system: System, admin: SystemAdmin) -> None:
+        """Nor is it repeated: whoever publishes a chunk again is refused, and nothing is appended."""
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        writer = system.writer(WriterIdentity("job", 1))
+        publish(writer, {here: Progress(5, 2)}, {here: records(0, 1)})
+        for wrong in (Progress(5, 2), Progress(5, 1), Progress(4, 9)):
+            with pytest.raises(IncompatibleError, match=r"record [45]"):
+                publish(writer, {here: wrong}, {here: records(1, 1)})
+        transaction = writer.begin()
+        transaction.mark(here, Progress(6, 1))
+        with pytest.raises(IncompatibleError, match="record 6"):
+            transaction.mark(here, Progress(6, 0))
+        transaction.abort()
+        assert writer.progress([here]) == {here: Progress(5, 2)}
+        with writer.begin() as transaction:
+            for chunk in range(2):
+                transaction.append(here, records(1 + chunk, 1))
+                transaction.mark(here, Progress(6, chunk))
+        assert writer.progress([here]) == {here: Progress(6, 1)}
+        assert [message[1:] for message in read_all(system, here)] == records(0, 3)
+        writer.close()
+
+    @pytest.mark.usefixtures("keeps_progress", "fences")
+    def test_an_older_epoch_marks_nothing(self, system: System, admin: SystemAdmin) -> None:
+        """Neither after a fence, nor once a newer writer has read the progress."""
+        admin.create_stream(STREAM, 1)
+        here = ssp(system, 0)
+        first, second, third = (system.writer(WriterIdentity("job", epoch)) for epoch in (1, 2, 3))
+        publish(first, {here: Progress(1, 0)}, {here: records(0, 1)})
+        begun = first.begin()
+        begun.append(here, records(1, 1))
+        begun.mark(here, Progress(1, 1))
+        assert second.progress([here]) == {here: Progress(1, 0)}
+        with pytest.raises(FencedError):
+            begun.commit()
+        begun.abort()
+        with pytest.raises(FencedError):
+            first.progress([here])
+        admin.fence(STREAM, WriterIdentity("job", 3))
+        for writer in (first, second):
+            with pytest.raises(FencedError):
+                publish(writer, {here: Progress(2, 0)}, {here: records(1, 1)})
+            with pytest.raises(FencedError):
+                writer.progress([here])
+        assert third.progress([here]) == {here: Progress(1, 0)}
+        publish(third, {here: Progress(1, 1)}, {here: records(1, 1)})
+        assert [message[1:] for message in read_all(system, here)] == records(0, 2)
+        for writer in (first, second, third):
+            writer.close()
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_a_writer_without_a_name_keeps_none(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        writer = system.writer(None)
+        with pytest.raises(ConfigError, match="without a name"):
+            writer.progress([ssp(system, 0)])
+        transaction = writer.begin()
+        with pytest.raises(ConfigError, match="without a name"):
+            transaction.mark(ssp(system, 0), Progress(1, 0))
+        transaction.abort()
+        writer.close()
+
+    @pytest.mark.usefixtures("keeps_progress")
+    def test_records_and_marks_are_there_together_however_a_process_dies(
+        self, system: System, admin: SystemAdmin
+    ) -> None:
+        """A process publishes and is killed; the next one continues behind the marks: nothing is lost or doubled."""
+        try:
+            pickle.dumps(system)
+        except PenstockError:
+            pytest.skip(f"{type(system).__name__} is in one process")
+        admin.create_stream(STREAM, 2)
+        every = [ssp(system, n) for n in range(2)]
+        context = multiprocessing.get_context("spawn")
+        for epoch in range(1, 4):
+            ours, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=_publish_until_killed, args=(system, epoch, theirs))
+            child.start()
+            theirs.close()
+            try:
+                for _ in range(3 * epoch):
+                    assert ours.poll(_WAIT_SECONDS), "the publishing process has stopped"
+                    ours.recv()
+            finally:
+                child.kill()
+                child.join()
+            ours.close()
+            writer = system.writer(WriterIdentity("job", 2 * epoch + 1))
+            progress = writer.progress(every)
+            writer.close()
+            for at in every:
+                chunks = progress[at].chunk + 1
+                assert chunks >= 3 * epoch
+                expected = [record for chunk in range(chunks) for record in _chunk(at, chunk)]
+                assert [message[1:] for message in read_all(system, at)] == expected
+
+
+def publish(
+    writer: SystemWriter,
+    marks: dict[SystemStreamPartition, Progress],
+    parts: dict[SystemStreamPartition, Iterable[RawRecord]] | None = None,
+) -> None:
+    """Append and mark in one transaction."""
+    with writer.begin() as transaction:
+        for at, own in (parts or {}).items():
+            transaction.append(at, own)
+        for at, mark in marks.items():
+            transaction.mark(at, mark)
+
+
+def _chunk(at: SystemStreamPartition, chunk: int) -> list[RawRecord]:
+    return [(chunk, b"%d" % at.partition, b"%d" % number) for number in range(10 * chunk, 10 * chunk + 10)]
+
+
+def _publish_until_killed(system: System, epoch: int, done: Connection) -> None:
+    writer = system.writer(WriterIdentity("job", 2 * epoch))
+    every = [ssp(system, n) for n in range(2)]
+    progress = writer.progress(every)
+    following = {at: progress[at].chunk + 1 if at in progress else 0 for at in every}
+    parent = os.getppid()
+    while os.getppid() == parent:
+        publish(
+            writer,
+            {at: Progress(1, chunk) for at, chunk in following.items()},
+            {at: _chunk(at, chunk) for at, chunk in following.items()},
+        )
+        following = {at: chunk + 1 for at, chunk in following.items()}
+        done.send(None)
