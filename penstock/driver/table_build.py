@@ -17,7 +17,7 @@ from penstock.tables.build import BuildRequest, TableBuilder, check_candidate, c
 from penstock.tables.choice import Choice
 from penstock.tables.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.manifest import TableFile, TableManifest
-from penstock.tables.refusal import Refusal, Refusals
+from penstock.tables.notes import Refusal, TableNote
 from penstock.tables.registry import TableRegistry, build_name
 from penstock.tables.sources import Place, SourceVersion, TableRefusedError, find_place, read_version
 
@@ -35,7 +35,7 @@ class TableBuild:
     epoch: int
     """That of the run's first claim, which is higher than those of all runs before."""
     registry: TableRegistry
-    refusals: Refusals
+    refusal: TableNote[Refusal]
     builder: TableBuilder
     retained: int
     needed: Callable[[str], Collection[int]]
@@ -183,7 +183,7 @@ class TableBuild:
         self._refused = self._note = ""
         self._failed.clear()
         with suppress(RetryableError):  # it only informs
-            self.refusals.clear()
+            self.refusal.remove()
         return published
 
     def _count_failure(self, source: SourceVersion, error: RetryableError) -> None:
@@ -207,7 +207,7 @@ class TableBuild:
         self._refused = key
         self._say(text, choice, error=True)
         with suppress(RetryableError):  # it only informs
-            self.refusals.write(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
+            self.refusal.write(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
 
     def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
         """Log a note, once, and show it."""

@@ -13,7 +13,7 @@ from penstock.driver.prepare import PreparedJob
 from penstock.driver.table_build import TableBuild
 from penstock.errors import FencedError, PenstockError
 from penstock.tables.build import TableBuilder
-from penstock.tables.refusal import Refusals
+from penstock.tables.notes import refusal_of
 from penstock.tables.registry import TableRegistry
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class TableBuilds:
                 job.settings.tasks,
                 job.claim.epoch,
                 TableRegistry(job.objects, job.paths, spec.name),
-                Refusals(job.objects, job.paths, spec.name),
+                refusal_of(job.objects, job.paths, spec.name),
                 builder,
                 job.config.tables.versions_retained,
                 lambda table: self.needed(table),

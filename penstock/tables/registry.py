@@ -17,7 +17,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.retry import Retry, retry
 from penstock.tables.choice import Choice, TableVersions, choose, expired
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.pin import Pin, Pins
+from penstock.tables.notes import Pin, pin_of
 
 _WRITE = Retry(pause_s=0.2, tries=5)
 _TRIES = 100
@@ -36,7 +36,7 @@ class TableRegistry:
         """
         self._objects = objects
         self._paths = paths
-        self._pins = Pins(objects, paths, table)
+        self._pin = pin_of(objects, paths, table)
         self._read: dict[int, TableManifest] = {}
         self.table = table
 
@@ -129,20 +129,20 @@ class TableRegistry:
             NotFoundError: there is no such version, or files of it are gone; names the versions there are.
         """
         if version is None:
-            self._pins.remove()
+            self._pin.remove()
             return
         self._check_files(self.manifest(version))
-        self._pins.write(Pin(version, who))
+        self._pin.write(Pin(version, who))
         # It may have expired between the look and the pin, which nobody saw then.
         try:
             self._objects.get(self._paths.table_version(self.table, version))
         except NotFoundError:
-            self._pins.remove()
+            self._pin.remove()
             raise NotFoundError(self._no_version(version)) from None
 
     def pinned(self) -> int | None:
         """The version that `pin` set; None: the newest one is used."""
-        found = self._pins.read()
+        found = self._pin.read()
         return None if found is None else found.version
 
     def retain(self, newest: int, in_use: Iterable[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.tables.manifest import TableManifest
-from penstock.tables.refusal import Refusals
+from penstock.tables.notes import refusal_of
 from penstock.tables.registry import TableRegistry
 from penstock.wording import listed
 
@@ -128,7 +128,7 @@ def _no_table(job: FoundJob, table: str, names: list[str]) -> str:
 
 def _facts(job: FoundJob, table: str) -> TableVersions:
     registry = TableRegistry(job.objects, job.paths, table)
-    found, refusal = registry.versions(), Refusals(job.objects, job.paths, table).read()
+    found, refusal = registry.versions(), refusal_of(job.objects, job.paths, table).read()
     return TableVersions(
         table,
         tuple(_version(each) for each in found.manifests),

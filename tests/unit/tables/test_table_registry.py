@@ -15,8 +15,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.retry import Retry
 from penstock.tables.choice import TableVersions, choose, expired
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.pin import Pin, Pins
-from penstock.tables.refusal import Refusal, Refusals
+from penstock.tables.notes import Pin, Refusal, pin_of, refusal_of
 from penstock.tables.registry import TableRegistry, build_epoch, build_name
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
@@ -271,20 +270,20 @@ def test_a_damaged_manifest_stops_collection_and_is_named(objects: ObjectStore) 
 
 def test_the_pin_and_the_refusal_are_written_and_read_as_the_golden_files(objects: ObjectStore) -> None:
     pin, refusal = Pin(7, "ada on h1"), Refusal("v8 0123456789ab", "its check failed", 1_700_000_000_000)
-    Pins(objects, PATHS, "planes").write(pin)
-    Refusals(objects, PATHS, "planes").write(refusal)
+    pin_of(objects, PATHS, "planes").write(pin)
+    refusal_of(objects, PATHS, "planes").write(refusal)
     for name in ("table-use", "table-refused"):
         golden = (GOLDEN / f"{name}-format1.json").read_bytes()
         key = PATHS.metadata(name, "planes")
         assert objects.get(key) == golden
         objects.delete(key)
         objects.put_if_absent(key, golden)
-    assert (Pins(objects, PATHS, "planes").read(), Refusals(objects, PATHS, "planes").read()) == (pin, refusal)
+    assert (pin_of(objects, PATHS, "planes").read(), refusal_of(objects, PATHS, "planes").read()) == (pin, refusal)
     for name in ("table-use", "table-refused"):
         key = PATHS.metadata(name, "planes")
         objects.delete(key)
         objects.put_if_absent(key, b'{"format":2}')
     with pytest.raises(IncompatibleError, match="format 2"):
-        Pins(objects, PATHS, "planes").read()
+        pin_of(objects, PATHS, "planes").read()
     with pytest.raises(IncompatibleError, match="format 2"):
-        Refusals(objects, PATHS, "planes").read()
+        refusal_of(objects, PATHS, "planes").read()
