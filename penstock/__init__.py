@@ -75,6 +75,7 @@ __all__ = [
     "Sum",
     "SystemStream",
     "SystemStreamPartition",
+    "TableCandidate",
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",

@@ -38,7 +38,14 @@ from penstock.api.serdes import (
     String,
     Tuple,
 )
-from penstock.api.side_inputs import Entry, PushedTable, SideInput, SideInputsProcessor, SideInputsProcessorFactory
+from penstock.api.side_inputs import (
+    Entry,
+    PushedTable,
+    SideInput,
+    SideInputsProcessor,
+    SideInputsProcessorFactory,
+    TableCandidate,
+)
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import (
     Startpoint,
@@ -152,6 +159,7 @@ __all__ = [
     "SystemStream",
     "SystemStreamPartition",
     "Table",
+    "TableCandidate",
     "TaskApplication",
     "TaskContext",
     "TaskCoordinator",

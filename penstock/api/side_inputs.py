@@ -151,46 +151,66 @@ class SideInputs:
 class PushedTable:
     """A table that somebody else writes as a whole, version after version, as files that Spark reads.
 
+    Args:
+        path: a folder, or the URL of one.
+        key: the column of the key; with several, the key is a tuple.
+        value: the column of the value; with several, the value is a dict of these columns; None: of all columns.
+        format: `parquet`, `csv` or `delta`.
+        schema: the schema, as Spark writes it (`tail STRING, year INT`); None: that of the files.
+        options: options of Spark's reader, such as {"header": "true"}.
+        check: what a version must pass before it is published, a function of a TableCandidate. It is called in the
+            driver, after the files were built. A version is refused if it returns False or raises; what it raises is
+            the reason.
+        broadcast: whether every task has everything; otherwise each has the keys that are its own.
+        stream_key: the serde of these keys in streams, which decides the task of a key. `app.table` sets it; None:
+            that of the store.
+
     Example:
         >>> app = ps.StreamApplication("trips")
         >>> planes = app.table("planes", pushed=ps.PushedTable("/tables/planes", key="tail", value=("model", "seats")))
     """
 
     path: str
-    """A folder, or the URL of one."""
     key: str | tuple[str, ...]
-    """The column of the key; with several, the key is a tuple."""
     value: str | tuple[str, ...] | None = None
-    """The column of the value; with several, the value is a dict of these columns; None: of all columns."""
     format: PushedFormat = "parquet"
     schema: str | None = None
-    """The schema, as Spark writes it (`tail STRING, year INT`); None: that of the files."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's reader, such as {"header": "true"}."""
     check: Callable[[TableCandidate], object] | None = None
-    """What a version must pass before it is published: called in the driver, after the files were built. A version is
-    refused if it returns False or raises; what it raises is the reason."""
     broadcast: bool = False
-    """Whether every task has everything; otherwise each has the keys that are its own."""
     stream_key: Serde[Any] | None = None
-    """The serde of these keys in streams, which decides the task of a key. `app.table` sets it; None: that of the
-    store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCandidate:
-    """A version of a pushed table that was built and is not published yet, as `PushedTable.check` gets it."""
+    """A version of a pushed table that was built and is not published yet, as `PushedTable.check` gets it.
+
+    Args:
+        table: the name of the table.
+        source: the folder that was read.
+        source_version: which version of the source it is.
+        rows: how many rows it has.
+        previous_rows: how many rows the version before has; None: there is none.
+
+    Example:
+        >>> def not_half_empty(version: ps.TableCandidate) -> bool:
+        ...     return version.previous_rows is None or version.rows * 2 >= version.previous_rows
+        >>> app = ps.StreamApplication("trips")
+        >>> planes = app.table("planes", pushed=ps.PushedTable("/tables/planes", "tail", check=not_half_empty))
+        >>> _ = app.input("local.trips").join_table(planes, lambda trip, plane: plane)
+        >>> runner = TestRunner(app).push("planes", [{"tail": "N1", "year": 1999}, {"tail": "N2", "year": 2004}])
+        >>> runner = runner.push("planes", [])
+        Traceback (most recent call last):
+            ...
+        penstock.errors.ConfigError: a version of table `planes`: its check returned False, with 0 rows
+        >>> runner.close()
+    """
 
     table: str
-    """The name of the table."""
     source: str
-    """The folder that was read."""
     source_version: str
-    """Which version of the source it is."""
     rows: int
-    """How many rows it has."""
     previous_rows: int | None
-    """How many rows the version before has; None: there is none."""
 
 
 Side: TypeAlias = SideInputs | PushedTable

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.graph import ApplicationGraph
-from penstock.api.side_inputs import PushedTable
+from penstock.api.side_inputs import PushedTable, TableCandidate
+from penstock.api.store import StoreSpec
 from penstock.driver.ports import Published
 from penstock.errors import ConfigError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.tables.build import files_of
+from penstock.tables.build import check_candidate, files_of
 from penstock.tables.encode import ENTRIES, RowEncoder
 from penstock.tables.files import FileWriter
-from penstock.tables.fingerprint import fingerprint_of
-from penstock.tables.manifest import TableManifest
+from penstock.tables.fingerprint import fingerprint_of, pushed_table
+from penstock.tables.manifest import TableFile, TableManifest
 from penstock.tables.registry import TableRegistry, build_name
 from penstock.tables.sources import TableRefusedError
+
+_SOURCE = "test"
 
 
 class TablesInProcess:
@@ -47,33 +50,52 @@ class TablesInProcess:
         self._registries[table].pin(version)
 
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TableManifest:
-        """Publish a version with these rows, by column.
+        """Publish a version with these rows, by column, if it passes the table's check.
 
         Raises:
             ConfigError: the application has no such pushed table, or the rows are not one: a key is there twice or
-                missing, or something does not fit the table's serdes.
+                missing, or something does not fit the table's serdes; or the check says no.
         """
         spec = self._specs.get(table)
         if spec is None:
             raise ConfigError(f"`{table}` is not a pushed table of the application")
-        registry, encoder = self._registries[table], RowEncoder.of(spec, self._tasks)
-        build = build_name(0, uuid.uuid4().hex)
-
-        def put(name: str, data: bytes) -> None:
-            registry.put_file(build, name, data)
-
+        registry, build = self._registries[table], build_name(0, uuid.uuid4().hex)
         given = [dict(row) for row in rows]
-        names = list(dict.fromkeys(name for row in given for name in row))
-        if given and (missing := [name for name in encoder.needed() if name not in names]):
-            raise ConfigError(f"a version of table `{table}`: its rows have no column `{missing[0]}`")
-        batches = pa.table({name: [row.get(name) for row in given] for name in names}).to_batches() if given else []
         try:
-            entries = pa.Table.from_batches(encoder(batches), schema=ENTRIES)
-            order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
-            writer = FileWriter(put, encoder.key_serde, encoder.key_columns)
-            written = [row for batch in writer.write(entries.take(order).to_batches()) for row in batch.to_pylist()]
-            files = files_of(written, encoder.key_columns)
+            files = self._files(spec, given, lambda name, data: registry.put_file(build, name, data))
+            before = registry.newest()
+            previous = None if before is None else before.rows
+            check_candidate(pushed_table(spec), TableCandidate(table, _SOURCE, build, len(given), previous))
         except TableRefusedError as error:
             raise ConfigError(f"a version of table `{table}`: {error}") from error
         fingerprint = fingerprint_of(spec, self._tasks)
-        return registry.publish(TableManifest(table, 0, 0, build, "test", build, len(given), 0, fingerprint, files))
+        return registry.publish(TableManifest(table, 0, 0, build, _SOURCE, build, len(given), 0, fingerprint, files))
+
+    def _files(
+        self, spec: StoreSpec, rows: list[dict[str, Any]], put: Callable[[str, bytes], None]
+    ) -> tuple[TableFile, ...]:
+        """Put the files of a version.
+
+        Raises:
+            TableRefusedError: the rows are no version.
+        """
+        encoder = RowEncoder.of(spec, self._tasks)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        if rows and (missing := [name for name in encoder.needed() if name not in names]):
+            raise TableRefusedError(f"its rows have no column `{missing[0]}`")
+        batches = pa.table({name: _column(name, rows) for name in names}).to_batches() if rows else []
+        entries = pa.Table.from_batches(encoder(batches), schema=ENTRIES)
+        order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
+        writer = FileWriter(put, encoder.key_serde, encoder.key_columns)
+        written = [row for batch in writer.write(entries.take(order).to_batches()) for row in batch.to_pylist()]
+        return files_of(written, encoder.key_columns)
+
+
+def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
+    """A column of all rows, of one type, as those of files are."""
+    try:
+        return pa.array([row.get(name) for row in rows])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TableRefusedError(
+            f"column `{name}` cannot be a column of a file, whose values all have one type that Arrow knows: {error}"
+        ) from error

@@ -145,8 +145,8 @@ class TestRunner:
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
         """Publish a version of a pushed table. Returns the runner.
 
-        The next `run` reads it in all of its batches, instead of the version before. The table's path, format and
-        `check` play no part.
+        The next `run` reads it in all of its batches, instead of the version before. It must pass the table's `check`.
+        The table's path and format play no part.
 
         Args:
             table: the name of the table or store.
@@ -154,7 +154,8 @@ class TestRunner:
 
         Raises:
             ConfigError: the application has no such pushed table; or the rows are not a version of it: two have the
-                same key, a column is missing, or something does not fit the table's serdes.
+                same key, a column is missing, values of a column have different types, something does not fit the
+                table's serdes, or the table's `check` refuses it.
 
         Example:
             >>> app = ps.StreamApplication("years")

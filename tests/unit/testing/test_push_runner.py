@@ -25,6 +25,16 @@ class Seats(ps.StreamTask):
         collector.emit(key=envelope.key, value=[own, list(self.planes), [self.names[key] for key in self.names]])
 
 
+class Own(ps.StreamTask):
+    """What the task finds of a plane."""
+
+    def init(self, context: Any) -> None:
+        self.planes = context.store("planes")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=envelope.key, value=self.planes.get(envelope.key))
+
+
 @pytest.fixture
 def runner() -> Iterator[TestRunner]:
     app = ps.StreamApplication("seats")
@@ -82,11 +92,40 @@ def test_a_table_without_a_version_is_named(runner: TestRunner) -> None:
         ("planes", [{"tail": "N1"}], "its rows have no column `seats`"),
         ("planes", [{"tail": 7, "seats": 1}], "the key 7, from column `tail`, does not fit the serde"),
         ("planes", [{"tail": "N1", "seats": "many"}], "column `seats` does not fit the serde"),
+        ("planes", [{"tail": "N1", "seats": 1}, {"tail": "N2", "seats": "many"}], "column `seats` cannot be a column"),
+        ("planes", [{"tail": object(), "seats": 1}], "column `tail` cannot be a column of a file"),
+        ("planes", [{"tail": "N1", "seats": 1 << 70}], "column `seats` cannot be a column of a file"),
     ],
 )
 def test_what_is_no_version_is_refused(runner: TestRunner, table: str, rows: list[Any], reason: str) -> None:
     with pytest.raises(ps.ConfigError, match=reason):
         runner.push(table, rows)
+
+
+def test_a_version_must_pass_the_tables_check() -> None:
+    seen: list[ps.TableCandidate] = []
+
+    def check(version: ps.TableCandidate) -> bool:
+        seen.append(version)
+        if version.rows == 3:
+            raise ValueError("three are too many")
+        return version.rows > 0
+
+    app = ps.StreamApplication("seats")
+    app.store("planes", value=ps.Integer(), pushed=ps.PushedTable("/nowhere", "tail", "seats", check=check))
+    app.input("m.in").process(Own, stores=["planes"]).send_to(app.output("m.out"))
+    with closing(TestRunner(app)) as runner:
+        runner.push("planes", planes(N1=100)).input("m.in", [("N1", None)])
+        for rows, reason in ([], "returned False, with 0 rows"), (planes(A=1, B=2, C=3), "three are too many"):
+            with pytest.raises(ps.ConfigError, match=f"a version of table `planes`: its check .*{reason}"):
+                runner.push("planes", rows)
+        runner.run()
+        assert found(runner) == [100], "the version before stays"
+    assert [(each.table, each.rows, each.previous_rows) for each in seen] == [
+        ("planes", 1, None),
+        ("planes", 0, 1),
+        ("planes", 3, 1),
+    ]
 
 
 def test_a_task_cannot_write_a_pushed_table(runner: TestRunner) -> None:
