@@ -151,7 +151,7 @@ class StateJob:
         taken = time.perf_counter()
         self._commit.await_copies()
         copied = time.perf_counter()
-        markers = self._epoch.upload(UploadSnapshot(str(self._last_id)))
+        markers = self._epoch.upload(UploadSnapshot(str(self._last_id))).markers
         uploaded = time.perf_counter()
         self._epoch.clean_up(CleanUp(str(self._last_id), markers))
         self.marker = markers[str(_TASK)][self.backend][STORE]

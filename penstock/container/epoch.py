@@ -17,13 +17,13 @@ from penstock.container.protocol import (
     EpochFailure,
     Follow,
     LoadTable,
-    Markers,
     Nothing,
     OpenEpoch,
     StandbyState,
     StartRun,
     TableProgress,
     TakeSnapshot,
+    Uploaded,
     UploadSnapshot,
     WindDown,
 )
@@ -158,9 +158,9 @@ class Epoch:
         """Take what changed since the last commit."""
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
-    def upload(self, request: UploadSnapshot) -> Markers:
+    def upload(self, request: UploadSnapshot) -> Uploaded:
         """Make the snapshot durable."""
-        return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
+        return Uploaded(self._commits.upload(CheckpointId.parse(request.checkpoint_id)))
 
     def load_table(self, request: LoadTable) -> None:
         """Begin to load a version of a pushed table."""

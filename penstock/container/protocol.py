@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 import msgspec
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.outbox import OutboxObject
 from penstock.container.tls import TlsIdentity
 from penstock.documents import Count, decoder
 from penstock.metrics.snapshot import Row
@@ -212,6 +213,46 @@ class UploadSnapshot(Request):
     @property
     def too_late(self) -> str:
         return f"checkpoint {self.checkpoint_id} was not uploaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What is durable of a snapshot."""
+
+    markers: Markers
+    outbox: tuple[OutboxObject, ...] = ()
+    """What is to be published once the checkpoint is in the log, each task's objects in the order of publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish(Request):
+    """Publish objects of one record, and return once readers see all of their messages. Those of a task go to the
+    container that has the task, or the one whose number remains if the job had more tasks then. Idempotent."""
+
+    slot: int
+    """The number of the record that named them first. Slots are published one after the other."""
+    objects: tuple[OutboxObject, ...]
+    tasks: int
+    """How many tasks the job has now."""
+
+    def for_tasks(self, tasks: Sequence[int]) -> Self:
+        return replace(self, objects=tuple(each for each in self.objects if each.task % self.tasks in tasks))
+
+    @property
+    def waiting(self) -> str:
+        return f"the publication of record {self.slot} is tried again"
+
+    @property
+    def too_late(self) -> str:
+        return f"the output of record {self.slot} was not published"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How far a publication is."""
+
+    messages: int
+    """How many of the messages readers see, those that they saw before the call included."""
 
 
 @dataclass(frozen=True, slots=True)

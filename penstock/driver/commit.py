@@ -163,7 +163,7 @@ class CommitCoordinator:
         try:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
-            found = {task: markers for answer in answers for task, markers in answer.items()}
+            found = {task: markers for answer in answers for task, markers in answer.markers.items()}
             record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found)
             self._append(record, flight.abandoned)
         except BaseException as error:

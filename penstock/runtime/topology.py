@@ -1,12 +1,13 @@
 """Cutting an application's graph into stages and the channels between them. Pure: values in, values out.
 
 Stage 0 reads the inputs and runs the stateless operators before the first repartition, in the Spark worker. Every
-later stage runs in the tasks' containers. A last, separate stage writes the outputs.
+later stage runs in the tasks' containers. Messages for exactly-once outputs go to a stage without operators, behind
+these: the outbox. A last, separate stage writes the other outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -28,6 +29,8 @@ from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
 """Not a name an operator can have."""
+_LATER = -1
+"""The stage of a channel to an output, as long as it is not known which one that is."""
 
 
 class Routing(Enum):
@@ -84,8 +87,12 @@ class Topology:
     stages: tuple[Stage, ...]
     channels: tuple[Channel, ...]
     sink: int | None
-    """The number of the stage that writes outputs: one after the last of `stages`; None without outputs."""
+    """The number of the stage that writes at-least-once outputs and intermediate streams: one after the last of
+    `stages`; None without any."""
     sink_sources: tuple[int, ...]
+    outbox: int | None = None
+    """The number of the container stage that keeps messages for exactly-once outputs, the last of `stages`; None
+    without such outputs."""
 
     @property
     def container_stages(self) -> tuple[Stage, ...]:
@@ -118,8 +125,13 @@ class Topology:
         return frozenset((source, sender) for source in self.sources_of(stage) for sender in senders)
 
 
-def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = None) -> Topology:
-    """Cut the graph into stages.
+def plan_topology(
+    graph: ApplicationGraph,
+    dead_letter: SystemStream | None = None,
+    exactly_once: Collection[SystemStream] = (),
+) -> Topology:
+    """Cut the graph into stages. `exactly_once`: the outputs, the dead-letter stream among them, that get each message
+    once.
 
     An operator runs in the earliest stage that all its messages can reach; one with a store or a task at least in
     stage 1, since stage 0 has no container. All operators that use a store or a table run in the stage of the last of
@@ -131,7 +143,7 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
     specs = {op.id: op for op in graph.operators}
     stage_of = _assign_stages(graph)
     last = max(stage_of.values())
-    edges = _Channels(last + 1)
+    edges = _Channels()
     for op in graph.operators:
         for upstream in op.upstream:
             edges.connect(specs[upstream], op, stage_of)
@@ -139,10 +151,26 @@ def plan_topology(graph: ApplicationGraph, dead_letter: SystemStream | None = No
     _connect_outputs(graph, edges, stage_of, outputs)
     if dead_letter is not None:
         _connect_dead_letters(edges, dead_letter, last)
-    channels = tuple(edges.channels)
-    stages = tuple(_stage(n, graph, stage_of, channels) for n in range(last + 1))
-    sink_sources = tuple(sorted({c.source_stage for c in channels if c.target_stage == last + 1}))
-    return Topology(graph, stages, channels, last + 1 if sink_sources else None, sink_sources)
+    channels, outbox = _placed(edges.channels, last, exactly_once)
+    count = last + (1 if outbox is None else 2)
+    stages = tuple(_stage(n, graph, stage_of, channels) for n in range(count))
+    sink_sources = tuple(sorted({c.source_stage for c in channels if c.target_stage == count}))
+    return Topology(graph, stages, channels, count if sink_sources else None, sink_sources, outbox)
+
+
+def _placed(
+    channels: Sequence[Channel], last: int, exactly_once: Collection[SystemStream]
+) -> tuple[tuple[Channel, ...], int | None]:
+    """The channels with the stages that those to outputs lead to, and the number of the outbox."""
+    kept = any(channel.output in exactly_once for channel in channels)
+    outbox, sink = last + 1, last + 1 + kept
+    placed = tuple(
+        channel
+        if channel.output is None
+        else replace(channel, target_stage=outbox if channel.output in exactly_once else sink)
+        for channel in channels
+    )
+    return placed, outbox if kept else None
 
 
 def _assign_stages(graph: ApplicationGraph) -> dict[str, int]:
@@ -240,8 +268,7 @@ def _stores_in_a_circle(shared: Mapping[str, list[str]]) -> ConfigError:
 class _Channels:
     """Collects channels and numbers them."""
 
-    def __init__(self, sink: int) -> None:
-        self.sink = sink
+    def __init__(self) -> None:
         self.channels: list[Channel] = []
 
     def connect(self, source: OperatorSpec, target: OperatorSpec, stage_of: dict[str, int]) -> None:
@@ -278,7 +305,7 @@ class _Channels:
                 source,
                 stage,
                 (),
-                self.sink,
+                _LATER,
                 routing,
                 output.key_serde,
                 output.value_serde,
@@ -327,5 +354,5 @@ def _stage(number: int, graph: ApplicationGraph, stage_of: dict[str, int], chann
         operators=operators,
         stores=tuple(s for s in graph.stores if s.name in names),
         sources=tuple(sorted({c.source_stage for c in incoming})),
-        shuffled=any(c.routing is Routing.KEY for c in incoming),
+        shuffled=any(c.routing is not Routing.TASK for c in incoming),
     )

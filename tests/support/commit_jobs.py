@@ -61,7 +61,7 @@ class CommitJob(Job):
         """The part in the background, everywhere; the markers."""
         found: Markers = {}
         for client in self.clients:
-            found.update(client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S))  # type: ignore[arg-type]
+            found.update(client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S).markers)  # type: ignore[arg-type]
         return found
 
     def clean_up(self, number: int, markers: Markers) -> None:

@@ -244,7 +244,7 @@ class Job:
         markers: dict[str, dict[str, dict[str, str]]] = {}
         for client in self.clients:
             client.ask(SNAPSHOT, self.epoch, TakeSnapshot(f"{number}-0"), DEADLINE_S)
-            markers |= client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S)  # type: ignore[arg-type]
+            markers |= client.ask(UPLOAD, self.epoch, UploadSnapshot(f"{number}-0"), DEADLINE_S).markers  # type: ignore[arg-type]
         return markers
 
     def emitted(self, results: Sequence[Packet]) -> int:

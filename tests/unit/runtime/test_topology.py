@@ -232,3 +232,46 @@ def test_every_stage_can_send_dead_letters() -> None:
     assert topology.sink_sources == (0, 1)
     with pytest.raises(ps.ConfigError):
         stream.map(str, id=DEAD_LETTER_CHANNEL)
+
+
+def test_exactly_once_outputs_are_behind_a_container_stage_without_operators() -> None:
+    app, stream = start()
+    stream.map(str).send_to(app.output("m.once"))
+    topology = plan_topology(app.graph(), None, {ps.SystemStream("m", "once")})
+    check(topology)
+    assert stages(topology) == [["input-1", "map-1", "send_to-1"], []]
+    assert channels(topology) == {("send_to-1", 0, (), 1, Routing.OUTPUT, False)}
+    assert (topology.outbox, topology.sink, topology.sink_sources) == (1, None, ())
+    assert [stage.number for stage in topology.container_stages] == [1]
+    assert topology.is_shuffled(1)
+    assert topology.expected_sources(1, 0, 2) == {(0, 0), (0, 1)}
+    assert topology.targets_of(0) == (1,)
+
+
+def test_other_outputs_are_written_behind_the_outbox() -> None:
+    app, stream = start()
+    keyed = stream.partition_by(str).map(str)
+    keyed.send_to(app.output("m.once"))
+    keyed.send_to(app.output("m.many"))
+    topology = plan_topology(app.graph(), ps.SystemStream("m", "dead"), {ps.SystemStream("m", "once")})
+    check(topology)
+    to_streams = {(c.source_stage, c.target_stage, str(c.output)) for c in topology.channels if c.output is not None}
+    assert to_streams == {(1, 2, "m.once"), (1, 3, "m.many"), (0, 3, "m.dead"), (1, 3, "m.dead")}
+    assert (topology.outbox, topology.sink, topology.sink_sources) == (2, 3, (0, 1))
+    assert topology.targets_of(1) == (2, 3)
+
+
+def test_dead_letters_may_be_exactly_once() -> None:
+    app, stream = start()
+    stream.map(str)
+    dead = ps.SystemStream("m", "dead")
+    topology = plan_topology(app.graph(), dead, {dead})
+    check(topology)
+    assert (topology.outbox, topology.sink) == (1, None)
+
+
+def test_without_exactly_once_outputs_there_is_no_outbox() -> None:
+    app, stream = start()
+    stream.send_to(app.output("m.out"))
+    topology = plan_topology(app.graph(), None, {ps.SystemStream("m", "other")})
+    assert (topology.outbox, topology.sink) == (None, 1)
