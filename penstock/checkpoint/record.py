@@ -6,7 +6,8 @@ A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-2
 A record is written in the oldest format that can say it: claims in 1; checkpoints in 2, which adds `retained`, or in 1
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
 `ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
-run that drained, and format 6 `intermediate`, if the application has durable intermediate streams.
+run that drained, and format 6 `intermediate`, if the application has durable intermediate streams. Format 7 adds
+`outbox`, `unpublished` and `keepers` for output that is published exactly once, and `lost` and `identities` for inputs.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from msgspec import Struct
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, Written
+from penstock.checkpoint.outbox import OutboxObject, Unpublished
+from penstock.checkpoint.outbox_document import ObjectDocument, UnpublishedDocument, objects_body, unpublished_body
 from penstock.documents import Count, Positive, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 6}
+_FORMATS = {"claim": 1, "checkpoint": 7}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
@@ -64,6 +67,12 @@ class CheckpointRecord:
     `drains` are the uuids of the requests to drain that the end of the run has answered.
     `intermediate` has what the job knows of each durable intermediate stream, and `intermediate_layout` a text that
     tells whether an application reads what is in it: the serdes of its keys and values.
+    `outbox` are the objects with the exactly-once output up to this checkpoint that no record before it names. They are
+    published under the number of this record in the log. `unpublished` are those of earlier records that its writer
+    had not seen published, ascending by slot. `keepers` are the systems that anything was ever to be published to:
+    they keep how far that is.
+    `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities` tells each
+    input from another one of its name (`SystemAdmin.stream_identity`).
     """
 
     id: CheckpointId
@@ -89,6 +98,11 @@ class CheckpointRecord:
     drains: tuple[str, ...] = ()
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
+    outbox: tuple[OutboxObject, ...] = ()
+    unpublished: tuple[Unpublished, ...] = ()
+    keepers: tuple[str, ...] = ()
+    lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
     @property
     def closing(self) -> Closing | None:
@@ -133,6 +147,8 @@ def _format(record: Record) -> int:
     """The oldest format that can say it."""
     if isinstance(record, Claim):
         return 1
+    if record.outbox or record.unpublished or record.keepers or record.lost or record.identities:
+        return 7
     if record.intermediate:
         return 6
     if record.drains:
@@ -176,10 +192,18 @@ def _body(record: Record) -> dict[str, object]:
         body["reset-operators"] = list(record.reset_operators)
     if _format(record) >= 5:
         body["drains"] = list(record.drains)
-    if record.intermediate:
+    if _format(record) >= 6:
         body["intermediate"] = {
             str(stream): {"layout": record.intermediate_layout[stream], **_intermediate_body(own)}
             for stream, own in record.intermediate.items()
+        }
+    if _format(record) >= 7:
+        body |= {
+            "outbox": objects_body(record.outbox),
+            "unpublished": unpublished_body(record.unpublished),
+            "keepers": list(record.keepers),
+            "lost": {str(ssp): count for ssp, count in record.lost.items()},
+            "identities": {str(stream): identity for stream, identity in record.identities.items()},
         }
     return body
 
@@ -350,6 +374,26 @@ class _CheckpointBetweenStreams(_CheckpointOfDrain, rename="kebab"):
         )
 
 
+class _CheckpointWithOutbox(_CheckpointBetweenStreams, rename="kebab"):
+    """The body of a checkpoint in format 7."""
+
+    outbox: tuple[ObjectDocument, ...]
+    unpublished: tuple[UnpublishedDocument, ...]
+    keepers: tuple[str, ...]
+    lost: dict[str, Count]
+    identities: dict[str, str]
+
+    def record(self) -> CheckpointRecord:
+        return replace(
+            _CheckpointBetweenStreams.record(self),
+            outbox=tuple(each.object() for each in self.outbox),
+            unpublished=tuple(each.unpublished() for each in self.unpublished),
+            keepers=self.keepers,
+            lost={SystemStreamPartition.parse(ssp): count for ssp, count in self.lost.items()},
+            identities={SystemStream.parse(stream): identity for stream, identity in self.identities.items()},
+        )
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
@@ -358,6 +402,7 @@ _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("checkpoint", 4): _CheckpointWithReset,
     ("checkpoint", 5): _CheckpointOfDrain,
     ("checkpoint", 6): _CheckpointBetweenStreams,
+    ("checkpoint", 7): _CheckpointWithOutbox,
 }
 
 

@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
 from penstock.config.broadcast import PartitionRange
 from penstock.config.retained import RetentionPolicy
-from penstock.config.table import EngineKind, Key, OffsetDefault, OnSideError
+from penstock.config.table import AnyKey, EngineKind, Key, OffsetDefault, OnSideError
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
@@ -296,6 +296,15 @@ class JobConfig:
         """How long a partition of the stream holds the watermark back while there is nothing to read."""
         return self.resolved.get(table.STREAM_IDLE_MS, str(stream))
 
+    def exactly_once(self, stream: SystemStream) -> bool:
+        """Whether no message is twice in an output, whatever fails."""
+        return self.resolved.get(table.STREAM_GUARANTEE, str(stream)) == "exactly-once"
+
+    @property
+    def exactly_once_streams(self) -> tuple[SystemStream, ...]:
+        """The streams that the configuration makes exactly-once outputs."""
+        return tuple(each for each in self._streams(table.STREAM_GUARANTEE) if self.exactly_once(each))
+
     def retention(self, stream: SystemStream) -> StreamRetention | None:
         """How long a stream keeps its messages; None if the configuration does not say."""
         age = self.resolved.find(table.STREAM_RETENTION_MS, str(stream))
@@ -305,10 +314,7 @@ class JobConfig:
     @property
     def retained_streams(self) -> tuple[SystemStream, ...]:
         """The streams whose retention the configuration sets."""
-        settings = (table.STREAM_RETENTION_MS, table.STREAM_RETENTION_BYTES)
-        found = (keys.find(key) for key in self.resolved.values)
-        names = {match.subject for match in found if match and match.key in settings}
-        return tuple(SystemStream.parse(name) for name in sorted(names))
+        return self._streams(table.STREAM_RETENTION_MS, table.STREAM_RETENTION_BYTES)
 
     def flat(self) -> dict[str, str]:
         """The values that were given, sorted by key, in the form `load_config` reads back; defaults are left out."""
@@ -346,6 +352,12 @@ class JobConfig:
         """One name for each job and store. A job's id has no dashes, and all runs of dashes in the store's part are
         even: read from the right, the first odd one ends the id."""
         return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store.replace('-', '--')}-changelog")
+
+    def _streams(self, *settings: AnyKey) -> tuple[SystemStream, ...]:
+        """The streams that one of these keys is given for."""
+        found = (keys.find(key) for key in self.resolved.values)
+        names = {match.subject for match in found if match and match.key in settings}
+        return tuple(SystemStream.parse(name) for name in sorted(names))
 
     def _subjects(self, prefix: str) -> tuple[str, ...]:
         matches = (keys.find(key) for key in self.resolved.values)

@@ -36,6 +36,7 @@ Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
 EngineKind: TypeAlias = Literal["rocksdb", "memory"]
 OnSideError: TypeAlias = Literal["fail", "continue"]
+Guarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
 """The state backends that can be named."""
@@ -226,6 +227,10 @@ STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTI
 STREAM_IDLE_MS = Key("streams.<id>.idle.ms", Millis(0), "60000",
     "How long the job must have been at the end of a partition of this stream, `<id>` being `system.stream`, until the "
     "partition no longer holds the watermark back. One with unread messages always does.")
+STREAM_GUARANTEE = Key("streams.<id>.output.guarantee", Choice[Guarantee](("at-least-once", "exactly-once")),
+    "at-least-once",
+    "Whether messages may be twice in this output, `<id>` being `system.stream`, after a failure. With `exactly-once` "
+    "they are not: the job publishes them after the commit that follows, so readers see them later.")
 SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
     "The kind of system, by the key's older name.",
     unset="`local` for the system `local`; required for others")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.config.table import STREAM_IDLE_MS, STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET
+from penstock.config.table import STREAM_GUARANTEE, STREAM_IDLE_MS, STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET
 from penstock.errors import ConfigError
 from penstock.plan.side_inputs import side_input_of, side_streams
 
@@ -27,8 +28,26 @@ def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
                 f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
                 f"Change the retention of other streams with `penstock stream retain {stream}`"
             )
+    _check_guarantees(graph, config, outputs)
     _check_side_inputs(graph, config)
     _check_versions((spec.name for spec in graph.written_stores), config)
+
+
+def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Container[SystemStream | None]) -> None:
+    """Raise ConfigError if the configuration wants exactly-once output in a stream that is no output."""
+    between = {reader.stream for reader in graph.intermediates}
+    for stream in config.exactly_once_streams:
+        name = STREAM_GUARANTEE.full(str(stream))
+        if stream in between:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is an intermediate stream. Every message in it counts "
+                "once in any case, because checkpoints say what of it is read. Remove the key"
+            )
+        if stream not in outputs:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is not an output of the application. Correct its name, "
+                "or remove the key"
+            )
 
 
 def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:

@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
-from penstock.config.table import INTERMEDIATE_PARTITIONS
+from penstock.config.table import INTERMEDIATE_PARTITIONS, STREAM_GUARANTEE
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.plan.side_inputs import side_input_of, side_streams
@@ -38,6 +38,8 @@ class JobStreams:
     """How long outputs keep their messages, where the configuration says it."""
     intermediates: tuple[SystemStream, ...] = ()
     """The durable intermediate streams."""
+    exactly_once: frozenset[SystemStream] = frozenset()
+    """The outputs whose messages are published once each."""
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
@@ -64,10 +66,23 @@ class JobStreams:
         systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
         for stream in intermediates:
             _refuse_silent(stream, systems[stream.system])
+        exactly_once = frozenset(filter(config.exactly_once, outputs))
+        for stream in sorted(exactly_once):
+            _refuse_forgetful(stream, systems[stream.system])
         admins = {name: system.admin() for name, system in systems.items()}
         least = config.job.intermediate_stream_partitions or 0
         retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}
-        return cls(inputs, outputs, systems, admins, config.task.broadcast_inputs, least, retention, intermediates)
+        return cls(
+            inputs,
+            outputs,
+            systems,
+            admins,
+            config.task.broadcast_inputs,
+            least,
+            retention,
+            intermediates,
+            exactly_once,
+        )
 
     @property
     def fenced(self) -> tuple[SystemStream, ...]:
@@ -232,4 +247,15 @@ def _refuse_silent(stream: SystemStream, system: System) -> None:
             f"`{stream}` cannot be an intermediate stream: the system `{system.name}` does not say which offsets the "
             "records of a batch got (`System.reports_appended`). Name a stream of another system in `through`, or "
             "leave `through` out"
+        )
+
+
+def _refuse_forgetful(stream: SystemStream, system: System) -> None:
+    """Raise ConfigError if no output of the system can be exactly once."""
+    if not system.keeps_progress:
+        name = STREAM_GUARANTEE.full(str(stream))
+        raise ConfigError(
+            f"`{name}`: the system `{system.name}` cannot keep how far publishing is in one step with what is "
+            "published (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "
+            "of another system"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -14,6 +15,7 @@ from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, Written
 from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.outbox import OutboxObject, Part, Unpublished
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
@@ -146,6 +148,44 @@ def test_golden_log_record_with_durable_intermediate_streams() -> None:
     assert encode_record(record) == data
 
 
+def test_golden_log_record_with_an_outbox() -> None:
+    data = (GOLDEN / "log-record-format7.json").read_bytes()
+    own = OutboxObject(
+        "sums/1/outbox/3-0000001-0",
+        0,
+        1234,
+        "ab" * 32,
+        {SSP("kafka", "out", 0): Part(2, 700), SSP("local", "my.dotted.stream", 1): Part(1, 0)},
+    )
+    older = OutboxObject("sums/1/outbox/2-0000000-1", 1, 10, "01" * 32, {SSP("kafka", "out", 1): Part(1, 5)})
+    record = replace(
+        RECORD,
+        outbox=(own,),
+        unpublished=(Unpublished(11, (older,)),),
+        keepers=("kafka", "local"),
+        lost={SSP("kafka", "in", 3): 17},
+        identities={SystemStream("kafka", "in"): "b2f1"},
+    )
+    assert decode_record(data, "k") == record
+    assert encode_record(record) == data
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unpublished": (Unpublished(11, ()),)},
+        {"keepers": ("kafka",)},
+        {"lost": {SSP("kafka", "in", 3): 1}},
+        {"identities": {SystemStream("kafka", "in"): "b2f1"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_only_format_7_has_is_kept(change: dict[str, Any]) -> None:
+    record = replace(RECORD, **change)
+    assert decode_record(encode_record(record), "k") == record
+    assert b'"format":7' in encode_record(record)
+
+
 @pytest.mark.parametrize("name", ["event_times", "watermarks", "ended_inputs"])
 def test_any_event_time_is_kept(name: str) -> None:
     record = replace(RECORD, **{name: getattr(WITH_TIMES, name)})
@@ -262,7 +302,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 7}), (CLAIM, {"kind": "later", "format": 1})):
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 8}), (CLAIM, {"kind": "later", "format": 1})):
         document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})
