@@ -226,33 +226,25 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True)
 class Publish(Request):
-    """Publish objects of one record, and return once readers see all of their messages. Those of a task go to the
-    container that has the task, or the one whose number remains if the job had more tasks then. Idempotent."""
+    """Publish objects of one record, and return once readers see all of their messages. Idempotent."""
 
     slot: int
     """The number of the record that named them first. Slots are published one after the other."""
     objects: tuple[OutboxObject, ...]
-    tasks: int
-    """How many tasks the job has now."""
+    """Each task's in the order of publication."""
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:
-        return replace(self, objects=tuple(each for each in self.objects if each.task % self.tasks in tasks))
-
-    @property
-    def waiting(self) -> str:
-        return f"the publication of record {self.slot} is tried again"
-
-    @property
-    def too_late(self) -> str:
-        return f"the output of record {self.slot} was not published"
+        return replace(self, objects=tuple(each for each in self.objects if each.task in tasks))
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """How far a publication is."""
+class PublishProgress:
+    """How far a publication is. The last answer says that it is complete."""
 
     messages: int
     """How many of the messages readers see, those that they saw before the call included."""
+    waits_for: str = ""
+    """What it waits for, in words, while a system does not take messages."""
 
 
 @dataclass(frozen=True, slots=True)
