@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -65,6 +66,15 @@ class SideStoreFacts:
         else:
             look = f"`penstock stream tail {self.side_inputs[0]}` shows what fills it"
         return f"the job only reads store `{self.store}` ({self}), so it is no part of checkpoints: {look}"
+
+    def note(self, copied: Collection[str]) -> str:
+        """What a list of what checkpoints have says of it. `copied`: the stores that commits made copies of."""
+        if self.store not in copied:
+            return self.why_not_kept
+        return (
+            f"the job only reads store `{self.store}` ({self}): a host that does not have it begins with the copy that "
+            "the last commit made, and reads what came since"
+        )
 
 
 @dataclass(frozen=True, slots=True)

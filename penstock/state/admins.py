@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
@@ -32,8 +33,20 @@ class BackendAdmins:
         systems: Mapping[str, System],
         uid: str,
         restorable: Sequence[CheckpointRecord] = (),
+        others: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
-        """`uid`: the job's. `restorable`: the checkpoints that it can restore now. They may name what it takes over."""
+        """
+        Args:
+            config: the configuration of the job.
+            paths: the keys of the job's objects.
+            objects: the object store of the job root.
+            tasks: how many tasks the job has.
+            stores: the stores whose backends the configuration names.
+            systems: the open systems, by name.
+            uid: the job's.
+            restorable: the checkpoints that the job can restore now. They may name what it takes over.
+            others: by backend, stores that may have objects of it, whatever the configuration names.
+        """
         self._config = config
         self._paths = paths
         self._roots = BackendRoots(config, objects)
@@ -46,6 +59,9 @@ class BackendAdmins:
             settings = config.store(store)
             for name in dict.fromkeys((*settings.backup_factories, *settings.restore_factories)):
                 self._configured.setdefault(name, []).append(store)
+        for name, also in others.items():
+            own = self._configured.setdefault(name, [])
+            own += [store for store in also if store not in own]
         self._admins: dict[str, StateBackendAdmin] = {}
 
     def prepare(self, epoch: int) -> None:

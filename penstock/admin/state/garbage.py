@@ -9,10 +9,12 @@ from itertools import chain
 
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
+from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.admin.table.versions import table_names
 from penstock.checkpoint.log import CheckpointLog
 from penstock.metadata.identity import known_uid
+from penstock.plan.side_inputs import BACKUP, is_backed_up
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
 from penstock.system.registry import open_systems
@@ -57,12 +59,21 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
         sorted(last.stores),
         open_systems(job.config),
         known_uid(job.objects, job.paths),
+        others={BACKUP: copied} if (copied := _copied_side_stores(job)) else {},
     )
     with closing(admins), owned_job(job, log, wanted=not dry_run) as epoch:
         view = log.read()
         found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
         tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
     return CollectedGarbage(dry_run, found, tables)
+
+
+def _copied_side_stores(job: FoundJob) -> list[str]:
+    """The stores that side inputs fill and commits copied. No checkpoint lists them, and may not even have a marker."""
+    stores = [each.store for each in side_stores(job) if each.side_inputs]
+    return [
+        store for store in stores if is_backed_up(job.config, store) or job.objects.list(job.paths.store_folder(store))
+    ]
 
 
 def _of_table(job: FoundJob, table: str, epoch: int, dry_run: bool) -> tuple[str, ...]:

@@ -51,7 +51,12 @@ class StateFacts:
     damaged: bool
     """Whether the checkpoint log is damaged, and this may not be all."""
     side_stores: tuple[SideStoreFacts, ...] = ()
-    """The stores that the last run only read: what fills them, and no checkpoint has."""
+    """The stores that the last run only read, and what fills them. A checkpoint has at most copies of them."""
+
+    @property
+    def copied(self) -> frozenset[str]:
+        """The stores that a backend has something of."""
+        return frozenset(held.store for held in self.versions if held.backend is not None)
 
 
 def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
@@ -74,10 +79,12 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
     log = CheckpointLog(found.objects, found.paths)
     view = log.read("report")
     records = view.restorable if version is None else [choose_version(log, found, version)]
-    stores = sorted({store for record in view.restorable for store in record.stores})
+    side = side_stores(found)
     versions = tuple(held for record in records for held in held_versions(found.config, record))
     backends = {held.backend for held in versions if held.backend is not None}
-    folders = {store: found.paths.store_folder(store) for store in stores}
+    stores = {store for record in view.restorable for store in record.stores}
+    stores |= {held.store for held in versions} | {each.store for each in side}
+    folders = {store: found.paths.store_folder(store) for store in sorted(stores)}
     with closing(BackendRoots(found.config, found.objects)) as roots:
         places = [found.objects, *(objects for _, objects in roots.separate())]
         stored = tuple(
@@ -86,21 +93,21 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
             for objects in places
             for each in stored_objects(store, folder, objects.sizes(folder), backends)
         )
-    side = side_stores(found)
     return StateFacts(found.paths.root, found.config.job.root, versions, stored, bool(view.faults), side)
 
 
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:
-    """What the backends hold for one checkpoint, by store. Raises CorruptError if a task's value does not decode."""
+    """What the backends hold for one checkpoint, by store: also of copies of stores that the job only reads. Raises
+    CorruptError if a task's value does not decode."""
     found: dict[str, dict[str | None, list[TaskVersion]]] = {store: {} for store in sorted(record.stores)}
     for task in range(record.task_count):
         own = markers_of(record, task, config.changelog_partitions(record.stores, task))
         for backend, stores in sorted(own.items()):
             for store, marker in stores.items():
-                if store in found:
-                    found[store].setdefault(backend, []).append(TaskVersion(task, marker_text(backend, marker), marker))
+                versions = found.setdefault(store, {}).setdefault(backend, [])
+                versions.append(TaskVersion(task, marker_text(backend, marker), marker))
     return [
         HeldVersion(str(record.id), record.batch, store, backend, record.task_count, tuple(versions))
-        for store, backends in found.items()
+        for store, backends in sorted(found.items())
         for backend, versions in (backends or {None: []}).items()
     ]

@@ -162,7 +162,7 @@ def _show(facts: CheckpointFacts) -> None:
     if found:
         print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
     for side in facts.side_stores:
-        say(f"note: {side.why_not_kept}")
+        say(f"note: {side.note({store for _, store, _, _ in found})}")
     _print_problems(list(facts.problems))
 
 

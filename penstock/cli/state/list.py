@@ -45,7 +45,7 @@ def list_state(
     else:
         _show(facts, by_task=by_task)
     for each in facts.side_stores:
-        say(f"note: {each.why_not_kept}")
+        say(f"note: {each.note(facts.copied)}")
     if facts.damaged:
         say(
             f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` shows where"

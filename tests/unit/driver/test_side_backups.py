@@ -109,7 +109,8 @@ def test_what_no_checkpoint_needs_is_deleted(world: SideWorld) -> None:
         driver = begun(world, planes())
         if start == 1:
             dead = next(key for key in _blobs(driver) if key.endswith(".index"))
-            driver.job.objects.put_if_absent(f"{dead.rpartition('/')[0]}/1-999-{'0' * 64}", b"never in a record")
+            orphan = f"{dead.rpartition('/')[0]}/1-1700000000000-1-{'0' * 64}"
+            driver.job.objects.put_if_absent(orphan, b"never in a record")
         for number in range(12):
             world.put("planes", 0, [(f"N{key}", f"{start} {number}") for key in range(1500)])
             settle(driver)
@@ -118,6 +119,7 @@ def test_what_no_checkpoint_needs_is_deleted(world: SideWorld) -> None:
         kept = _blobs(driver)
         leave(driver)
         assert len(kept) < 120, "ten checkpoints are retained"
+    assert orphan
     assert orphan not in kept
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from typer.testing import CliRunner
@@ -38,17 +40,33 @@ SAYS = (
 )
 
 
+COPIED_APP = APP.replace('"side"', '"copied"').replace(", broadcast=True", "")
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A job that has made a checkpoint."""
-    folder = tmp_path_factory.mktemp("side")
+    with made_job(tmp_path_factory.mktemp("side"), "side", APP) as folder:
+        yield folder
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Path]:
+    """A job whose checkpoint has a copy of a store that it only reads."""
+    with made_job(tmp_path, "copied", COPIED_APP, {"stores.planes.backup.factories": "blob"}) as folder:
+        yield folder
+
+
+@contextmanager
+def made_job(folder: Path, name: str, code: str, keys: Mapping[str, object] = MappingProxyType({})) -> Iterator[Path]:
+    """A folder with a job that ran once, and is not removed."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PENSTOCK_HOME", str(folder / "home"))
         patched.chdir(folder)
-        (folder / "side_app.py").write_text(APP)
+        (folder / f"{name}_app.py").write_text(code)
         made: dict[str, ps.TaskApplication] = {}
-        exec(APP, made)
-        config = load_config(overrides={"job.name": "side", "task.commit.ms": 0, "job.lease.ms": 1})
+        exec(code, made)
+        config = load_config(overrides={"job.name": name, "task.commit.ms": 0, "job.lease.ms": 1, **keys})
         system = open_system(config.system("local"))
         for stream, key in (("in", b"a"), ("planes", b"a")):
             system.admin().create_stream(stream, 1)
@@ -92,6 +110,53 @@ def test_what_is_listed(home: Path) -> None:
     assert 'a "A319" 0' in call("state", "scan", "side", "own")
     call("state", "verify", "side")
     call("state", "gc", "side")
+
+
+def test_copies_of_a_side_store_are_listed(copied: Path) -> None:
+    facts = json.loads(CliRunner().invoke(commands, ("state", "list", "copied", "--json")).stdout)
+    held = [(each["store"], each["backend"], each["batch"]) for each in facts["versions"] if each["store"] == "planes"]
+    assert held[-1] == ("planes", "blob", 1)
+    files = [path for path in blobs(copied) if path.is_file()]
+    found = [each for each in facts["objects"] if each["store"] == "planes"]
+    assert {each["backend"] for each in found} == {"blob"}
+    assert sum(each["count"] for each in found) == len(files) > 0
+    assert sum(each["sizeBytes"] for each in found) == sum(path.stat().st_size for path in files)
+    says = (
+        "the job only reads store `planes` (side input `local.planes`): a host that does not have it begins with the "
+        "copy that the last commit made"
+    )
+    assert says in call("state", "list", "copied")
+    assert says in call("checkpoint", "show", "copied")
+
+
+@pytest.mark.parametrize("backup", ["blob", None])
+def test_what_is_left_of_copies_is_collected(tmp_path: Path, backup: str | None) -> None:
+    """Nobody says any more that the store is backed up, and the rest of a commit that died is in no checkpoint."""
+    with made_job(tmp_path, "copied", COPIED_APP, {"stores.planes.backup.factories": backup} if backup else {}):
+        kept = set(blobs(tmp_path))
+        assert bool(kept) == bool(backup)
+        orphan = (
+            tmp_path
+            / "home"
+            / "jobs"
+            / "copied-1"
+            / "state"
+            / "planes"
+            / "0"
+            / "blob"
+            / f"1-1700000000000-1-{'0' * 64}"
+        )
+        orphan.parent.mkdir(parents=True, exist_ok=True)
+        orphan.write_bytes(b"never in a checkpoint")
+        assert "blob 1 deleted" in call("state", "gc", "copied")
+        assert set(blobs(tmp_path)) == kept
+        call("job", "delete", "copied", "--yes")
+        assert blobs(tmp_path) == []
+
+
+def blobs(folder: Path) -> list[Path]:
+    """The objects of the store in the job's folder."""
+    return [path for path in folder.glob("home/jobs/copied-1/state/planes/**/*") if path.is_file()]
 
 
 def test_a_startpoint(home: Path) -> None:
