@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import class_archive
+from penstock.testing.kafka_broker import KafkaBroker
+from tests.support import class_archive, kafka
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -48,3 +50,10 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; otherwise the order stays."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """A real Kafka broker, which all tests of this process share. They use topics that `new_topic` makes, and leave the
+    broker running. The test is skipped where no broker can be had."""
+    yield from kafka.shared_broker()

@@ -1,0 +1,48 @@
+"""A real Kafka broker for tests. A test that asks for one is skipped where none can be had."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock.errors import NotFoundError
+from penstock.testing.kafka_broker import KafkaBroker, require_kafka
+
+TIMEOUT_S = 60.0
+
+
+@functools.cache
+def _missing() -> str:
+    """Why this machine has no Kafka; empty if it has."""
+    try:
+        require_kafka()
+    except NotFoundError as error:
+        return str(error)
+    return ""
+
+
+def need_kafka() -> None:
+    """Skip the test where no broker can be started. A broker that does not start fails it."""
+    if _missing():
+        pytest.skip(f"left out, as every test with a Kafka broker: {_missing()}")
+
+
+def shared_broker() -> Iterator[KafkaBroker]:
+    """The broker of this process, for tests that leave it running: with listeners of every kind."""
+    need_kafka()
+    with KafkaBroker(security=("PLAINTEXT", "SSL", "SASL_SSL")) as broker:
+        yield broker
+
+
+def new_topic(
+    broker: KafkaBroker, partitions: int = 1, config: Mapping[str, str] | None = None, name: str = "topic"
+) -> str:
+    """Create a topic that no other test uses."""
+    topic = f"{name}-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient(broker.client_options())
+    admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(TIMEOUT_S)
+    return topic
