@@ -292,6 +292,10 @@ class JobConfig:
         """Whether a stream's positions in the checkpoint do not count at a start."""
         return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
 
+    def skips_lost(self, stream: SystemStream) -> bool:
+        """Whether the job continues at the oldest message where messages were deleted before it had read them."""
+        return self.resolved.get(table.STREAM_ON_DATA_LOSS, str(stream)) == "skip"
+
     def idle_ms(self, stream: SystemStream) -> int:
         """How long a partition of the stream holds the watermark back while there is nothing to read."""
         return self.resolved.get(table.STREAM_IDLE_MS, str(stream))

@@ -35,6 +35,7 @@ T = TypeVar("T")
 Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
 EngineKind: TypeAlias = Literal["rocksdb", "memory"]
+OnDataLoss: TypeAlias = Literal["fail", "skip"]
 OnSideError: TypeAlias = Literal["fail", "continue"]
 Guarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
 
@@ -51,6 +52,7 @@ _BACKENDS = Backends(
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SYSTEM_FACTORY = Factory(("local", "memory"), {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory"})
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
+_ON_DATA_LOSS = Choice[OnDataLoss](("fail", "skip"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +226,9 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
     "A stream that exists must have the same.", unset="forever; any for a stream that exists")
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
     "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
+STREAM_ON_DATA_LOSS = Key("streams.<id>.on.data.loss", _ON_DATA_LOSS, "fail",
+    "What the job does if messages of this input, `<id>` being `system.stream`, were deleted before it had read them: "
+    "`fail` ends it with an error that names them; `skip` continues at the oldest message, and counts what was lost.")
 STREAM_IDLE_MS = Key("streams.<id>.idle.ms", Millis(0), "60000",
     "How long the job must have been at the end of a partition of this stream, `<id>` being `system.stream`, until the "
     "partition no longer holds the watermark back. One with unread messages always does.")

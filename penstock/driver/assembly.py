@@ -19,6 +19,7 @@ from penstock.driver.event_time import EventTime
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.loss_report import LossReport
 from penstock.driver.parts import RunParts
 from penstock.driver.ports import BatchRunner, Fleet, PublishedTables
 from penstock.driver.prepare import PreparedJob
@@ -82,6 +83,7 @@ def assemble(
             failures=failures,
             gate=gate,
             reporter=ProgressReporter(job, feed, fleet, commits, board),
+            losses=LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets),
             board=board,
             tables=tables,
             stop=stop,
@@ -104,4 +106,5 @@ def offset_feed(job: PreparedJob) -> OffsetFeed:
         job.clock,
         EventTime.of(job.topology.graph, job.config),
         close=job.close,
+        skipped=frozenset(stream for stream in job.inputs if job.config.skips_lost(stream)),
     )

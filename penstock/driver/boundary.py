@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from penstock.api.graph import IntermediateSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import NO_WATERMARK
 from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
 from penstock.checkpoint.record import CheckpointRecord, Closing
+from penstock.plan.losses import Loss, Lost, after_losses, with_losses
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
 from penstock.plan.ranges import BatchRanges
@@ -60,6 +61,8 @@ class Boundary:
     """Those that were brought to their end, while others behind an intermediate stream were not yet."""
     closing_with: Control = "none"
     """The control of the batches that bring operators to their end, while some of them are left."""
+    lost: Lost = field(default_factory=dict)
+    """What of each input partition was deleted before it was read, and is missing from the state."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -73,7 +76,12 @@ class Boundary:
             frozenset(record.ended_inputs),
             closing=record.closing,
             intermediate=record.intermediate,
+            lost=record.lost,
         )
+
+    def without(self, losses: Collection[Loss]) -> Boundary:
+        """The same place, behind messages that were deleted before they were read."""
+        return replace(self, positions=after_losses(self.positions, losses), lost=with_losses(self.lost, losses))
 
     def time_at(self, now_ms: int) -> int:
         """The time of a batch that is planned now: never before that of an older batch.
@@ -145,6 +153,7 @@ class Boundary:
             _read_and_written(self.intermediate, read, written or {}),
             frozenset() if closing else closed,
             "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
+            self.lost,
         )
 
     @property

@@ -140,6 +140,7 @@ class Epochs:
             times.watermarks,
             times.ended_inputs,
             intermediate=start.intermediate,
+            lost={} if start.clears_state else record.lost,
         )
 
     def _open(self, origin: Origin, boundary: Boundary) -> None:

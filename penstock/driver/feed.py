@@ -1,17 +1,18 @@
-"""What the run loop does next: a batch, nothing until a time, or the end."""
+"""What the run loop does next: a batch, nothing until a time, a step over lost messages, or the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from penstock.api.graph import ApplicationGraph
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.clock import Clock
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
-from penstock.driver.planned import End, Idle, Next, Planned
+from penstock.driver.planned import End, Idle, Next, Planned, Skip
+from penstock.plan.losses import find_losses, refuse_losses
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, TaskSsp
@@ -35,6 +36,11 @@ class Feed(Protocol):
 
     def drain(self, boundary: Boundary) -> Next:
         """What to do at this boundary in a run that drains: nothing more is read, nor are sources looked at."""
+        ...
+
+    def has_lost(self, ranges: BatchRanges) -> bool:
+        """Whether messages that a batch was to read from an input have been deleted since it was planned. `next` then
+        says how to continue."""
         ...
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
@@ -68,6 +74,7 @@ class OffsetFeed:
         event_time: EventTime,
         *,
         close: bool = True,
+        skipped: Collection[SystemStream] = (),
     ) -> None:
         """
         Args:
@@ -76,6 +83,7 @@ class OffsetFeed:
             interval_ms: how long to idle at most when there is nothing new.
             until: the offsets before which the run ends, by input partition; None: it has no end.
             close: whether a run that reaches its end closes the stream, if that matters to the application.
+            skipped: the inputs of which messages are skipped that were deleted before they were read.
         """
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
@@ -85,6 +93,7 @@ class OffsetFeed:
         self._clock = clock
         self._event_time = event_time
         self._close = close and event_time.has_end
+        self._skipped = skipped
         self._closing = Closing(graph, event_time, clock)
         self._pace = Pace.first(bounds)
         self._latest: Mapping[SystemStreamPartition, int] = {}
@@ -94,16 +103,19 @@ class OffsetFeed:
         self._event_time.begin()
 
     def next(self, boundary: Boundary) -> Next:
-        """Portions from the boundary's positions on, if there is something new.
+        """Portions from the boundary's positions on, if there is something new. Before them, what was lost.
 
         Raises:
-            NotFoundError: a partition no longer has its next offset.
+            NotFoundError: a partition no longer has its next offset, and its messages are not to be skipped.
             IncompatibleError: an input has another number of partitions than when the run began.
             ConfigError: a watermark policy fails.
         """
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
         ends = self._ends()
+        if losses := find_losses(boundary.positions, ends, self._until):
+            refuse_losses(losses, self._skipped)
+            return Skip(losses)
         portions: Mapping[TaskSsp, Portion] = {}
         if not boundary.is_behind:
             unread = Unread.of(boundary.unread, boundary.left)
@@ -129,6 +141,15 @@ class OffsetFeed:
         """Until the next timer is due or the next period begins, at most the interval."""
         due = self._event_time.next_ms(boundary)
         return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
+
+    def has_lost(self, ranges: BatchRanges) -> bool:
+        """If so, the pace begins again: a small batch is read before its messages are deleted as well."""
+        planned = {at: portion.offsets.start for at, portion in ranges.portions.items()}
+        inputs = self._ends()
+        lost = bool(find_losses({at: start for at, start in planned.items() if at.ssp in inputs}, inputs))
+        if lost:
+            self._pace = Pace.first(self._bounds)
+        return lost
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """The pace follows how long the batch took, and how many and how large its messages were."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.replay import ReadAgain
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -75,6 +76,14 @@ class JobMetrics:
         """How many messages each input or intermediate stream held at the end of a batch that were not read."""
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
+
+    def lost(self, lost: Mapping[SystemStreamPartition, int]) -> None:
+        """How many messages of each input the state misses, because they were deleted before they were read."""
+        by_stream: dict[SystemStream, int] = {}
+        for ssp, count in lost.items():
+            by_stream[ssp.system_stream] = by_stream.get(ssp.system_stream, 0) + count
+        for stream, count in by_stream.items():
+            self._registry.new_gauge(f"stream.{stream}", "messages-lost").set(count)
 
     def event_time(self, watermarks: Mapping[str, int], batch_time_ms: int) -> None:
         """The watermark of each input that has one, in the last batch."""

@@ -12,6 +12,7 @@ from penstock.driver.epochs import Epochs
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed
 from penstock.driver.lease_gate import LeaseGate
+from penstock.driver.loss_report import LossReport
 from penstock.driver.ports import Fleet
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.reporter import ProgressReporter
@@ -33,6 +34,7 @@ class RunParts:
     failures: Failures
     gate: LeaseGate
     reporter: ProgressReporter
+    losses: LossReport
     board: ProgressBoard
     tables: Tables
     stop: StopRequest

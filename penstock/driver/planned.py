@@ -1,4 +1,4 @@
-"""What the run loop may be told to do next. Values."""
+"""What the run loop may do next. Values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.boundary import Moment
+from penstock.plan.losses import Loss
 from penstock.plan.ranges import BatchRanges
 from penstock.runtime.batch import Control
 
@@ -33,8 +34,15 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """Messages were deleted before they were read, and the run continues behind them (`streams.<id>.on.data.loss`)."""
+
+    losses: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """There is nothing left to do: the run ends with its last commit."""
 
 
-Next: TypeAlias = Planned | Idle | End
+Next: TypeAlias = Planned | Idle | Skip | End

@@ -43,6 +43,8 @@ class Recorder:
     settings: TaskSettings
     intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
     """What is recorded of each durable intermediate stream beside what is to be read of it."""
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    """What distinguishes each input from earlier and later streams of its name."""
 
     def record(
         self,
@@ -90,6 +92,8 @@ class Recorder:
                 for stream, own in boundary.intermediate.items()
             },
             intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
+            lost=boundary.lost,
+            identities=self.identities,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

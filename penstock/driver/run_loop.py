@@ -14,11 +14,11 @@ from penstock.container.calls import END
 from penstock.container.protocol import EndBatch
 from penstock.driver.boundary import Boundary, written_in
 from penstock.driver.parts import RunParts
-from penstock.driver.planned import End, Idle, Planned
+from penstock.driver.planned import End, Idle, Planned, Skip
 from penstock.driver.progress import Stopwatch
 from penstock.driver.record import CommitRequest
 from penstock.driver.side_troubles import SideTroubles
-from penstock.errors import ContainerLostError, FencedError, RetryableError, UserCodeError
+from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
@@ -173,7 +173,7 @@ class RunLoop:
         if taken_back:
             self._rewind(None)
             return False
-        match parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary):
+        match self._next():
             case End():
                 return True
             case Idle(until):
@@ -183,13 +183,28 @@ class RunLoop:
             case Planned() as planned:
                 return self._run_batch(planned)
 
+    def _next(self) -> Planned | Idle | End:
+        """What to do at this boundary, or at the one behind messages that were lost."""
+        parts = self._parts
+        while True:
+            found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
+            if not isinstance(found, Skip):
+                return found
+            self.boundary = self.boundary.without(found.losses)
+            parts.losses.skipped(found.losses, self.boundary.lost)
+
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, Stopwatch()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
-        with parts.board.batch(batch.number, planned.ranges.messages):
-            good = parts.runs.until_good(self.epoch, batch, planned)
+        try:
+            with parts.board.batch(batch.number, planned.ranges.messages):
+                good = parts.runs.until_good(self.epoch, batch, planned)
+        except NotFoundError:
+            if not parts.feed.has_lost(planned.ranges):
+                raise
+            return False  # the batch is planned again, from what is there; its next run has another number
         if good is None:
             return True
         watch.lap("addBatch")
@@ -213,6 +228,7 @@ class RunLoop:
         """An epoch was opened."""
         self._parts.drain.begin(boundary)
         self._parts.feed.begin()
+        self._parts.losses.begin(boundary.lost)
         self._reach(boundary)
 
     def _reach(self, boundary: Boundary) -> None:

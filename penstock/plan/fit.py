@@ -9,7 +9,13 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.config.table import STREAM_GUARANTEE, STREAM_IDLE_MS, STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET
+from penstock.config.table import (
+    STREAM_GUARANTEE,
+    STREAM_IDLE_MS,
+    STREAM_OFFSET_DEFAULT,
+    STREAM_ON_DATA_LOSS,
+    STREAM_RESET_OFFSET,
+)
 from penstock.errors import ConfigError
 from penstock.plan.side_inputs import side_input_of, side_streams
 
@@ -30,6 +36,7 @@ def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
             )
     _check_guarantees(graph, config, outputs)
     _check_side_inputs(graph, config)
+    _check_data_loss(graph, config)
     _check_versions((spec.name for spec in graph.written_stores), config)
 
 
@@ -62,6 +69,20 @@ def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
                     "read from where the content of the store ends, else from its oldest message, and holds no "
                     "watermark back. Remove the key"
                 )
+
+
+def _check_data_loss(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if what is lost of a stream that is no input should be skipped: the job needs all of it."""
+    inputs = {op.stream for op in graph.inputs}
+    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
+    used |= {config.store(spec.name).changelog for spec in graph.written_stores}
+    for stream in sorted(used - inputs):
+        name = STREAM_ON_DATA_LOSS.full(str(stream))
+        if name in config.origins:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is not an input of the application, and nothing of it "
+                "may be skipped. Remove the key"
+            )
 
 
 def _check_versions(stores: Iterable[str], config: JobConfig) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError, RetryableError
+from penstock.plan.losses import Loss, refuse_losses
 from penstock.plan.pace import InputOfTask, InputRead, Pace, fair_shares
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, Positions, TaskSsp
@@ -26,7 +27,7 @@ def plan_ranges(
     read.
 
     Raises:
-        NotFoundError: a partition no longer has its next offset; nothing is ever skipped.
+        NotFoundError: a partition no longer has its next offset; nothing is ever skipped here.
     """
     new = {at: stop - start for at, start, stop in _new_messages(positions, ends, until)}
     by_messages = fair_shares(pace.messages, list(new.values()))
@@ -47,18 +48,17 @@ def _new_messages(
     """The next offset and the end of what can be read, where that is anything."""
     for at, start in positions.items():
         ssp, end = at.ssp, ends[at.ssp]
-        if start < end.oldest:
-            raise NotFoundError(
-                f"`{ssp}` should be read from offset {start}, but its oldest message is {end.oldest}: messages were "
-                "removed before they were read. Choose where to continue with `penstock startpoint set`"
-            )
         if start > end.upcoming:
             raise NotFoundError(
                 f"`{ssp}` should be read from offset {start}, but its next message will be {end.upcoming}: the stream "
-                "is not the one that was read before"
+                "is not the one that was read before, or has lost its end. Nothing was skipped. Choose where to "
+                f"continue with a startpoint (`penstock startpoint set JOB --stream {ssp.system_stream} "
+                "--all-partitions --oldest`)"
             )
         stop = end.upcoming if until is None else min(end.upcoming, until[ssp])
         if stop > start:
+            if start < end.oldest:
+                refuse_losses([Loss(ssp, start, end.oldest)])
             yield at, start, stop
 
 

@@ -17,6 +17,7 @@ from tests.support.cli import call_json
 from tests.support.jobs import DEADLINE_S, Home, wait_until
 from tests.support.metrics_page import (
     OF_EVENT_TIME,
+    OF_LOSSES,
     OF_OPERATORS,
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
@@ -56,7 +57,9 @@ def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) 
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{job.prometheus_port}/metrics", timeout=20)
     found = job.metrics()
-    of_others = OF_EVENT_TIME | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS | OF_SIDE_INPUTS
+    of_others = (
+        OF_EVENT_TIME | OF_LOSSES | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS | OF_SIDE_INPUTS
+    )
     assert differences(PAGE.read_text("utf-8"), exported(found) | of_others) == []
     assert found.total("bytes-restored", "backend.changelog-files") > 0
     assert found.total("keys", "store.totals") >= len(home.stored("totals")), "RocksDB's estimate"

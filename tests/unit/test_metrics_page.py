@@ -13,6 +13,7 @@ from penstock.metrics.samza import SAMZA_NAMES
 from penstock.metrics.snapshot import Snapshot
 from tests.support.metrics_page import (
     OF_EVENT_TIME,
+    OF_LOSSES,
     OF_OPERATORS,
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
@@ -28,7 +29,14 @@ from tests.support.sums_job import World, drain
 
 OF_PROCESSES: Documented = ("container", "physical-memory-bytes", "gauge")
 OF_OTHERS = (
-    {OF_PROCESSES} | OF_EVENT_TIME | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS | OF_SIDE_INPUTS
+    {OF_PROCESSES}
+    | OF_EVENT_TIME
+    | OF_LOSSES
+    | OF_OPERATORS
+    | OF_TIME_TO_LIVE
+    | OF_PUSHED_TABLES
+    | OF_STANDBYS
+    | OF_SIDE_INPUTS
 )
 """What this job does not export."""
 

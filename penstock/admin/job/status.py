@@ -46,13 +46,15 @@ _AT_ONCE = 16
 class PartitionStatus:
     """`next_offset` is, of a partition that several tasks read, the smallest one. `lag` is how many messages the last
     checkpoint has not seen; None where the stream cannot be looked at. `event_time_ms` is the highest event time that
-    was read, in epoch milliseconds; None if the application does not use event time, and before the first message."""
+    was read, in epoch milliseconds; None if the application does not use event time, and before the first message.
+    `lost` is how many messages were deleted before the job had read them, and are missing from its state."""
 
     partition: int
     next_offset: int
     upcoming: int | None
     lag: int | None
     event_time_ms: int | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class InputStatus:
     lag: int | None
     problem: str | None
     dense_offsets: bool = True
-    """Whether offsets have no gaps. Where they have, `lag` is in offsets, and there are at most so many messages."""
+    """Whether offsets have no gaps. Where they have, `lag` and `lost` are in offsets, and there are at most so many
+    messages."""
     held_back_by: int | None = None
     """The partition with the lowest event time, which holds the watermark back; None without event time. It does so
     until it is idle."""
@@ -274,7 +277,9 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
         except PenstockError as error:
             one = input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
         else:
-            one = input_status(stream, next_offsets, ends, _misfit(stream, next_offsets, ends), dense=dense)
+            misfit = _misfit(stream, next_offsets, ends, skips=config.skips_lost(stream))
+            one = input_status(stream, next_offsets, ends, misfit, dense=dense)
+        one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
         found.append(_with_times(one, times.get(stream, {}), last) if last.event_times else one)
     return tuple(found)
 
@@ -298,6 +303,11 @@ def _with_times(status: InputStatus, times: Mapping[int, int], last: CheckpointR
     reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
     slowest = min((part for part in reached if part not in ended), key=reached.__getitem__, default=None)
     return replace(status, partitions=partitions, held_back_by=slowest)
+
+
+def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
+    partitions = tuple(replace(each, lost=lost.get(each.partition, 0)) for each in status.partitions)
+    return replace(status, partitions=partitions)
 
 
 def _ends(stream: SystemStream, config: JobConfig) -> tuple[dict[int, PartitionOffsets], bool]:
@@ -330,7 +340,14 @@ def input_status(
     return InputStatus(str(stream), tuple(partitions), total, problem, dense)
 
 
-def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> str | None:
+def _misfit(
+    stream: SystemStream,
+    next_offsets: Mapping[int, int],
+    ends: Mapping[int, PartitionOffsets],
+    *,
+    skips: bool = False,
+) -> str | None:
+    """What does not fit between positions and ends. `skips`: messages that are gone are skipped."""
     if next_offsets.keys() != ends.keys():
         return (
             f"it has {counted(len(ends), 'partition')} now, the checkpoint has {len(next_offsets)}: the job will "
@@ -340,5 +357,10 @@ def _misfit(stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping
         end = ends[partition]
         if not end.oldest <= offset <= end.upcoming:
             ssp = SystemStreamPartition(stream.system, stream.stream, partition)
-            return f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
+            holds = f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
+            return (
+                f"{holds}: the messages between are lost, and will be skipped"
+                if skips and offset < end.oldest
+                else holds
+            )
     return None

@@ -32,7 +32,7 @@ from penstock.cli.shared.output import (
 )
 from penstock.errors import ConfigError
 from penstock.metadata.shown_standbys import StandbyFacts
-from penstock.wording import utc_text
+from penstock.wording import counted, utc_text
 
 _WATCH_SECONDS = 1.0
 
@@ -350,5 +350,12 @@ def _show_inputs(facts: JobStatus) -> None:
     for each in facts.inputs:
         if each.problem is not None:
             say(f"warning: stream `{each.stream}`: {each.problem}")
+        for part in each.partitions:
+            if part.lost:
+                most = "" if each.dense_offsets else "at most "
+                say(
+                    f"warning: the state misses {most}{counted(part.lost, 'message')} of `{each.stream}` partition "
+                    f"{part.partition}: they were deleted before the job had read them (on.data.loss=skip)"
+                )
         if not each.dense_offsets:
             say(f"note: the offsets of `{each.stream}` have gaps: its lag is in offsets, of at most so many messages")

@@ -82,6 +82,10 @@ class RunnerFeed:
         """See `Feed`."""
         return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
 
+    def has_lost(self, ranges: BatchRanges) -> bool:
+        """No: the streams of a test keep their messages."""
+        return False
+
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""
 

@@ -108,6 +108,18 @@ def test_status_of_a_job_that_does_not_run() -> None:
     assert not warnings
 
 
+def test_messages_that_were_lost(log: CheckpointLog) -> None:
+    published(20, partitions=2)
+    last = log.read().checkpoints[-1]
+    claim = log.claim("run-a")
+    lost = {SystemStreamPartition("local", "flights", 1): 7}
+    log.append(replace(record(claim, 5, last.id, ended="stopped"), lost=lost))
+    (stream,) = call_json("status", "flights")["inputs"]
+    assert [part["lost"] for part in stream["partitions"]] == [0, 7]
+    said = call("status", "flights")[1]
+    assert "the state misses 7 messages of `local.flights` partition 1" in said
+
+
 @pytest.mark.usefixtures("log")
 def test_the_lag_of_a_stream_whose_offsets_have_gaps(tmp_path: Path) -> None:
     system = FolderSystem("local", tmp_path / "streams")
