@@ -74,7 +74,7 @@ class PublishedTables(Protocol):
 class Fleet(Protocol):
     """The containers of a run, and which task is in which.
 
-    `open` and `ask` go to every container that has tasks or is a standby, and return when all have answered. Each
+    `open` and `ask` go to every container that the assignment concerns, and return when all have answered. Each
     raises ContainerLostError if a container is lost, refuses, or does not answer.
     """
 

@@ -378,10 +378,9 @@ class ContainerDirectory:
         return self._losses.loss(otherwise)
 
     def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
-        """Call every container that has tasks or is a standby, at once. Waits for all; a loss is raised before any
+        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any
         other error."""
-        now = self._assignment
-        busy = [c for name, c in self._clients.items() if now.tasks_in(name) or now.standbys_in(name)]
+        busy = [client for name, client in self._clients.items() if self._assignment.concerns(name)]
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
         for client in busy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 
@@ -44,6 +44,18 @@ class Assignment:
     """Task -> the container that it is in."""
     standbys: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Task -> the containers that keep its stores warm."""
+    leaving: frozenset[str] = field(default=frozenset(), compare=False)
+    """Containers that had tasks or standbys until now, and have none any more. They are called in one more epoch, in
+    which they remove what they keep."""
+
+    def concerns(self, container: str) -> bool:
+        """Whether calls go to a container: it has tasks, is a standby, or is leaving."""
+        return container in self.leaving or container in self.busy
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """The containers that have tasks or are standbys."""
+        return frozenset(self.homes.values()).union(*self.standbys.values())
 
     def tasks_in(self, container: str) -> list[int]:
         """The tasks of a container."""
@@ -99,7 +111,8 @@ def assign(
         else:
             homes[task] = goal[task]
     then = assign_tasks(tasks, homes, copies)
-    return Assignment(homes, _standbys(homes, then, before.standbys, places, standbys))
+    after = Assignment(homes, _standbys(homes, then, before.standbys, places, standbys))
+    return replace(after, leaving=(before.busy - after.busy).intersection(places))
 
 
 def _standbys(

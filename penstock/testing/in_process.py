@@ -78,6 +78,8 @@ class InProcessFleet:
     def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing, standbys: int = 0) -> None:
         """`standbys`: how many each task has."""
         self.at = at
+        self.host_of: Callable[[str], str] = lambda _: "here"
+        """The host that a container is on, as far as the choice of standbys goes."""
         self._standbys = standbys
         self._tasks = tasks
         self._size = containers
@@ -192,7 +194,7 @@ class InProcessFleet:
         return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        places = {name: Place("here", name) for name in self._containers}
+        places = {name: Place(self.host_of(name), name) for name in self._containers}
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
@@ -255,12 +257,16 @@ class InProcessFleet:
             self._past_metrics = self._past_metrics.merged(container.metrics())
 
     def _busy(self) -> list[tuple[Container, list[int], list[int]]]:
-        """The containers that have tasks or are standbys, with both. Raises ContainerLostError if one is lost."""
+        """The containers that the assignment concerns, with their tasks and standbys. Raises ContainerLostError if one
+        is lost."""
         if self._lost:
             raise ContainerLostError(self.loss())
         now = self._assignment
-        found = [(each, now.tasks_in(name), now.standbys_in(name)) for name, each in self._containers.items()]
-        return [(each, tasks, standbys) for each, tasks, standbys in found if tasks or standbys]
+        return [
+            (each, now.tasks_in(name), now.standbys_in(name))
+            for name, each in self._containers.items()
+            if now.concerns(name)
+        ]
 
 
 class InProcessRunner:

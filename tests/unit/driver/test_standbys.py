@@ -295,6 +295,40 @@ def test_nothing_grows(world: World, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".standbys/*/*"))
 
 
+def test_a_container_that_is_no_standby_any_more_removes_its_copies(world: World, tmp_path: Path) -> None:
+    """A standby on another host is better, whenever there is one."""
+    driver = started(world, containers=2 * TASKS)
+    world.put(*range(30))
+    commit(driver)
+    there = {name for (name,) in driver.fleet.assignment.standbys.values()}
+    driver.fleet.lose_standby(0)
+    take_over(driver)
+    commit(driver)
+    before = set(driver.fleet.standby_states())
+    driver.fleet.host_of = lambda name: str(name in before)
+    driver.fleet.replace()
+    driver.loop.step()
+    assert driver.fleet.assignment.leaving
+    assert driver.fleet.assignment.leaving <= there
+    commit(driver)
+    wait_until(lambda: copies_of(tmp_path) == [f"sums-{task}" for task in range(TASKS)])
+    world.put(*range(9))
+    commit(driver)
+    world.check(driver)
+
+
+def copies_of(folder: Path) -> list[str]:
+    """The copies of standbys, without their numbers."""
+    return sorted(path.name.rpartition("-")[0] for path in folder.rglob(".standbys/*/*"))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.005)
+
+
 def test_what_a_process_left_that_is_gone_is_removed(world: World, tmp_path: Path) -> None:
     driver = started(world)
     commit(driver)

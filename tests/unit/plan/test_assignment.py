@@ -101,6 +101,19 @@ def test_a_lost_container_leaves_its_tasks_to_their_standbys() -> None:
         assert after.standbys[task] == tuple(name for name in left if name != after.homes[task])
 
 
+def test_a_container_that_is_nothing_any_more_is_called_once_more() -> None:
+    where = places("h1/a/1", "h1/b/1")
+    before = assign(1, Assignment({0: "h1/a/1"}), where, 1)
+    assert before.standbys == {0: ("h1/b/1",)}
+    with_another = places("h1/a/1", "h1/b/1", "h2/c/1")
+    after = assign(1, before, with_another, 1)
+    assert after.standbys == {0: ("h2/c/1",)}
+    assert [name for name in with_another if after.concerns(name)] == list(with_another)
+    then = assign(1, after, with_another, 1)
+    assert [name for name in with_another if then.concerns(name)] == ["h1/a/1", "h2/c/1"]
+    assert assign(1, before, places("h1/a/1", "h2/c/1"), 1).leaving == frozenset(), "it is lost"
+
+
 def test_tasks_move_to_a_newcomer_only_once_its_standbys_are_ready() -> None:
     where = places("h1/a/1", "h2/b/1")
     before = Assignment({0: "h1/a/1", 1: "h1/a/1"}, {0: (), 1: ()})
