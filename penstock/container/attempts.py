@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from penstock.container.protocol import AttemptCall
 from penstock.errors import ContainerLostError
-from penstock.runtime.attempt import Attempt, new_token
+from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import NO_BATCH, Batch
 from penstock.runtime.packet import Packet
 from penstock.runtime.sources import DiscardedAttemptError
-from penstock.runtime.task_instance import TaskInstance
+from penstock.runtime.task_instance import TaskAttempt, TaskInstance
 
 
 class RunningAttempt:
     """An attempt and the right to touch it. Whoever holds the lock may; once cancelled, nobody may any more."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: TaskAttempt) -> None:
         self.attempt = attempt
         self.lock = threading.Lock()
         self.cancelled = False
@@ -29,7 +29,7 @@ class RunningAttempt:
         """How far it was when somebody last looked."""
 
     @contextmanager
-    def touch(self) -> Iterator[Attempt]:
+    def touch(self) -> Iterator[TaskAttempt]:
         """Process something. Raises DiscardedAttemptError if the attempt was cancelled meanwhile."""
         with self.lock:
             if self.cancelled:
@@ -45,11 +45,10 @@ class RunningAttempt:
 
         Without the lock: its holder may be stuck.
         """
-        since, step = self._busy_since, self.attempt.instance.step
+        since, step = self._busy_since, self.attempt.step
         if since is None or (step is not None and not step.limit.is_general):
             return 0.0
-        position = self.attempt.instance.position
-        seen = position.progress()
+        seen = self.attempt.progress()
         if seen != self._seen:
             self._seen = seen
             self._busy_since = now
@@ -65,16 +64,13 @@ class RunningAttempt:
         """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
         if self._busy_since is None:
             return ""
-        instance, step = self.attempt.instance, self.attempt.instance.step
-        what = instance.position.describe() if step is None else str(step)
-        return f"{what} in task {instance.task}, stage {instance.stage}"
+        return f"{self.attempt.describe()} in task {self.attempt.task}, stage {self.attempt.stage}"
 
     def overdue(self) -> str:
         """What to say if it does something without a message that takes longer than it may; empty otherwise. Without
         the lock, as `stalled_seconds`."""
-        instance = self.attempt.instance
-        step = instance.step
-        late = None if step is None or self._busy_since is None else step.late(instance.stage, instance.task)
+        step = self.attempt.step
+        late = None if step is None or self._busy_since is None else step.late(self.attempt.stage, self.attempt.task)
         return "" if late is None else str(late)
 
 
@@ -133,7 +129,7 @@ class Attempts:
             older = self._running.get(place)
         if older is not None:
             self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
-        running = RunningAttempt(task.start_attempt(call.stage, new_token(), call.batch))
+        running = RunningAttempt(task.begin_attempt(call.stage, new_token(), call.batch))
         with self._lock:
             try:
                 self._check_attempt(call, number)
@@ -154,13 +150,12 @@ class Attempts:
         """The rest of an attempt's output; it now waits for End."""
         with running.touch() as attempt:
             rest = list(attempt.finish())
-            instance = attempt.instance
             with self._lock:
                 if not self._unlist(running):
                     raise DiscardedAttemptError("the attempt was cancelled")
                 self._processed += attempt.processed
             running.cancelled = True  # it belongs to the task from here on
-            self._tasks[instance.task].finish_attempt(attempt)
+            self._tasks[attempt.task].finish_attempt(attempt)
         return rest
 
     def abandon(self, running: RunningAttempt) -> None:
@@ -201,8 +196,7 @@ class Attempts:
 
     def _unlist(self, running: RunningAttempt) -> bool:
         """Whether it was listed; a newer one in its place stays."""
-        instance = running.attempt.instance
-        place = (instance.stage, instance.task)
+        place = (running.attempt.stage, running.attempt.task)
         listed = self._running.get(place) is running
         if listed:
             del self._running[place]
@@ -213,7 +207,7 @@ class Attempts:
             if running.cancelled:
                 return
             running.cancelled = True
-            self._tasks[running.attempt.instance.task].discard_attempt(running.attempt)
+            self._tasks[running.attempt.task].discard_attempt(running.attempt)
 
     def _check(self) -> None:
         if self._stopped:

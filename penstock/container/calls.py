@@ -36,6 +36,8 @@ from penstock.container.protocol import (
     LoadTable,
     Nothing,
     OpenEpoch,
+    Publish,
+    PublishProgress,
     Request,
     Restored,
     StartRun,
@@ -135,6 +137,15 @@ def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> 
             return
 
 
+def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
+    """Answers how far the publication is, until it is complete."""
+    publication = container.epoch(identity).publisher.publish(request)
+    while not publication.await_end(_PROGRESS_SECONDS):
+        container.epoch(identity)  # which may have been left
+        yield publication.progress()
+    yield publication.progress()
+
+
 def _drained(queue: SimpleQueue[int]) -> int:
     total = 0
     try:
@@ -185,6 +196,7 @@ UPLOAD = Call(
 LOAD_TABLE = Call("load-table", LoadTable, NoneType, _in_epoch(Epoch.load_table))
 TABLES = Call("tables", Nothing, list[TableProgress], _in_epoch(Epoch.table_progress))
 CLEAN_UP = Call("clean-up", CleanUp, NoneType, _in_epoch(Epoch.clean_up))
+PUBLISH = Call("publish", Publish, PublishProgress, _publish, lambda config, spent_s: None)
 FOLLOW = Call("follow", Follow, NoneType, _in_epoch(Epoch.follow), lambda config, spent_s: FOLLOW_SECONDS)
 WIND_DOWN = Call(
     "wind-down", WindDown, list[Row], _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
@@ -203,6 +215,7 @@ CALLS: dict[str, Call[Any, Any]] = {
         SNAPSHOT,
         UPLOAD,
         CLEAN_UP,
+        PUBLISH,
         FOLLOW,
         WIND_DOWN,
         CLOSE,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.commit import TaskCommitManager
-from penstock.container.protocol import Markers
+from penstock.container.outboxes import OutboxUploads
+from penstock.container.protocol import Markers, Uploaded
 from penstock.container.resources import EpochResources
 from penstock.container.restorer import RestoredTask
 from penstock.container.side_backups import SideSource
 from penstock.container.together import each
 from penstock.errors import RetryableError
+from penstock.runtime.outbox import Taken
+from penstock.runtime.outbox_objects import ObjectContents
 from penstock.state.side.engine import SideEngine
 
 _COPIERS = 2
@@ -28,9 +31,13 @@ class Committers:
     name = "commits"
 
     def __init__(
-        self, resources: EpochResources, tasks: Mapping[int, RestoredTask], side: Callable[[str, int], SideEngine]
+        self,
+        resources: EpochResources,
+        tasks: Mapping[int, RestoredTask],
+        side: Callable[[str, int], SideEngine],
+        hold: Callable[[Taken, Sequence[ObjectContents]], None],
     ) -> None:
-        """`side` gives the newest content of a side store of a task."""
+        """`side` gives the newest content of a side store of a task. `hold` gets what is to be published."""
         config = resources.package.config
         self._resources = resources
         self._commits = {
@@ -44,6 +51,13 @@ class Committers:
             )
             for number, task in tasks.items()
         }
+        self._outboxes = OutboxUploads(
+            {number: task.instance for number, task in tasks.items()},
+            resources.objects,
+            resources.paths,
+            resources.epoch,
+            hold,
+        )
         self._uploaders = resources.pool("commit", config.container.commit_thread_pool_size)
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
         self._doing = ""
@@ -55,13 +69,14 @@ class Committers:
         """The synchronous part of a commit, for every task. `last`: the run is to end with it."""
         for commit in self._commits.values():
             commit.snapshot(checkpoint_id, self._copiers, last=last)
+        self._outboxes.snapshot()
 
-    def upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
-        """The part of a commit that runs in the background; task -> backend -> store -> marker. May be called again
-        after a RetryableError."""
+    def upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+        """The part of a commit that runs in the background. May be called again after a RetryableError."""
         self._doing = f"uploading checkpoint {checkpoint_id}"
         try:
-            return self._upload(checkpoint_id)
+            outbox = self._outboxes.upload(checkpoint_id, self._uploaders)
+            return Uploaded(self._upload(checkpoint_id), outbox)
         finally:
             self._doing = ""
 
@@ -107,6 +122,7 @@ class Committers:
             pool.shutdown(wait=True, cancel_futures=True)
         for commit in self._commits.values():
             commit.close()
+        self._outboxes.close()
         self._resources.stop_backends()
 
     def status(self) -> str:

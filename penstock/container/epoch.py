@@ -27,6 +27,7 @@ from penstock.container.protocol import (
     UploadSnapshot,
     WindDown,
 )
+from penstock.container.publisher import Publisher
 from penstock.container.resources import EpochResources
 from penstock.container.restorer import Restorer
 from penstock.container.services import Services
@@ -94,13 +95,15 @@ class Epoch:
         self.notes = tuple(restorer.notes)
         """What went wrong in the restore, though it went well in the end."""
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
-        self._commits = Committers(resources, restored, self.side_inputs.engine)
+        self.publisher = Publisher(resources)
+        self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
         """What runs beside the calls, in the order in which it is started. Reporters of metrics go between the tasks
         and the attempts."""
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
+        self.services.add(self.publisher)
         self._standbys = Standbys(resources)
         self.services.add(self._standbys)
         self.services.add(self.side_inputs)
@@ -131,7 +134,7 @@ class Epoch:
             for store in self._resources.stores
         ]
         behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
-        others = behind, self.tables.metrics(), self.side_inputs.metrics()
+        others = behind, self.tables.metrics(), self.side_inputs.metrics(), self.publisher.metrics()
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
         return Snapshot().merged(*own, *others, *engines)
 
@@ -160,7 +163,7 @@ class Epoch:
 
     def upload(self, request: UploadSnapshot) -> Uploaded:
         """Make the snapshot durable."""
-        return Uploaded(self._commits.upload(CheckpointId.parse(request.checkpoint_id)))
+        return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
 
     def load_table(self, request: LoadTable) -> None:
         """Begin to load a version of a pushed table."""

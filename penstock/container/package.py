@@ -25,3 +25,5 @@ class JobPackage:
     side_fingerprints: Mapping[str, str] = field(default_factory=dict)
     """By store that side inputs fill: what makes its content besides the messages. The driver's, whose processors have
     processed nothing: what they gather while they process is not taken for another processor."""
+    writer: str = ""
+    """By which name the job writes its outputs (`WriterIdentity.name`)."""

@@ -16,6 +16,7 @@ from penstock.container.standby_copies import StandbyPlace
 from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.plan.side_inputs import BACKUP
+from penstock.runtime.outbox import Outbox
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
@@ -100,8 +101,18 @@ class Restorer:
         behind = {store: self._behind(store, engine) for store, engine in engines.items()}
         package = self._resources.package
         metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
-        instance = TaskInstance(task, package.topology, package.settings, behind, last_ended, metrics, self._side)
+        outbox = self._outbox(task)
+        instance = TaskInstance(
+            task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
+        )
         return RestoredTask(instance, backups)
+
+    def _outbox(self, task: int) -> Outbox | None:
+        if self._resources.package.topology.outbox is None:
+            return None
+        folder = self._folders.base
+        folder.mkdir(parents=True, exist_ok=True)
+        return Outbox.of_container(task, self._resources.tasks, str(folder))
 
     def _behind(self, store: str, engine: Engine) -> Engine:
         """Writing a batch to RocksDB takes longer than what an End may wait for; a map in memory is written at once."""

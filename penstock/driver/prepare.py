@@ -129,7 +129,14 @@ class PreparedJob:
         """The job as containers get it."""
         probe = self.paths.metadata("probe", str(epoch))
         return JobPackage(
-            self.topology, self.settings, self.config, self.uid, probe, self.streams.systems, self.side_fingerprints
+            self.topology,
+            self.settings,
+            self.config,
+            self.uid,
+            probe,
+            self.streams.systems,
+            self.side_fingerprints,
+            self.writer(epoch).name,
         )
 
 

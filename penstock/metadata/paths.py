@@ -57,6 +57,11 @@ class JobPaths:
             raise ConfigError(f"slot {slot} of the checkpoint log is not between 0 and {_MAX_SLOT}")
         return f"{self.checkpoints}/{slot:020d}.json"
 
+    def outbox(self, name: str = "") -> str:
+        """An object that waits to be published; without a name, the folder of them all."""
+        folder = f"{self.root}/outbox"
+        return f"{folder}/{_check_name('the name of an object', name)}" if name else folder
+
     def slot_of(self, key: str) -> int | None:
         """The slot of a key of the checkpoint log, or None for any other key."""
         match = _RECORD.fullmatch(key.removeprefix(f"{self.checkpoints}/"))

@@ -25,6 +25,7 @@ from penstock.runtime.packet import Packet, decode_messages, fired_origin, origi
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.router import FLUSH_BYTES
 from penstock.runtime.sources import Sources
+from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.base import RawMessage
 
@@ -59,6 +60,30 @@ class Attempt:
         self._started = False
         """Whether what comes before the first message has been done."""
         instance.begin(token, batch)
+
+    @property
+    def stage(self) -> int:
+        """The number of its stage."""
+        return self.instance.stage
+
+    @property
+    def task(self) -> int:
+        """The number of its task."""
+        return self.instance.task
+
+    @property
+    def step(self) -> Step | None:
+        """What it does without a message; None while messages are processed. May be read by any thread."""
+        return self.instance.step
+
+    def progress(self) -> object:
+        """A value that changes whenever another message has been processed. May be called by any thread."""
+        return self.instance.position.progress()
+
+    def describe(self) -> str:
+        """What it processes, in words. May be called by any thread."""
+        step = self.step
+        return self.instance.position.describe() if step is None else str(step)
 
     @property
     def failed(self) -> bool:

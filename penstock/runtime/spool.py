@@ -21,6 +21,15 @@ class _Place(NamedTuple):
     size: int
 
 
+class SpoolLevel(NamedTuple):
+    """How full a spool is."""
+
+    left: int
+    """How many bytes still fit into memory."""
+    end: int
+    """The end of the file."""
+
+
 Spooled: TypeAlias = bytes | pa.Buffer | _Place
 """What `Spool.put` returns."""
 
@@ -31,8 +40,10 @@ class Spool:
     Used by one thread. The file goes with the process, if it is not closed before.
     """
 
-    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
+        """`folder`: where the file is made; by default Spark's scratch folder on this host."""
         self._left = memory_bytes
+        self._folder = folder or _folder()
         self._file: BinaryIO | None = None
         self._end = 0
 
@@ -44,12 +55,13 @@ class Spool:
             return payload
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=_folder(), buffering=0)  # noqa: SIM115 - it stays open
+                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - it stays open
             rest = memoryview(payload)
             while rest:
-                rest = rest[self._file.write(rest) :]
+                rest = rest[os.pwrite(self._file.fileno(), rest, self._end + size - len(rest)) :]
         except OSError as error:
-            raise RetryableError(f"messages that wait for an output cannot be kept in {_folder()}: {error}") from error
+            what = f"messages that wait for an output cannot be kept in {self._folder}"
+            raise RetryableError(f"{what}: {error}") from error
         place = _Place(self._end, size)
         self._end += size
         return place
@@ -67,6 +79,20 @@ class Spool:
         if len(data) < spooled.size:
             raise RetryableError(f"of {spooled.size} bytes that wait for an output, {len(data)} are left")
         return data
+
+    def level(self) -> SpoolLevel:
+        """How full it is now, for `cut`."""
+        return SpoolLevel(self._left, self._end)
+
+    def level_with(self, level: SpoolLevel, spooled: Spooled) -> SpoolLevel:
+        """A level at which this is kept as well."""
+        if isinstance(spooled, _Place):
+            return SpoolLevel(level.left, max(level.end, spooled.start + spooled.size))
+        return SpoolLevel(level.left - len(spooled), level.end)
+
+    def cut(self, level: SpoolLevel) -> None:
+        """Forget what was put since then."""
+        self._left, self._end = level
 
     def close(self) -> None:
         """Forget everything."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from penstock.errors import ContainerLostError, Interrupted, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.attempt import Attempt
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.outbox import Outbox, OutboxAttempt, Taken
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.store_meter import StoreMeter
 from penstock.runtime.topology import Topology
@@ -18,6 +20,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes, changes_bytes
 
 logger = logging.getLogger(__name__)
+TaskAttempt: TypeAlias = Attempt | OutboxAttempt
 HOLD_SECONDS = 10.0
 """How long an End waits for a copy to be made before the driver is asked to call again."""
 
@@ -38,30 +41,43 @@ class TaskInstance:
         last_ended: int,
         metrics: MetricsRegistry | None = None,
         side: SideStores = NO_SIDE_STORES,
+        outbox: Outbox | None = None,
     ) -> None:
-        """`engines` are those of the stores that the job writes."""
+        """`engines` are those of the stores that the job writes. `outbox`: the task's, if the job has exactly-once
+        outputs."""
         self.task = task
         self._side = side
+        self._outbox = outbox
         self._topology = topology
         self._settings = settings
         self._engines = dict(engines)
         self._lock = threading.Lock()
         self._standing: dict[int, StageInstance] = {}
         """Stage -> the instance that served the last applied attempt."""
-        self._finished: dict[tuple[int, str], Attempt] = {}
+        self._finished: dict[tuple[int, str], TaskAttempt] = {}
         self._pending: dict[str, dict[bytes, bytes | None]] = {}
         self._free = threading.Event()
         self._free.set()
         self.pending_bytes = 0
-        """Keys and values written since the last commit's snapshot, every one that was written again counted again."""
+        """Keys and values written since the last commit's snapshot, every one that was written again counted again; and
+        the packets in the outbox."""
         self._ended_tokens: dict[int, str] = {}
         self._broken: str | None = None
         self.last_ended = last_ended
         metrics = metrics or MetricsRegistry(f"Partition {task}")
         self._meters = {spec.name: StoreMeter(metrics, spec.name) for spec in topology.graph.stores}
 
+    def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
+        """Begin an attempt of any stage. Raises OperatorFailedError from `init`."""
+        if stage != self._topology.outbox or self._outbox is None:
+            return self.start_attempt(stage, token, batch)
+        with self._lock:
+            self._check()
+            return OutboxAttempt(self._topology, self.task, self._settings.tasks, token, batch, self._outbox)
+
     def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
-        """Begin an attempt, with the standing instance if it is free. Raises OperatorFailedError from `init`."""
+        """Begin an attempt of operators, with the standing instance if it is free. Raises OperatorFailedError from
+        `init`."""
         with self._lock:
             self._check()
             instance = self._standing.pop(stage, None)
@@ -73,14 +89,17 @@ class TaskInstance:
             instance.show(views)
         return Attempt(instance, token, self._settings.tasks, batch)
 
-    def finish_attempt(self, attempt: Attempt) -> None:
+    def finish_attempt(self, attempt: TaskAttempt) -> None:
         """Keep a finished attempt until End names it, or does not."""
         with self._lock:
-            self._finished[attempt.instance.stage, attempt.token] = attempt
+            self._finished[attempt.stage, attempt.token] = attempt
 
-    def discard_attempt(self, attempt: Attempt) -> None:
+    def discard_attempt(self, attempt: TaskAttempt) -> None:
         """Drop an attempt and all it touched."""
-        self._close(attempt.instance)
+        if isinstance(attempt, OutboxAttempt):
+            attempt.close()
+        else:
+            self._close(attempt.instance)
 
     def _close(self, instance: StageInstance) -> None:
         """Close the user's tasks. Their errors are logged, whatever they are."""
@@ -132,8 +151,11 @@ class TaskInstance:
         if not self._free.wait(timeout_s):
             raise RetryableError(f"the stores of task {self.task} are still being copied for a commit")
 
-    def _apply(self, attempts: list[Attempt]) -> None:
+    def _apply(self, attempts: list[TaskAttempt]) -> None:
         for attempt in attempts:
+            if isinstance(attempt, OutboxAttempt):
+                self.pending_bytes += attempt.apply()
+                continue
             for store, overlay in attempt.instance.overlays.items():
                 self._meters[store].read(attempt.instance.stores[store])
                 changes = overlay.take()
@@ -169,6 +191,10 @@ class TaskInstance:
                 self._free.clear()
         return {store: pending.get(store, {}) for store in self._engines}
 
+    def take_outbox(self) -> Taken | None:
+        """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
+        return None if self._outbox is None else self._outbox.take()
+
     def release(self) -> None:
         """The engines may change again."""
         self._free.set()
@@ -185,6 +211,8 @@ class TaskInstance:
             standing, self._standing = self._standing, {}
         for instance in standing.values():
             self._close(instance)
+        if self._outbox is not None:
+            self._outbox.close()
         for store, engine in self._engines.items():
             try:
                 engine.close()

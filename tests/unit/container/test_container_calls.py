@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.outbox import OutboxObject, Part
 from penstock.container.auth import SecretCheck
 from penstock.container.calls import CALLS, Call
 from penstock.container.client import ContainerClient
@@ -24,6 +26,7 @@ from penstock.container.protocol import (
     LoadTable,
     Nothing,
     OpenEpoch,
+    Publish,
     Request,
     StartRun,
     TakeSnapshot,
@@ -36,6 +39,7 @@ from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch
 
 SECRET = "a-secret"
 BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})
+SSP = SystemStreamPartition("m", "out.x", 2)
 MARKERS = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "2": {}}
 REQUESTS: dict[str, Request] = {
     "open": OpenEpoch(b"\x00\xff", 6, "5-0", MARKERS, ("totals",)),
@@ -47,6 +51,7 @@ REQUESTS: dict[str, Request] = {
     "load-table": LoadTable("planes", 6, b"\x00\xff"),
     "tables": Nothing(),
     "clean-up": CleanUp("5-0", MARKERS),
+    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "ff", {SSP: Part(1, 3)}),)),
     "follow": Follow("5-0", MARKERS),
     "wind-down": WindDown(),
     "close": Nothing(),

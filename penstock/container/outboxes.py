@@ -1,0 +1,70 @@
+"""The outboxes of a container's tasks in a commit: taken by its snapshot, made objects by its upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.outbox import OutboxObject
+from penstock.container.together import each
+from penstock.errors import CorruptError
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.paths import JobPaths
+from penstock.runtime.outbox import Taken
+from penstock.runtime.outbox_objects import ObjectContents, encode, objects_of
+from penstock.runtime.task_instance import TaskInstance
+
+
+class OutboxUploads:
+    """Used by the thread of the snapshot and by that of the upload, one after the other."""
+
+    def __init__(
+        self,
+        tasks: Mapping[int, TaskInstance],
+        objects: ObjectStore,
+        paths: JobPaths,
+        epoch: int,
+        hold: Callable[[Taken, tuple[ObjectContents, ...]], None],
+    ) -> None:
+        """`hold`: what an upload has made is given to it, and belongs to it from then on."""
+        self._tasks = tasks
+        self._objects = objects
+        self._paths = paths
+        self._epoch = epoch
+        self._hold = hold
+        self._taken: dict[int, Taken] = {}
+        """By task, what is not uploaded yet."""
+        self._uploaded: dict[int, list[OutboxObject]] = {}
+        """By task, the objects of the last snapshot that are in the store."""
+
+    def snapshot(self) -> None:
+        """Take what came since the last commit. What an earlier one took and did not upload is in no checkpoint, and
+        its epoch ends."""
+        self._uploaded = {}
+        for number, task in self._tasks.items():
+            if (taken := task.take_outbox()) is not None:
+                self._taken[number] = taken
+
+    def upload(self, checkpoint_id: CheckpointId, uploaders: ThreadPoolExecutor) -> tuple[OutboxObject, ...]:
+        """Put the objects of all tasks; those of a task in the order of publication. May be called again after a
+        RetryableError, and goes on from there."""
+        each(uploaders, lambda task: self._upload(task, checkpoint_id), list(self._taken))
+        return tuple(found for _, own in sorted(self._uploaded.items()) for found in own)
+
+    def _upload(self, task: int, checkpoint_id: CheckpointId) -> None:
+        taken = self._taken[task]
+        contents = tuple(objects_of(taken, lambda n: self._paths.outbox(f"{self._epoch}-{checkpoint_id}-{task}-{n}")))
+        done = self._uploaded.setdefault(task, [])
+        for one in contents[len(done) :]:
+            named, data = encode(one, task)
+            if not self._objects.put_if_absent(named.key, data) and self._objects.get(named.key) != data:
+                raise CorruptError(f"object `{named.key}` of the outbox exists already, with other content")
+            done.append(named)
+        del self._taken[task]
+        self._hold(taken, contents)
+
+    def close(self) -> None:
+        """Forget what is not uploaded."""
+        while self._taken:
+            self._taken.popitem()[1].close()
