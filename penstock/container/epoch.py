@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.attempts import Attempts
 from penstock.container.committers import Committers
-from penstock.container.metrics import engine_gauges, standby_gauges
+from penstock.container.metrics import engine_gauges, outbox_gauge, standby_gauges
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     CleanUp,
@@ -135,6 +135,8 @@ class Epoch:
         ]
         behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
         others = behind, self.tables.metrics(), self.side_inputs.metrics(), self.publisher.metrics()
+        if self.package.topology.outbox is not None:
+            engines.append(outbox_gauge(self._resources.container, sum(t.outbox_bytes for t in self.tasks.values())))
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
         return Snapshot().merged(*own, *others, *engines)
 

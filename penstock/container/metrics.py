@@ -50,6 +50,11 @@ def engine_gauges(task: int, store: str, statistics: dict[str, int]) -> Snapshot
     return Snapshot({MetricId(source, group, name): GaugeValue(number) for name, number in statistics.items()})
 
 
+def outbox_gauge(container: str, size_bytes: int) -> Snapshot:
+    """How much waits in the outboxes of a container's tasks for a commit."""
+    return Snapshot({MetricId(f"container {container}", "outbox", "bytes"): GaugeValue(size_bytes)})
+
+
 def standby_gauges(behind_ms: Mapping[int, int | None]) -> Snapshot:
     """How far the standbys are behind the last checkpoint, by task; nothing of those without a copy."""
     key = "standby", "behind-ms"

@@ -93,6 +93,7 @@ class Publisher:
         self._bytes = self._metrics.new_counter("outbox", "published-bytes")
         self._took = self._metrics.new_timer("outbox", "publish-ns")
         self._unpublished = self._metrics.new_gauge("outbox", "unpublished-messages")
+        self._is_used = package.topology.outbox is not None
 
     def start(self) -> None:
         """Nothing to do: the driver asks for each publication."""
@@ -107,6 +108,7 @@ class Publisher:
     def publish(self, request: Publish) -> Publication:
         """Begin to publish these objects, which are the tasks' of this container."""
         publication = Publication(request)
+        self._is_used = self._is_used or bool(request.objects)
 
         def run() -> None:
             self._doing = publication
@@ -126,8 +128,8 @@ class Publisher:
         return publication
 
     def metrics(self) -> Snapshot:
-        """What was published."""
-        return self._metrics.snapshot()
+        """What was published, and what waits for it; nothing in a job that publishes nothing."""
+        return self._metrics.snapshot() if self._is_used else Snapshot()
 
     def wind_down(self, timeout_s: float) -> None:
         """Nothing to do: the driver waits for the last publication before the run ends."""

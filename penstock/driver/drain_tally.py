@@ -55,8 +55,9 @@ class DrainTally:
         counts = self._settled + sum(self._batches.values(), Counter())
         left, topology = unread_before(self._topology, boundary), self._topology
         names = {stage.number: tuple(op.id for op in stage.operators) for stage in topology.stages}
-        if topology.sink is not None:
-            names[topology.sink] = tuple(dict.fromkeys(str(c.output) for c in topology.channels if c.output))
+        for writing in (topology.outbox, topology.sink):
+            if writing is not None:
+                names[writing] = tuple(map(str, topology.streams_of(writing)))
         return tuple(
             StageDrain(
                 stage,

@@ -122,7 +122,7 @@ class JobMetrics:
 
     def _count(self, report: Report, topology: Topology) -> None:
         task = self._task(report.task)
-        if report.stage == topology.sink:
+        if report.stage in (topology.sink, topology.outbox):
             for output, count in report.written.items():
                 task.new_counter(f"stream.{output}", "messages-sent").inc(count)
             return

@@ -77,6 +77,8 @@ class Outbox:
         self._parts: dict[SystemStreamPartition, list[Kept]] = {}
         self._kept = self._spool.level()
         """How full the spool is with what has been applied."""
+        self.size_bytes = 0
+        """Of what has been applied."""
         self._writing = 0
         """How many attempts may put something, or have and are not decided on."""
 
@@ -114,6 +116,7 @@ class Outbox:
                     size += packet.size_bytes
                     self._kept = spool.level_with(self._kept, packet.payload)
             self._end_of_one(spool)
+            self.size_bytes += size
             return size
 
     def drop(self, spool: Spool) -> None:

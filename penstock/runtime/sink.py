@@ -190,8 +190,8 @@ def writing_text(topology: Topology) -> str:
 
 
 def _outputs(topology: Topology) -> str:
-    names = dict.fromkeys(f"`{channel.output}`" for channel in topology.channels if channel.output is not None)
-    return f"the output{'s' if len(names) > 1 else ''} {listed(list(names))}"
+    names = [] if topology.sink is None else [f"`{stream}`" for stream in topology.streams_of(topology.sink)]
+    return f"the output{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) -> None:

@@ -191,6 +191,11 @@ class TaskInstance:
                 self._free.clear()
         return {store: pending.get(store, {}) for store in self._engines}
 
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits in the outbox for a commit."""
+        return 0 if self._outbox is None else self._outbox.size_bytes
+
     def take_outbox(self) -> Taken | None:
         """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
         return None if self._outbox is None else self._outbox.take()

@@ -107,6 +107,10 @@ class Topology:
         """The channels that enter a stage."""
         return tuple(c for c in self.channels if c.target_stage == stage)
 
+    def streams_of(self, stage: int) -> tuple[SystemStream, ...]:
+        """The outputs and intermediate streams whose messages go to a stage: the outbox or the sink."""
+        return tuple(dict.fromkeys(c.output for c in self.channels_to(stage) if c.output is not None))
+
     def sources_of(self, stage: int) -> tuple[int, ...]:
         """The stages that send to a stage, the sink stage included."""
         return self.sink_sources if stage == self.sink else self.stages[stage].sources

@@ -19,6 +19,7 @@ from tests.support.metrics_page import (
     OF_EVENT_TIME,
     OF_LOSSES,
     OF_OPERATORS,
+    OF_OUTBOXES,
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
     OF_STANDBYS,
@@ -58,7 +59,14 @@ def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) 
         urllib.request.urlopen(f"http://127.0.0.1:{job.prometheus_port}/metrics", timeout=20)
     found = job.metrics()
     of_others = (
-        OF_EVENT_TIME | OF_LOSSES | OF_OPERATORS | OF_TIME_TO_LIVE | OF_PUSHED_TABLES | OF_STANDBYS | OF_SIDE_INPUTS
+        OF_EVENT_TIME
+        | OF_LOSSES
+        | OF_OPERATORS
+        | OF_TIME_TO_LIVE
+        | OF_PUSHED_TABLES
+        | OF_STANDBYS
+        | OF_SIDE_INPUTS
+        | OF_OUTBOXES
     )
     assert differences(PAGE.read_text("utf-8"), exported(found) | of_others) == []
     assert found.total("bytes-restored", "backend.changelog-files") > 0

@@ -59,6 +59,14 @@ OF_SIDE_INPUTS: set[Documented] = {
     ("store", "side-inputs-failing", "gauge"),
 }
 """Only of stores that side inputs fill."""
+OF_OUTBOXES: set[Documented] = {
+    ("outbox", "bytes", "gauge"),
+    ("outbox", "unpublished-messages", "gauge"),
+    ("outbox", "published-messages", "counter"),
+    ("outbox", "published-bytes", "counter"),
+    ("outbox", "publish-ns", "timer"),
+}
+"""Only of jobs with exactly-once outputs."""
 _KINDS: dict[type, str] = {CounterValue: "counter", GaugeValue: "gauge", TimerValue: "timer"}
 
 

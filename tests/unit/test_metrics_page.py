@@ -15,6 +15,7 @@ from tests.support.metrics_page import (
     OF_EVENT_TIME,
     OF_LOSSES,
     OF_OPERATORS,
+    OF_OUTBOXES,
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
     OF_STANDBYS,
@@ -33,6 +34,7 @@ OF_OTHERS = (
     | OF_EVENT_TIME
     | OF_LOSSES
     | OF_OPERATORS
+    | OF_OUTBOXES
     | OF_TIME_TO_LIVE
     | OF_PUSHED_TABLES
     | OF_STANDBYS
