@@ -29,6 +29,15 @@ class TestRocksDb(EngineContract):
         return rocksdb
 
 
+def test_rocksdb_opens_its_files_again_as_it_is_configured_now(tmp_path: Path) -> None:
+    for cache_bytes, buffer_bytes in ((8 << 20, 32 << 20), (16 << 20, 4 << 20)):
+        engine = RocksDbEngine(tmp_path, block_cache_bytes=cache_bytes, write_buffer_bytes=buffer_bytes)
+        assert engine._db.property_int_value("rocksdb.block-cache-capacity") == cache_bytes
+        options = max(tmp_path.glob("OPTIONS-*")).read_text()
+        assert f"\n  write_buffer_size={buffer_bytes}\n" in options
+        engine.close()
+
+
 class TestMemory(EngineContract):
     @pytest.fixture
     def open_engine(self) -> OpenEngine:

@@ -54,8 +54,10 @@ class RocksDbEngine(Engine):
         self._path = path
         self._options = options = _options(block_cache_bytes, write_buffer_bytes)
         access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
+        # The binding opens a folder again as it was opened before, if it is not told what the column family is to have.
+        families = {"default": options}
         try:
-            self._db: Any = rocksdict.Rdict(str(path), options, access_type=access)
+            self._db: Any = rocksdict.Rdict(str(path), options, families, access)
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._write_options = rocksdict.WriteOptions()
