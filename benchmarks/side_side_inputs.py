@@ -102,9 +102,11 @@ class World:
             self.system.admin().create_stream(stream, PARTITIONS)
         self.own = by_partition(key_names(rows), PARTITIONS)
 
-    def fill(self) -> None:
-        """A row of the table for each key."""
-        value = update(time.time())
+    def fill(self, order: str = "ascending") -> None:
+        """A row of the table for each key, the keys of a partition in order or, if that is `random`, in none."""
+        value, chance = update(time.time()), np.random.default_rng(11)
+        for keys in self.own if order == "random" else ():
+            chance.shuffle(keys)
         self._append(RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
 
     def messages(self, count: int) -> None:
@@ -229,7 +231,7 @@ def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> lis
 def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
     """A table of so many rows until it is there: in the container before the first batch, or by batches of the job."""
     world, rows, how = _world(parameters), parameters["rows"], parameters["how"]
-    world.fill()
+    world.fill(parameters["order"])
     began = time.time()
     job = application(how).run(configuration(world.work, parameters["threads"]))
     if how == "spark":
@@ -249,7 +251,7 @@ def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
 def puts(parameters: dict[str, Any]) -> dict[str, Any]:
     """The same rows read from the stream and put into RocksDB, `batch` at a time, by a process for each thread."""
     world = _world(parameters)
-    world.fill()
+    world.fill(parameters["order"])
     began = time.monotonic()
     with ProcessPoolExecutor(parameters["threads"], multiprocessing.get_context("spawn")) as pool:
         jobs = [pool.submit(_put, str(world.work), partition, parameters["batch"]) for partition in range(PARTITIONS)]

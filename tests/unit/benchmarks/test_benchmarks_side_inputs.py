@@ -53,8 +53,9 @@ class TestSideInputs:
         assert (found["latency, container, p50 ms"], found["latency, container, p99 ms"]) == (50, 99)
         assert percentile([3.0], 0.99) == 3.0
 
-    def test_rows_that_are_put_are_all_rows(self, tmp_path: Path) -> None:
-        found = puts({"work": str(tmp_path), "rows": 200, "threads": 1, "batch": 1})
+    @pytest.mark.parametrize("order", ["ascending", "random"])
+    def test_rows_that_are_put_are_all_rows(self, tmp_path: Path, order: str) -> None:
+        found = puts({"work": str(tmp_path), "rows": 200, "threads": 1, "batch": 1, "order": order})
         assert found["rows_per_s"] > 0
 
     @pytest.mark.parametrize("benchmark", [side_inputs, standby])
