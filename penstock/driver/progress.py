@@ -140,6 +140,8 @@ class BootstrapProgress:
     """How long it will take yet, in seconds, if it goes on as before; None while that is not known."""
 
     def __str__(self) -> str:
+        if not self.total:
+            return "looking at what the side inputs hold"
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         return f"{self.done:,} of {counted(self.total, 'message')}{left}"
 

@@ -200,7 +200,7 @@ class TableBuild:
         version = "" if key == reason else f"{key} of "
         text = (
             f"{version}`{pushed_table(self.spec).path}` is refused: {reason}. It is not tried again before the source "
-            "changes, or the job starts again"
+            "changes, or the job starts again: push a corrected version"
         )
         if key == self._refused:
             return
@@ -212,7 +212,11 @@ class TableBuild:
     def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
         """Log a note, once, and show it."""
         if text != self._note:
-            used = "it has no version yet" if choice.version is None else f"version {choice.version.version} stays"
+            used = (
+                "it has no version yet, and the first batch waits for one"
+                if choice.version is None
+                else f"version {choice.version.version} stays"
+            )
             (logger.error if error else logger.warning)("table `%s`: %s (%s)", self.name, text, used)
         self._note = text
         self._choose()

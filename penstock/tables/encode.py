@@ -141,9 +141,11 @@ class RowEncoder:
             raise
 
     def _bad_key(self, key: Any, _: Any, error: Exception) -> _RowError:
+        is_type = isinstance(error, TypeError | AttributeError) and not isinstance(key, tuple)
+        reason = f"it is of type {type(key).__name__}" if is_type else _said(error)
         return _RowError(
             f"the key {key!r}, from {_named(self.key_columns)}, does not fit the serde `{self.key_serde.name}`: "
-            f"{_said(error)}. Declare another key serde for table `{self.table}`, or cast the column"
+            f"{reason}. Declare another key serde for table `{self.table}`, or cast the column"
         )
 
     def _bad_value(self, key: Any, row: Any, error: Exception) -> _RowError:

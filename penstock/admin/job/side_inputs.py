@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.admin.jobs import FoundJob
-from penstock.errors import PenstockError
-from penstock.metadata.shown_metrics import ShownMetrics
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 
 _LAG = "side-inputs-lag-"
@@ -27,15 +24,6 @@ class SideInputStatus:
     """Whether the first batch waits for it."""
     failing: bool
     """Whether it fails and is tried again; the store keeps what it has meanwhile."""
-
-
-def side_input_status(job: FoundJob) -> tuple[SideInputStatus, ...]:
-    """As of some seconds ago, or of the end of the last run. Empty if the metrics cannot be read."""
-    try:
-        found = ShownMetrics(job.objects, job.paths).get()
-    except PenstockError:
-        return ()
-    return () if found is None else side_inputs_in(found.metrics)
 
 
 def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:

@@ -12,8 +12,8 @@ from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
-from penstock.admin.job.side_inputs import SideInputStatus, side_input_status
-from penstock.admin.job.tables import TableUse, table_use
+from penstock.admin.job.side_inputs import SideInputStatus, side_inputs_in
+from penstock.admin.job.tables import TableUse, tables_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
@@ -29,6 +29,7 @@ from penstock.container.found import ContainerProcess, containers_here
 from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
+from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
 from penstock.metadata.side_stores import SideStoreFacts
 from penstock.startpoint.decide import sort_out, taken_uuids
@@ -129,6 +130,8 @@ class JobStatus:
     """How far behind their side inputs stores are, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
     """The pushed tables, as of some seconds ago or of the end of the last run."""
+    metrics_ms: int | None = None
+    """When `side_inputs` and `tables` were so, in epoch milliseconds; None while the job runs: some seconds ago."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
     side_stores: tuple[SideStoreFacts, ...] = ()
@@ -188,8 +191,24 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
     drain = drain_status(job, view)
     waiting = () if drain.step == "drained" else drain.requests
-    drains, lag, side = tuple(each.uuid for each in waiting), side_input_status(job), side_stores(job)
-    return replace(found, drains=drains, drain=drain, side_inputs=lag, tables=table_use(job), side_stores=side)
+    found = replace(found, drains=tuple(each.uuid for each in waiting), drain=drain, side_stores=side_stores(job))
+    shown = _shown_run(job)
+    if shown is None:
+        return found
+    return replace(
+        found,
+        side_inputs=side_inputs_in(shown.metrics),
+        tables=tables_in(shown.metrics),
+        metrics_ms=None if found.status == "running" else shown.time_ms,
+    )
+
+
+def _shown_run(job: FoundJob) -> ShownRun | None:
+    """What the last run said last; None if it said nothing, or that cannot be read."""
+    try:
+        return ShownMetrics(job.objects, job.paths).get()
+    except PenstockError:
+        return None
 
 
 def assemble(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.admin.jobs import FoundJob
-from penstock.errors import PenstockError
-from penstock.metadata.shown_metrics import ShownMetrics
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 
 _STORE, _TABLES = "store.", "tables-"
@@ -25,15 +22,6 @@ class TableUse:
     """How much of that they have."""
     failing: bool
     """Whether it cannot be loaded, and is tried again."""
-
-
-def table_use(job: FoundJob) -> tuple[TableUse, ...]:
-    """As of some seconds ago, or of the end of the last run. Empty if the metrics cannot be read."""
-    try:
-        found = ShownMetrics(job.objects, job.paths).get()
-    except PenstockError:
-        return ()
-    return () if found is None else tables_in(found.metrics)
 
 
 def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:

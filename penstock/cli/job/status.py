@@ -256,13 +256,23 @@ def _behind(standby: StandbyFacts) -> str | None:
 def _show_tables(facts: JobStatus) -> None:
     rows = [(each.table, each.in_use or "none yet", _loading(each)) for each in facts.tables]
     if rows:
-        print_table("Pushed tables, a few seconds ago", ("table", "version", "loading"), rows, right="version")
+        print_table(f"Pushed tables, {_seen(facts)}", ("table", "version", "loading"), rows, right="version")
     for each in facts.tables:
+        if each.in_use is None and each.loading is None and facts.status == "running":
+            say(
+                f"warning: table `{each.table}` has no version yet, and the first batch waits for one. `penstock table "
+                f"versions {facts.job} {each.table}` says whether one was refused, and why"
+            )
         if each.failing:
             say(
                 f"warning: version {each.loading} of table `{each.table}` cannot be loaded and is tried again: see the "
                 "logs of the driver and the containers"
             )
+
+
+def _seen(facts: JobStatus) -> str:
+    """When it was as the metrics say."""
+    return "a few seconds ago" if facts.metrics_ms is None else f"at {utc_text(facts.metrics_ms)}"
 
 
 def _loading(table: TableUse) -> str | None:
@@ -287,7 +297,7 @@ def _show_side_inputs(facts: JobStatus) -> None:
 
     rows = [(each.store, each.partition, each.lag, state(each)) for each in facts.side_inputs]
     if rows:
-        print_table("Side inputs, a few seconds ago", ("store", "partition", "lag", "state"), rows, right="lag")
+        print_table(f"Side inputs, {_seen(facts)}", ("store", "partition", "lag", "state"), rows, right="lag")
     for store in sorted({each.store for each in facts.side_inputs if each.failing}):
         say(f"warning: the side inputs of store `{store}` fail and are tried again: see the logs of the containers")
 

@@ -76,8 +76,8 @@ def use(
     if as_json:
         print_json(facts)
     else:
-        which = f"the newest version, now {facts.to_use}" if facts.chosen is None else f"version {facts.chosen}"
-        say(f"job {found.paths.root} is to use {which}, of table `{table}`")
+        which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
+        say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on")
 
 
 def _show(facts: TableVersions) -> None:

@@ -90,7 +90,11 @@ def test_a_table_without_a_version_is_named(runner: TestRunner) -> None:
         ("planes", [{"tail": "N1", "seats": 1}, {"tail": "N1", "seats": 2}], "two rows have the key 'N1'"),
         ("planes", [{"tail": None, "seats": 1}], "1 row has no key: column `tail` is null"),
         ("planes", [{"tail": "N1"}], "its rows have no column `seats`"),
-        ("planes", [{"tail": 7, "seats": 1}], "the key 7, from column `tail`, does not fit the serde"),
+        (
+            "planes",
+            [{"tail": 7, "seats": 1}],
+            "the key 7, from column `tail`, does not fit the serde `string`: it is of type int. Declare",
+        ),
         ("planes", [{"tail": "N1", "seats": "many"}], "column `seats` does not fit the serde"),
         ("planes", [{"tail": "N1", "seats": 1}, {"tail": "N2", "seats": "many"}], "column `seats` cannot be a column"),
         ("planes", [{"tail": object(), "seats": 1}], "column `tail` cannot be a column of a file"),

@@ -45,7 +45,7 @@ def test_versions_and_a_rollback(objects: FileObjectStore) -> None:
     assert [(line[0], "yes" in line) for line in lines] == [("1", False), ("2", False), ("3", True)]
     assert "/data/planes" in out
     said = call("table", "use", JOB, "planes", "2")[1]
-    assert said == f"job {JOB} is to use version 2, of table `planes`\n"
+    assert said == f"table `planes` of job {JOB} uses version 2 from the next batches on\n"
     assert registry(objects).pinned() == 2
     (shown,) = call_json("table", "versions", JOB)
     assert (shown["table"], shown["chosen"], [each["version"] for each in shown["versions"]]) == (
@@ -55,7 +55,7 @@ def test_versions_and_a_rollback(objects: FileObjectStore) -> None:
     )
     assert "(version 2 was chosen)" in call("table", "versions", JOB)[0]
     said = call("table", "use", JOB, "planes", "newest")[1]
-    assert said == f"job {JOB} is to use the newest version, now 3, of table `planes`\n"
+    assert said == f"table `planes` of job {JOB} uses its newest version (3) from the next batches on\n"
     assert registry(objects).pinned() is None
 
 
