@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
-_NO_OPTION = re.compile(r"systems\.([^.]+|[^.]+\.(samza|default)(\..*)?)\.?")
+_NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.samza(\..*)?)?)?)?\.?")
 """A system's keys that are no options: they would be Samza's, for all systems."""
 _NEAR = 0.6
 _SPARK = "spark."

@@ -103,10 +103,14 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
 
 
 def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
-    """Whether the system of an option is the user's own: it knows its options."""
+    """Whether the system of an option knows its options itself: it is the user's own, or Kafka."""
     name = subject.partition(".")[0]
     given = (merged.get(key.full(name)) for key in (table.SYSTEM_FACTORY, table.SYSTEM_TYPE))
-    return any(setting is not None and isinstance(setting.raw, str) and is_own(setting.raw) for setting in given)
+    return any(setting is not None and isinstance(setting.raw, str) and _has_options(setting.raw) for setting in given)
+
+
+def _has_options(factory: str) -> bool:
+    return is_own(factory) or factory in table.KAFKA
 
 
 def _shown(raw: Raw) -> str:

@@ -220,7 +220,7 @@ class Factory(Kind[str]):
     def read(self, text: str) -> str:
         name = self.aliases.get(text, text)
         if name not in self.known and not is_own(name):
-            raise RefusedError("Kafka is not built yet" if "kafka" in text.lower() else "")
+            raise RefusedError("")
         return name
 
 

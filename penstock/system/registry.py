@@ -6,10 +6,11 @@ from penstock.config.model import JobConfig, SystemSettings
 from penstock.config.named_class import named_class
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import System
+from penstock.system.kafka.system import KafkaSystem
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 
-_SYSTEMS: dict[str, type[System]] = {"local": LocalSystem, "memory": MemorySystem}
+_SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
 
 
 def open_system(settings: SystemSettings) -> System:

@@ -1,0 +1,1 @@
+"""The system `kafka`: streams are topics of Apache Kafka, reached through librdkafka (package `confluent-kafka`)."""

@@ -1,0 +1,162 @@
+"""Looks at topics and makes them."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import OffsetSpec
+
+from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.system.base import PartitionOffsets, SystemAdmin, check_stream_name
+from penstock.system.kafka.cluster import Cluster, check_partition, check_system
+from penstock.system.kafka.options import KafkaOptions
+from penstock.wording import counted
+
+_REPLICAS = "replication.factor"
+
+
+class KafkaAdmin(SystemAdmin):
+    """Looks at topics and makes them. Thread-safe; made by `KafkaSystem.admin`.
+
+    Every call may raise RetryableError (the brokers did not answer in time) and ConfigError (they refuse).
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._cluster = Cluster(options)
+
+    def partition_count(self, stream: str) -> int:
+        """The number of partitions, asked for each time."""
+        return self._cluster.partition_count(stream)
+
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        """The ends of every partition. `upcoming` is the end of what is committed: no message of an open transaction is
+        before it. A reader finds fewer messages than offsets where some were compacted or aborted."""
+        count = self._cluster.partition_count(stream)
+        oldest, stable = self._cluster.offsets(stream, range(count), [OffsetSpec.earliest(), OffsetSpec.latest()])
+        return {n: PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
+
+    def held_back(self, stream: str) -> dict[int, int]:
+        """By partition, how many offsets behind upcoming are taken by transactions that are not finished."""
+        count = self._cluster.partition_count(stream)
+        (stable,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()])
+        (written,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()], committed=False)
+        return {n: written[n] - stable[n] for n in range(count) if written[n] > stable[n]}
+
+    def stream_identity(self, stream: str) -> str | None:
+        """The topic's id."""
+        return str(self._cluster.describe(stream).topic_id)
+
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        """Create a topic with the settings `systems.<name>.default.stream.*`.
+
+        If this raises RetryableError, the topic may have been created; calling it again finds it.
+        """
+        check_stream_name(stream)
+        if partitions < 1:
+            raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
+        settings = {**_limits(StreamRetention()), **self._options.topics}
+        if retention is not None:
+            settings |= _limits(retention)
+        replicas = settings.pop(_REPLICAS, "-1")
+        if not replicas.removeprefix("-").isdigit():
+            raise ConfigError(
+                f"`systems.{self._options.system}.default.stream.{_REPLICAS}` = `{replicas}`: expected a whole number"
+            )
+        made = self._cluster.create(stream, partitions, settings, int(replicas))
+        self._cluster.wait_until(
+            f"the topic of `{self._name(stream)}` was created", lambda: self._is_ready(stream, partitions)
+        )
+        if made:
+            return True
+        if (found := self.partition_count(stream)) != partitions:
+            raise IncompatibleError(
+                f"the stream `{self._name(stream)}` exists with {counted(found, 'partition')}; {partitions} were asked "
+                "for"
+            )
+        if retention is not None and (has := self.retention(stream)) != retention:
+            raise IncompatibleError(
+                f"the stream `{self._name(stream)}` exists and keeps its messages: {has}; asked for: {retention}. "
+                f"Change it with `penstock stream retain {self._name(stream)}`, or ask for what it has"
+            )
+        return False
+
+    def streams(self) -> list[str]:
+        """Every topic but those of Kafka and Penstock themselves, whose names begin with two underscores."""
+        return [name for name in self._cluster.topics() if not name.startswith("__")]
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete the topic, and wait until the brokers no longer know it."""
+        identity = self.stream_identity(stream)
+        self._cluster.delete(stream)
+
+        def is_gone() -> bool:
+            try:
+                return self.stream_identity(stream) != identity
+            except NotFoundError:
+                return True
+
+        self._cluster.wait_until(f"the topic of `{self._name(stream)}` was deleted", is_gone)
+
+    def retention(self, stream: str) -> StreamRetention:
+        """The topic's `retention.ms` and `retention.bytes`. A topic that is only compacted keeps its messages.
+
+        A `retention.bytes` below 1 MB is given as 1 MB.
+        """
+        self._cluster.partition_count(stream)
+        settings = self._cluster.settings(stream)
+        if "delete" not in settings.get("cleanup.policy", "delete"):
+            return StreamRetention()
+        age, size = (int(settings.get(key, "-1")) for key in ("retention.ms", "retention.bytes"))
+        return StreamRetention(None if age < 0 else max(age, 1), None if size < 0 else max(size, LEAST_RETENTION_BYTES))
+
+    def set_retention(self, stream: str, retention: StreamRetention) -> int:
+        """Change the topic's `retention.ms` and `retention.bytes`. The brokers delete what is to go in their own time,
+        a segment of the log at once (`segment.ms`, `segment.bytes`): 0 is returned.
+
+        Raises:
+            ConfigError: the topic is only compacted, so that limits would do nothing.
+        """
+        self._cluster.partition_count(stream)
+        policy = self._cluster.settings(stream).get("cleanup.policy", "delete")
+        if retention.is_limited and "delete" not in policy:
+            raise ConfigError(
+                f"the topic of `{self._name(stream)}` has `cleanup.policy={policy}`: no limit deletes its messages. "
+                "Set it to `compact,delete` or `delete` first"
+            )
+        self._cluster.set(stream, _limits(retention))
+        self._cluster.wait_until(
+            f"the retention of `{self._name(stream)}` was changed",
+            lambda: "delete" not in policy or self.retention(stream) == retention,
+        )
+        return 0
+
+    def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
+        """The smallest offset with a timestamp at or after `timestamp_ms`. It may be that of an aborted message, which
+        no reader sees: what follows it is read then."""
+        check_system(self._options, ssp)
+        check_partition(ssp, self._cluster.partition_count(ssp.stream))
+        specs = [OffsetSpec.for_timestamp(max(timestamp_ms, 0)), OffsetSpec.latest()]
+        found, stable = self._cluster.offsets(ssp.stream, [ssp.partition], specs)
+        offset = found[ssp.partition]
+        return stable[ssp.partition] if offset < 0 else min(offset, stable[ssp.partition])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    def _is_ready(self, stream: str, partitions: int) -> bool:
+        """Whether the topic is known, and each partition has a leader. Another count is there to stay."""
+        try:
+            found = self._cluster.describe(stream).partitions
+        except NotFoundError:
+            return False
+        return len(found) != partitions or all(each.leader is not None for each in found)
+
+    def _name(self, stream: str) -> str:
+        return f"{self._options.system}.{stream}"
+
+
+def _limits(retention: StreamRetention) -> dict[str, str]:
+    age, size = (-1 if each is None else each for each in (retention.max_age_ms, retention.max_bytes))
+    return {"retention.ms": str(age), "retention.bytes": str(size)}

@@ -1,0 +1,82 @@
+"""The clients of a system `kafka`: consumers, producers and admins as Penstock sets them up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import ConfigError
+from penstock.system.kafka.errors import ClientErrors, explain
+from penstock.system.kafka.options import KafkaOptions
+
+C = TypeVar("C")
+
+LOG = logging.getLogger("penstock.system.kafka")
+MESSAGE_BYTES = 100_000_000
+"""The largest message that a producer takes; the brokers and topics have their own limits."""
+_COMMON: Mapping[str, Any] = {
+    "client.id": "penstock",
+    "log_level": 2,  # a failed connection is logged ten times a second otherwise; errors name the last one
+}
+_CONSUMER: Mapping[str, Any] = {
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 5,
+    "topic.metadata.propagation.max.ms": 2_000,
+}
+_CONSUMER_DECIDED: Mapping[str, Any] = {
+    "group.id": "penstock",  # required by librdkafka; nothing is committed, and no group is joined
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+}
+_PRODUCER: Mapping[str, Any] = {"message.max.bytes": MESSAGE_BYTES, "linger.ms": 5, "compression.type": "lz4"}
+_PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all"}
+
+
+def open_consumer(options: KafkaOptions, reported: ClientErrors, decided: Mapping[str, Any] | None = None) -> Consumer:
+    """A consumer to be assigned partitions to; it fetches nothing before.
+
+    Args:
+        options: those of the system.
+        reported: gets what the client reports in the background, whenever it is polled.
+        decided: properties that replace those of the options.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    settings = {**_COMMON, **_CONSUMER, **options.consumer, **_CONSUMER_DECIDED, **(decided or {})}
+    return _opened(Consumer, settings, options, reported, "consumer")
+
+
+def open_producer(options: KafkaOptions, reported: ClientErrors, decided: Mapping[str, Any] | None = None) -> Producer:
+    """An idempotent producer; as `open_consumer`. `decided` may hold a transactional id."""
+    settings = {**_COMMON, **_PRODUCER, **options.producer, **_PRODUCER_DECIDED, **(decided or {})}
+    return _opened(Producer, settings, options, reported, "producer")
+
+
+def open_admin(options: KafkaOptions, reported: ClientErrors) -> AdminClient:
+    """An admin, with the consumer's options. Poll it now and then, or `reported` gets nothing."""
+    return _opened(AdminClient, {**_COMMON, **options.admin}, options, reported, "consumer")
+
+
+def _opened(
+    make: Callable[[dict[str, Any]], C],
+    settings: Mapping[str, Any],
+    options: KafkaOptions,
+    reported: ClientErrors,
+    side: str,
+) -> C:
+    try:
+        return make({**settings, "error_cb": reported, "logger": LOG})
+    except KafkaException as error:
+        if isinstance(failed := explain(error, f"`systems.{options.system}.{side}.*`", options), ConfigError):
+            raise failed from None
+        raise failed from error

@@ -1,0 +1,181 @@
+"""From the errors of Kafka to those of Penstock."""
+
+from __future__ import annotations
+
+import threading
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.system.kafka.options import KafkaOptions
+
+_RETRIABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+        KafkaError._RESOLVE,
+        KafkaError._QUEUE_FULL,
+        KafkaError._RETRY,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._PURGE_QUEUE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.ELECTION_NOT_NEEDED,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+    }
+)
+_NOT_FOUND = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.INCONSISTENT_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+_NOT_ALLOWED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_NO_ENTRY = frozenset(
+    {
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.ILLEGAL_SASL_STATE,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+    }
+)
+_WRONG = frozenset(
+    {
+        KafkaError._INVALID_ARG,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_REPLICA_ASSIGNMENT,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_DELETION_DISABLED,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    }
+)
+_DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90})  # 90: PRODUCER_FENCED
+_WAITED = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE})
+
+
+class ClientErrors:
+    """What a client reported while nobody asked: connections that fail, certificates that are refused. Thread-safe.
+
+    It is the client's `error_cb`; a call that times out says what was reported last.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Keep an error. One that says why nobody gets in is not replaced by one that says that nobody gets in."""
+        with self._lock:
+            if self._last is None or self._last.code() not in _NO_ENTRY or error.code() in _NO_ENTRY:
+                self._last = error
+
+    @property
+    def last(self) -> KafkaError | None:
+        """The last error that was reported."""
+        with self._lock:
+            return self._last
+
+    def forget(self) -> None:
+        """After a call that went well."""
+        self._last = None
+
+
+def kafka_error(error: BaseException) -> KafkaError | None:
+    """The KafkaError inside an exception of the client; None if it has none."""
+    found = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    return found if isinstance(found, KafkaError) else None
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Whether the brokers refuse this producer because another one has its transactional id now, or because they ended
+    its transaction."""
+    return error.code() in _FENCED
+
+
+def is_not_found(error: KafkaError) -> bool:
+    """Whether a topic or partition does not exist."""
+    return error.code() in _NOT_FOUND
+
+
+def explain(
+    error: KafkaException | KafkaError, doing: str, options: KafkaOptions, reported: ClientErrors | None = None
+) -> PenstockError:
+    """The error of Penstock for one of Kafka.
+
+    Args:
+        error: of a call, or of a message.
+        doing: what failed, such as "the topic `kafka.flights` could not be read".
+        options: those of the system.
+        reported: what the client reported in the background.
+    """
+    found = error if isinstance(error, KafkaError) else kafka_error(error)
+    if found is None:
+        return PenstockError(f"{doing}: {error}")
+    last = None if reported is None or found.code() not in _WAITED | {KafkaError._TRANSPORT} else reported.last
+    if last is not None and last.code() in _NO_ENTRY:
+        found = last
+    code = found.code()
+    text = f"{doing}: {found.str()} ({found.name()})"
+    if code in _NO_ENTRY:
+        return ConfigError(
+            f"{text}. The brokers at {options.servers} do not let the client in: correct "
+            f"`systems.{options.system}.consumer.*` and `.producer.*`: `security.protocol`, `ssl.*`, `sasl.*`"
+        )
+    if code in _NOT_ALLOWED:
+        return ConfigError(f"{text}. Grant the job's user the right on the brokers at {options.servers}")
+    if code in _NOT_FOUND:
+        return NotFoundError(text)
+    if code in _WRONG:
+        return ConfigError(text)
+    if code in _DAMAGED:
+        return CorruptError(text)
+    if code in _RETRIABLE or found.retriable():
+        why = "" if last is None else f"; the client reported: {last.str()}"
+        limit = f" within {options.timeout_s:g} s" if code in _WAITED else ""
+        return RetryableError(f"{text}: the brokers at {options.servers} did not do it{limit}{why}")
+    return PenstockError(text)

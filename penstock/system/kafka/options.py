@@ -1,0 +1,125 @@
+"""The options of a system `kafka`: checked, and translated to what librdkafka takes. Nothing is opened here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from penstock.errors import ConfigError
+from penstock.system.kafka.java import RENAMED, translate, whole_number
+from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
+
+DEFAULT_TIMEOUT_MS = 30_000
+"""How long a call waits for the brokers before it is a RetryableError."""
+_TIMEOUT = "default.api.timeout.ms"
+_PARTS = ("consumer.", "producer.", "default.stream.")
+_CONNECTION = ("bootstrap.servers", "security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What `systems.<name>.*` says, in librdkafka's names. It may hold passwords: they are in no text of it."""
+
+    system: str
+    consumer: Mapping[str, str] = field(repr=False)
+    """For consumers, and for admins what admins know of it."""
+    producer: Mapping[str, str] = field(repr=False)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The settings of topics that Penstock creates."""
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    """How long a call waits for the brokers."""
+
+    @property
+    def servers(self) -> str:
+        """The addresses that brokers are looked for at, for messages."""
+        return self.consumer["bootstrap.servers"]
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call waits for the brokers, in seconds."""
+        return self.timeout_ms / 1000
+
+    @property
+    def admin(self) -> Mapping[str, str]:
+        """For admins: what of `consumer` is no property of consumers alone."""
+        return {key: value for key, value in self.consumer.items() if key not in CONSUMER}
+
+
+def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
+    """What `systems.<name>.*` says.
+
+    Args:
+        system: the system's name.
+        options: by the rest of the key, such as `consumer.bootstrap.servers`.
+
+    Raises:
+        ConfigError: no brokers are given, or an option is unknown (the message names the nearest) or cannot be taken
+            (the message says why). No value of an option is in the message where it could be a secret.
+    """
+    parts: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
+    for option, value in options.items():
+        part = next((each for each in _PARTS if option.startswith(each)), None)
+        if part is None:
+            raise ConfigError(_unknown(f"systems.{system}.", option, _all_names()))
+        parts[part][option.removeprefix(part)] = value
+    consumer, producer, topics = parts.values()
+    timeout = _timeout_ms(system, consumer)
+    consumer = _checked(f"systems.{system}.consumer", consumer, SHARED | CONSUMER, PRODUCER)
+    producer = _checked(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
+    _share_connection(consumer, producer)
+    found = KafkaOptions(system, consumer, producer, topics, timeout)
+    if not found.consumer.get("bootstrap.servers", "").strip():
+        raise ConfigError(
+            f"`systems.{system}.consumer.bootstrap.servers` is missing: the addresses of some brokers, such as "
+            "`broker-1:9092,broker-2:9092`"
+        )
+    return found
+
+
+def _timeout_ms(system: str, consumer: dict[str, str]) -> int:
+    given = consumer.pop(_TIMEOUT, None)
+    if given is None:
+        return DEFAULT_TIMEOUT_MS
+    found = whole_number(f"systems.{system}.consumer.{_TIMEOUT}", given)
+    if found < 1:
+        raise ConfigError(f"`systems.{system}.consumer.{_TIMEOUT}` = `{given}`: expected at least 1 ms")
+    return found
+
+
+def _share_connection(consumer: dict[str, str], producer: dict[str, str]) -> None:
+    """Where only one side says how to connect, both connect in that way."""
+    for given, other in ((consumer, producer), (producer, consumer)):
+        if not any(_connects(key) for key in other):
+            other.update({key: value for key, value in given.items() if _connects(key)})
+        elif "bootstrap.servers" in given:
+            other.setdefault("bootstrap.servers", given["bootstrap.servers"])
+
+
+def _connects(key: str) -> bool:
+    return key.startswith(_CONNECTION)
+
+
+def _checked(
+    name: str, properties: Mapping[str, str], known: Collection[str], others: Collection[str]
+) -> dict[str, str]:
+    found = translate(name, properties)
+    for key in found:
+        if key in known:
+            continue
+        if key in others:
+            side = "consumers" if name.endswith("producer") else "producers"
+            raise ConfigError(f"`{name}.{key}` cannot be set: only {side} have it")
+        raise ConfigError(_unknown(f"{name}.", key, [*known, *RENAMED]))
+    return found
+
+
+def _unknown(prefix: str, key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean `{prefix}{near[0]}`?" if near else "docs/kafka.md says which there are"
+    return f"unknown option `{prefix}{key}`: {hint}"
+
+
+def _all_names() -> list[str]:
+    sides = {"consumer.": SHARED | CONSUMER, "producer.": SHARED | PRODUCER}
+    return [part + key for part, keys in sides.items() for key in keys] + [f"consumer.{_TIMEOUT}"]

@@ -1,0 +1,66 @@
+"""The system `kafka` by its configuration."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.errors import ConfigError
+from penstock.system.base import System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
+from penstock.system.kafka.options import KafkaOptions, parse_options
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSystem(System):
+    """The topics of a Kafka cluster. The package `confluent-kafka` is imported when it is first used.
+
+    Example:
+        >>> system = KafkaSystem.configured("kafka", {"consumer.bootstrap.servers": "127.0.0.1:9092"})
+        >>> [system.name, system.fences, system.dense_offsets]
+        ['kafka', True, False]
+    """
+
+    name: str
+    options: KafkaOptions = field(repr=False)
+
+    fences: ClassVar[bool] = True
+    retains: ClassVar[bool] = True
+    commits_atomically: ClassVar[bool] = True
+    reports_appended: ClassVar[bool] = True
+    keeps_progress: ClassVar[bool] = True
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> Self:
+        """The cluster at `consumer.bootstrap.servers`. docs/kafka.md has the options.
+
+        Raises:
+            ConfigError: an option is missing, unknown or refused, or the package `confluent-kafka` is not installed.
+        """
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise ConfigError(
+                f"the system `{name}` needs the package `confluent-kafka`: run `pip install penstock[kafka]`"
+            )
+        return cls(name, parse_options(name, options))
+
+    def admin(self) -> SystemAdmin:
+        """An admin; it keeps its connections open."""
+        from penstock.system.kafka.admin import KafkaAdmin
+
+        return KafkaAdmin(self.options)
+
+    def reader(self) -> SystemReader:
+        """A reader; it keeps a consumer."""
+        from penstock.system.kafka.reader import KafkaReader
+
+        return KafkaReader(self.options)
+
+    def writer(self, identity: WriterIdentity | None) -> SystemWriter:
+        """A writer; without an identity it appends unfenced."""
+        from penstock.system.kafka.writer import KafkaWriter
+
+        return KafkaWriter(self.options, identity)
