@@ -75,22 +75,22 @@ class Committers:
         """The part of a commit that runs in the background. May be called again after a RetryableError."""
         self._doing = f"uploading checkpoint {checkpoint_id}"
         try:
-            outbox = self._outboxes.upload(checkpoint_id, self._uploaders)
-            return Uploaded(self._upload(checkpoint_id), outbox)
+            return self._upload(checkpoint_id)
         finally:
             self._doing = ""
 
-    def _upload(self, checkpoint_id: CheckpointId) -> dict[str, dict[str, dict[str, str]]]:
+    def _upload(self, checkpoint_id: CheckpointId) -> Uploaded:
         copies = {task: commit.await_copies() for task, commit in self._commits.items()}
         items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
         markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
-        while items:
-            found = each(
-                self._uploaders,
-                lambda item: self._commits[item[0]].upload(item[1], checkpoint_id, copies[item[0]]),
-                items,
-            )
-            for (task, backend), own in zip(items, found, strict=True):
+        outboxes = self._outboxes.waiting
+        while items or outboxes:
+            parts: list[Callable[[], dict[str, str]]] = [
+                *(partial(self._commits[task].upload, backend, checkpoint_id, copies[task]) for task, backend in items),
+                *(partial(self._outboxes.upload, task, checkpoint_id) for task in outboxes),
+            ]
+            found, outboxes = each(self._uploaders, lambda part: part(), parts), []
+            for (task, backend), own in zip(items, found[: len(items)], strict=True):
                 markers[str(task)][backend] = own
             # A checkpoint without any marker of a store could not be restored: it waits for a base.
             bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
@@ -99,7 +99,7 @@ class Committers:
                 raise RetryableError("the container leaves the epoch")
         for task, commit in self._commits.items():
             commit.uploaded(checkpoint_id, copies[task])
-        return markers
+        return Uploaded(markers, self._outboxes.uploaded())
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
         """The checkpoint is in the log."""

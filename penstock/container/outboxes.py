@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.outbox import OutboxObject
-from penstock.container.together import each
 from penstock.errors import CorruptError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -17,7 +15,7 @@ from penstock.runtime.task_instance import TaskInstance
 
 
 class OutboxUploads:
-    """Used by the thread of the snapshot and by that of the upload, one after the other."""
+    """Used by the thread of the snapshot, then by those of the upload: one for each task."""
 
     def __init__(
         self,
@@ -46,13 +44,18 @@ class OutboxUploads:
             if (taken := task.take_outbox()) is not None:
                 self._taken[number] = taken
 
-    def upload(self, checkpoint_id: CheckpointId, uploaders: ThreadPoolExecutor) -> tuple[OutboxObject, ...]:
-        """Put the objects of all tasks; those of a task in the order of publication. May be called again after a
-        RetryableError, and goes on from there."""
-        each(uploaders, lambda task: self._upload(task, checkpoint_id), list(self._taken))
+    @property
+    def waiting(self) -> list[int]:
+        """The tasks whose outboxes are to be uploaded."""
+        return list(self._taken)
+
+    def uploaded(self) -> tuple[OutboxObject, ...]:
+        """The objects of the last snapshot, those of a task in the order of publication."""
         return tuple(found for _, own in sorted(self._uploaded.items()) for found in own)
 
-    def _upload(self, task: int, checkpoint_id: CheckpointId) -> None:
+    def upload(self, task: int, checkpoint_id: CheckpointId) -> dict[str, str]:
+        """Put the objects of a task. May be called again after a RetryableError, and goes on from there. There are no
+        markers of them."""
         taken = self._taken[task]
         contents = tuple(objects_of(taken, lambda n: self._paths.outbox(f"{self._epoch}-{checkpoint_id}-{task}-{n}")))
         done = self._uploaded.setdefault(task, [])
@@ -63,6 +66,7 @@ class OutboxUploads:
             done.append(named)
         del self._taken[task]
         self._hold(taken, contents)
+        return {}
 
     def close(self) -> None:
         """Forget what is not uploaded."""

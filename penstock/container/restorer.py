@@ -15,6 +15,7 @@ from penstock.container.resources import EpochResources
 from penstock.container.standby_copies import StandbyPlace
 from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
+from penstock.os_errors import explained
 from penstock.plan.side_inputs import BACKUP
 from penstock.runtime.outbox import Outbox
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
@@ -111,7 +112,8 @@ class Restorer:
         if self._resources.package.topology.outbox is None:
             return None
         folder = self._folders.base
-        folder.mkdir(parents=True, exist_ok=True)
+        with explained(f"the outbox of task {task} has no place in {folder}", "job.logged.store.base.dir"):
+            folder.mkdir(parents=True, exist_ok=True)
         return Outbox.of_container(task, self._resources.tasks, str(folder))
 
     def _behind(self, store: str, engine: Engine) -> Engine:
