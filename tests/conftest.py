@@ -52,8 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests with the mark `kafka` where no broker can be had. Skipped here, they are one line at the end."""
+    if item.get_closest_marker("kafka"):
+        kafka.skip_without_kafka()
+
+
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
-    """A real Kafka broker, which all tests of this process share. They use topics that `new_topic` makes, and leave the
-    broker running. The test is skipped where no broker can be had."""
+    """A real Kafka broker, which all tests of this process share. They have the mark `kafka`, use topics that
+    `new_topic` makes, and leave the broker running."""
     yield from kafka.shared_broker()

@@ -165,6 +165,11 @@ class KafkaBroker:
         return self._process.pid
 
     @property
+    def folder(self) -> Path:
+        """The temporary folder with the broker's data, settings, certificates and log."""
+        return self._located.folder
+
+    @property
     def bootstrap_servers(self) -> str:
         """The address of the first listener, such as `127.0.0.1:40123`."""
         return self._servers(self._security[0])
@@ -215,6 +220,8 @@ class KafkaBroker:
                 create_user(port, self._password, self._start_timeout_s)
         except BaseException:
             process.kill()
+            if is_new:
+                self.close()
             raise
 
     def _new_place(self, kafka: Installation) -> Place:

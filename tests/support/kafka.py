@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import uuid
 from collections.abc import Iterator, Mapping
 
@@ -13,6 +14,8 @@ from penstock.errors import NotFoundError
 from penstock.testing.kafka_broker import KafkaBroker, require_kafka
 
 TIMEOUT_S = 60.0
+QUIET = logging.Logger("tests.kafka", logging.CRITICAL + 1)
+"""For clients (`logger=QUIET`) of brokers that come and go: they would write each lost connection to standard error."""
 
 
 @functools.cache
@@ -25,15 +28,15 @@ def _missing() -> str:
     return ""
 
 
-def need_kafka() -> None:
-    """Skip the test where no broker can be started. A broker that does not start fails it."""
+def skip_without_kafka() -> None:
+    """Skip a test where no broker can be had. A broker that does not start fails it."""
     if _missing():
-        pytest.skip(f"left out, as every test with a Kafka broker: {_missing()}")
+        pytest.skip(f"every test that needs a Kafka broker was left out: {_missing()}")
 
 
 def shared_broker() -> Iterator[KafkaBroker]:
     """The broker of this process, for tests that leave it running: with listeners of every kind."""
-    need_kafka()
+    skip_without_kafka()
     with KafkaBroker(security=("PLAINTEXT", "SSL", "SASL_SSL")) as broker:
         yield broker
 
@@ -43,6 +46,6 @@ def new_topic(
 ) -> str:
     """Create a topic that no other test uses."""
     topic = f"{name}-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient(broker.client_options())
+    admin = AdminClient(broker.client_options(), logger=QUIET)
     admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(TIMEOUT_S)
     return topic

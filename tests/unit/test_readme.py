@@ -49,8 +49,14 @@ def test_the_table_that_a_side_input_fills_runs_as_written() -> None:
 
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
-    assert len(blocks) == 3
-    exec(compile("".join(blocks), "testing.md", "exec"), {"__name__": "testing_page"})
+    assert len(blocks) == 4
+    exec(compile("".join(blocks[:3]), "testing.md", "exec"), {"__name__": "testing_page"})
+
+
+@pytest.mark.kafka
+def test_the_section_on_a_kafka_broker_runs_as_written() -> None:
+    *_, block = examples("docs/testing.md")
+    exec(compile(block, "testing.md", "exec"), {"__name__": "testing_page"})
 
 
 def test_the_page_on_applications_runs_as_written() -> None:

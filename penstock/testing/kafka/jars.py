@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,8 @@ _JARS = {
 """What is asked for; the rest is what these depend on."""
 FETCH_S = 300.0
 """The time limit of each way to fetch the jars."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
+_FAILURE = re.compile("ERROR|UNRESOLVED|not found")
 _SHOWN = 300
 """Characters of what a tool said last."""
 
@@ -220,9 +223,9 @@ def _run(what: str, command: list[str], folder: Path, limit_s: float) -> None:
 
 def _summary(output: str) -> str:
     """The first line that says what failed, or the last one."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    failed = next((line for line in lines if "ERROR" in line or "UNRESOLVED" in line or "not found" in line), None)
-    return (failed or (lines or ["it said nothing"])[-1])[:_SHOWN]
+    lines = [line.strip() for line in _COLOUR.sub("", output).splitlines() if line.strip()]
+    failed = next((line for line in lines if _FAILURE.search(line)), (lines or ["it said nothing"])[-1])
+    return failed.removeprefix("[ERROR] ").split(" -> [Help")[0][:_SHOWN]
 
 
 def _check(what: str, jars: Path) -> None:
