@@ -119,7 +119,7 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
     from penstock.runtime.topology import plan_topology  # brings Arrow
 
     graph = with_side_inputs(graph, config)
-    plan_topology(graph, config.task.dead_letter_stream)
+    plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
     streams = (*(op.stream for op in graph.sources), *(o.stream for o in graph.outputs), *side_streams(graph))
     systems = {stream.system for stream in streams}
     problems = [

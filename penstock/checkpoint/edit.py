@@ -138,7 +138,8 @@ def successor(
     """The record to append for the claim: `content`, and for the rest what `base` says.
 
     Its parent is `base`, if that is in the log. It is written in every version that `base` has and in those of
-    `task.checkpoint.write.versions`, and retains what a commit would. It ends the run that was the last one only if
+    `task.checkpoint.write.versions`, and retains what a commit would. What the last checkpoint leaves to be published
+    remains to be published, whatever `base` is. It ends the run that was the last one only if
     that had ended already: a run that broke off goes on under its id.
 
     Args:
@@ -153,6 +154,7 @@ def successor(
     parent = base.id if base in view.checkpoints else None
     versions = sorted({*settings.checkpoint_write_versions, *versions_of(base)}, reverse=True)
     goes_on = view.latest is not None and view.latest.ended is None
+    owed = view.owed
     record = replace(
         base,
         id=checkpoint_id,
@@ -170,6 +172,10 @@ def successor(
         kind_detail="commit",
         ended=None if goes_on else base.ended or "stopped",
         reset_operators=(),
+        outbox=(),
+        unpublished=owed.unpublished,
+        keepers=owed.keepers,
+        publisher=owed.publisher,
     )
     record = replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
     _refuse_unread(record, view, settings)

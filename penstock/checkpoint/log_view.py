@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from penstock.checkpoint import decide
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.outbox import Owed, Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
 from penstock.config.retained import RetentionPolicy
@@ -101,6 +102,16 @@ class LogView:
         """Slot -> checkpoint that is there but not retained any more: its objects may still have to be collected."""
         kept = self.retained
         return {slot: record for slot, record in self._checkpoints().items() if slot not in kept}
+
+    @property
+    def owed(self) -> Owed:
+        """What the last checkpoint leaves to be published, whatever a start restores: what its writer had not seen
+        published, and then its own."""
+        latest = self.latest
+        if latest is None:
+            return Owed()
+        own = (Unpublished(self.slot_of(latest), latest.outbox),) if latest.outbox else ()
+        return Owed((*latest.unpublished, *own), latest.keepers, latest.publisher)
 
     def find(self, checkpoint_id: CheckpointId | str) -> CheckpointRecord:
         """The retained checkpoint of that id.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class OutboxObject:
     """The exactly-once output of one task in one commit, as an object of the job's store."""
 
     key: str
+    """In the store of `job.root`. Its last part is the object's name in the outbox of the job's folder, which may have
+    another name by now."""
     task: int
     size_bytes: int
     sha256: str
@@ -35,3 +37,47 @@ class Unpublished:
     slot: int
     """The number of the record that named them first."""
     objects: tuple[OutboxObject, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many there are, published or not."""
+        return sum(part.messages for each in self.objects for part in each.parts.values())
+
+    @property
+    def streams(self) -> frozenset[SystemStream]:
+        """Where they are to be published."""
+        return frozenset(ssp.system_stream for each in self.objects for ssp in each.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What the last record of a log says that is still to be published, or may be published already."""
+
+    unpublished: tuple[Unpublished, ...] = ()
+    """Ascending by slot."""
+    keepers: tuple[str, ...] = ()
+    publisher: str = ""
+
+    def after(self, slot: int) -> Owed:
+        """What is left once everything up to the record of this number is published."""
+        return replace(self, unpublished=tuple(each for each in self.unpublished if each.slot > slot))
+
+    @property
+    def messages(self) -> int:
+        """How many messages it is, published or not."""
+        return sum(each.messages for each in self.unpublished)
+
+    @property
+    def streams(self) -> frozenset[SystemStream]:
+        """Where it is to be published."""
+        return frozenset[SystemStream]().union(*(each.streams for each in self.unpublished))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its objects in the outbox."""
+        return frozenset(outbox_name(each.key) for own in self.unpublished for each in own.objects)
+
+
+def outbox_name(key: str) -> str:
+    """The name of an object in the outbox of its job."""
+    return key.rpartition("/")[2]

@@ -7,7 +7,8 @@ A record is written in the oldest format that can say it: claims in 1; checkpoin
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
 `ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
 run that drained, and format 6 `intermediate`, if the application has durable intermediate streams. Format 7 adds
-`outbox`, `unpublished` and `keepers` for output that is published exactly once, and `lost` and `identities` for inputs.
+`outbox`, `unpublished`, `keepers` and `publisher` for output that is published exactly once, and `lost` and
+`identities` for inputs.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class CheckpointRecord:
     `outbox` are the objects with the exactly-once output up to this checkpoint that no record before it names. They are
     published under the number of this record in the log. `unpublished` are those of earlier records that its writer
     had not seen published, ascending by slot. `keepers` are the systems that anything was ever to be published to:
-    they keep how far that is.
+    they keep how far that is, under the name `publisher`.
     `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities` tells each
     input from another one of its name (`SystemAdmin.stream_identity`).
     """
@@ -101,6 +102,7 @@ class CheckpointRecord:
     outbox: tuple[OutboxObject, ...] = ()
     unpublished: tuple[Unpublished, ...] = ()
     keepers: tuple[str, ...] = ()
+    publisher: str = ""
     lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
@@ -202,6 +204,7 @@ def _body(record: Record) -> dict[str, object]:
             "outbox": objects_body(record.outbox),
             "unpublished": unpublished_body(record.unpublished),
             "keepers": list(record.keepers),
+            "publisher": record.publisher,
             "lost": {str(ssp): count for ssp, count in record.lost.items()},
             "identities": {str(stream): identity for stream, identity in record.identities.items()},
         }
@@ -380,6 +383,7 @@ class _CheckpointWithOutbox(_CheckpointBetweenStreams, rename="kebab"):
     outbox: tuple[ObjectDocument, ...]
     unpublished: tuple[UnpublishedDocument, ...]
     keepers: tuple[str, ...]
+    publisher: str
     lost: dict[str, Count]
     identities: dict[str, str]
 
@@ -389,6 +393,7 @@ class _CheckpointWithOutbox(_CheckpointBetweenStreams, rename="kebab"):
             outbox=tuple(each.object() for each in self.outbox),
             unpublished=tuple(each.unpublished() for each in self.unpublished),
             keepers=self.keepers,
+            publisher=self.publisher,
             lost={SystemStreamPartition.parse(ssp): count for ssp, count in self.lost.items()},
             identities={SystemStream.parse(stream): identity for stream, identity in self.identities.items()},
         )

@@ -20,10 +20,13 @@ from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.lease_gate import LeaseGate
 from penstock.driver.loss_report import LossReport
+from penstock.driver.outbox_garbage import OutboxGarbage
+from penstock.driver.owed import Debts
 from penstock.driver.parts import RunParts
 from penstock.driver.ports import BatchRunner, Fleet, PublishedTables
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.publishing import Publishing
 from penstock.driver.record import Recorder
 from penstock.driver.reporter import ProgressReporter
 from penstock.driver.run_loop import RunLoop
@@ -51,10 +54,15 @@ def assemble(
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
-    recorder = Recorder(log, job.layout, tasks, task, job.intermediate_layout)
-    collection = Collection(log, job.admins, Truncation(job.streams, job.writer))
+    debts = Debts(log, job.uid, job.paths)
+    recorder = Recorder(log, job.layout, tasks, task, job.intermediate_layout, owed=debts.now, publisher=job.publisher)
+    garbage = OutboxGarbage(job.objects, job.paths, log)
+    collection = Collection(log, job.admins, garbage, Truncation(job.streams, job.writer))
+    publishing = Publishing(debts, fleet, task.commit_timeout_ms, board, stop.immediate, clock)
     standbys = job.config.job.standbys > 0
-    coordinator = CommitCoordinator(recorder, fleet, collection, runner.cancel, clock, standbys=standbys)
+    coordinator = CommitCoordinator(
+        recorder, fleet, collection, runner.cancel, clock, standbys=standbys, publishing=publishing
+    )
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
     board.metrics.containers = fleet.metrics
@@ -76,7 +84,9 @@ def assemble(
         RunParts(
             feed=feed,
             drain=Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, stop, board, report),
-            epochs=Epochs(job, log, fleet, runner, commits, failures, board, tables, stop.immediate, bootstrap),
+            epochs=Epochs(
+                job, log, fleet, runner, commits, failures, board, tables, stop.immediate, bootstrap, publishing
+            ),
             commits=commits,
             runs=BatchRuns(job.topology, tasks, fleet, runner, commits, failures, stop.immediate, clock),
             fleet=fleet,

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.driver.outbox_garbage import OutboxGarbage
 from penstock.driver.truncation import Truncation
 from penstock.state.admins import BackendAdmins
 
@@ -17,10 +18,18 @@ logger = logging.getLogger(__name__)
 class Collection:
     """Deletes what no checkpoint needs any more, one collection at a time."""
 
-    def __init__(self, log: CheckpointLog, admins: BackendAdmins, truncation: Truncation | None = None) -> None:
-        """Without `truncation` there are no durable intermediate streams."""
+    def __init__(
+        self,
+        log: CheckpointLog,
+        admins: BackendAdmins,
+        outbox: OutboxGarbage | None = None,
+        truncation: Truncation | None = None,
+    ) -> None:
+        """Without `outbox` nothing is published after its record; without `truncation` there are no durable
+        intermediate streams."""
         self._log = log
         self._admins = admins
+        self._outbox = outbox
         self._truncation = truncation
         self._swept_epoch: int | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
@@ -28,6 +37,8 @@ class Collection:
 
     def behind(self, record: CheckpointRecord) -> None:
         """Collect behind this checkpoint, unless a collection runs: the next one finds what it leaves."""
+        if self._outbox is not None:
+            self._outbox.note(record)
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._collect, record)
 
@@ -39,6 +50,8 @@ class Collection:
         """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
         before left behind, too. The records go last: until then it is known what they needed."""
         view = self._log.known()
+        if self._outbox is not None:
+            self._outbox.collect(record)
         if self._truncation is not None:
             self._truncate(self._truncation, record, view.restorable)
         left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch

@@ -15,6 +15,7 @@ from penstock.container.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.container.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
 from penstock.driver.collection import Collection
 from penstock.driver.ports import Fleet
+from penstock.driver.publishing import Publishing
 from penstock.driver.record import CommitRequest, Recorder
 from penstock.driver.standbys import follow
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
@@ -34,6 +35,10 @@ class InFlight:
     snapshot_ms: int
     abandoned: threading.Event
     record: Future[CheckpointRecord]
+    published: Future[None]
+    """Done once readers see its exactly-once output."""
+    noted: bool = False
+    """Somebody knows that its record is in the log."""
     total_ms: int = 0
     """Until its record was in the log."""
 
@@ -66,14 +71,16 @@ class CommitCoordinator:
         clock: Clock,
         *,
         standbys: bool = False,
+        publishing: Publishing | None = None,
     ) -> None:
         """`on_failed` is called, from another thread, when a commit in flight has failed. `standbys`: there are some,
-        which follow."""
+        which follow. Without `publishing` nothing is published after its record."""
         self._log = recorder.log
         self._recorder = recorder
         self._fleet = fleet
         self._timeout_ms = recorder.settings.commit_timeout_ms
         self._collection = collection
+        self._publishing = publishing
         self._on_failed = on_failed
         self._clock = clock
         self._standbys = standbys
@@ -104,26 +111,35 @@ class CommitCoordinator:
         abandoned = threading.Event()
         record: Future[CheckpointRecord] = Future()
         took_ms = round((self._clock.monotonic() - began) * 1000)
-        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record)
+        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
         self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
     def poll(self) -> Completed | None:
-        """The commit in flight, if it has completed meanwhile.
+        """The commit in flight, if its record came into the log since the last look. It is in flight until its output
+        is published.
 
         Raises:
             FencedError: another driver owns the log; nothing was made visible.
-            ContainerLostError: a container is gone; the commit is not complete.
+            ContainerLostError: a container is gone; the commit is not complete, or not published.
             PenstockError: it failed for good.
         """
         flight = self.in_flight
         if flight is None or not flight.record.done():
             return None
+        is_noted, flight.noted = flight.noted, True
         self.in_flight = None
         self.last = flight.record.result()
-        return Completed(self.last, flight.snapshot_ms, flight.total_ms)
+        if not flight.published.done():
+            self.in_flight = flight
+        elif is_noted:
+            flight.published.result()
+        elif flight.published.exception() is not None:
+            self.in_flight = flight  # the next look raises it
+        return None if is_noted else Completed(self.last, flight.snapshot_ms, flight.total_ms)
 
     def wait(self, timeout_s: float, stop: threading.Event) -> Completed | None:
-        """Wait for the commit in flight; None if there is none.
+        """Wait until the record of the commit in flight is in the log or, if that is known, until its output is
+        published; None once nothing is in flight.
 
         Raises:
             PenstockTimeoutError: it took longer. It may still complete: the next start finds out.
@@ -132,7 +148,7 @@ class CommitCoordinator:
         """
         deadline = self._clock.monotonic() + timeout_s
         while (flight := self.in_flight) is not None:
-            if (done := self.poll()) is not None:
+            if (done := self.poll()) is not None or self.in_flight is None:
                 return done
             if stop.is_set():
                 raise ContainerLostError("the run was asked to end at once")
@@ -140,7 +156,7 @@ class CommitCoordinator:
                 raise ContainerLostError(self._fleet.loss())
             if self._clock.monotonic() > deadline:
                 raise self._too_late(flight)
-            _settled(flight.record, _LOOK_SECONDS)
+            _settled(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
         return None
 
     def abandon(self) -> None:
@@ -155,6 +171,8 @@ class CommitCoordinator:
         idle = self.in_flight is None
         self.abandon()
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
+        if self._publishing is not None:
+            self._publishing.close(wait=idle)
         self._collection.close(wait=idle)
 
     # On the commit thread.
@@ -164,7 +182,8 @@ class CommitCoordinator:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
             found = {task: markers for answer in answers for task, markers in answer.markers.items()}
-            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found)
+            outbox = [each for answer in answers for each in answer.outbox]
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, outbox)
             self._append(record, flight.abandoned)
         except BaseException as error:
             failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
@@ -175,17 +194,42 @@ class CommitCoordinator:
                 self._on_failed()
             return
         flight.total_ms = round(flight.age_ms(self._clock))
+        self._publish(flight, record)
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
         if self._standbys and not flight.abandoned.is_set():
             follow(self._fleet, record.epoch, str(record.id), found)
         self._collection.behind(record)
 
+    def _publish(self, flight: InFlight, record: CheckpointRecord) -> None:
+        if self._publishing is None:
+            flight.published.set_result(None)
+            return
+        publication = self._publishing.begin(record.epoch, flight.abandoned)
+        publication.add_done_callback(lambda done: self._note_published(flight, done))
+
+    def _note_published(self, flight: InFlight, publication: Future[None]) -> None:
+        """Its output is published, or cannot be."""
+        error = None if publication.cancelled() else publication.exception()
+        if error is None and not publication.cancelled():
+            flight.published.set_result(None)
+            return
+        what = f"publishing after checkpoint {flight.checkpoint_id} failed: {error!r}"
+        flight.published.set_exception(error if isinstance(error, PenstockError) else PenstockError(what))
+        if not flight.abandoned.is_set():
+            self._on_failed()
+
     def _is_too_late(self, flight: InFlight) -> bool:
         """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
         return flight.age_ms(self._clock) >= self._timeout_ms and not self._fleet.any_lost
 
     def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
+        if flight.noted:
+            return PenstockTimeoutError(
+                f"the output of checkpoint {flight.checkpoint_id} is still not published "
+                f"{flight.age_ms(self._clock) / 1000:.0f} s after its commit began (task.commit.timeout.ms). Nothing "
+                "is lost: the next start publishes it first. Does the system of the output answer?"
+            )
         return PenstockTimeoutError(
             f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms(self._clock) / 1000:.0f} s after "
             "it began (task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
@@ -228,7 +272,7 @@ def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
     return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")
 
 
-def _settled(future: Future[CheckpointRecord], timeout_s: float) -> None:
+def _settled(future: Future[CheckpointRecord] | Future[None], timeout_s: float) -> None:
     try:
         future.exception(timeout_s)
     except TimeoutError:

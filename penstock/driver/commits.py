@@ -87,8 +87,9 @@ class Commits:
         self.wait()
 
     def wait(self) -> None:
-        """Until the commit in flight is complete; at most the timeout."""
-        self._note(self._coordinator.wait(self._timeout_s, self._stop))
+        """Until the commit in flight is complete, and then until its output is published; each at most the timeout."""
+        while (done := self._coordinator.wait(self._timeout_s, self._stop)) is not None:
+            self._note(done)
 
     def look(self) -> None:
         """Take note of a commit that has completed meanwhile. Raises what one that failed raised."""

@@ -21,6 +21,7 @@ from penstock.driver.failures import Failures
 from penstock.driver.ports import BatchRunner, Fleet, Opening
 from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.publishing import Publishing
 from penstock.driver.record import CommitRequest
 from penstock.driver.standbys import follow
 from penstock.driver.tables import Tables
@@ -44,6 +45,7 @@ class Epochs:
         tables: Tables,
         stop: threading.Event,
         bootstrap: SideBootstrap,
+        publishing: Publishing,
     ) -> None:
         """Once `stop` is set, no epoch is tried again."""
         self._job = job
@@ -56,6 +58,7 @@ class Epochs:
         self._tables = tables
         self._stop = stop
         self._bootstrap = bootstrap
+        self._publishing = publishing
         self.claim: Claim = job.claim
         self._started = False
         """The run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -109,6 +112,7 @@ class Epochs:
                 self._open(origin, boundary)
                 self._bootstrap.run(self.claim.epoch)
                 self._tables.enter(self.claim.epoch)
+                self._publishing.settle(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break

@@ -22,6 +22,7 @@ from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers
 from penstock.container.side_homes import side_fingerprints
 from penstock.drain.requests import DrainRequests
+from penstock.driver.owed import check_keepers, check_streams, own_debt, warn_of_copy, warn_of_going_back
 from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
@@ -77,6 +78,8 @@ class PreparedJob:
     """Whether a run that reaches its end closes the stream."""
     side_fingerprints: Mapping[str, str]
     """See `JobPackage.side_fingerprints`."""
+    publisher: str
+    """The name of who writes the outputs, the same for every run."""
     clock: Clock
 
     @property
@@ -96,7 +99,7 @@ class PreparedJob:
 
     def writer(self, epoch: int) -> WriterIdentity:
         """Who writes the outputs."""
-        return WriterIdentity(f"{self.paths.root}-{self.uid}", epoch)
+        return WriterIdentity(self.publisher, epoch)
 
     def fence_outputs(self, epoch: int) -> None:
         """From now on no older epoch can append to an output or intermediate stream whose system fences writers."""
@@ -160,7 +163,7 @@ def prepare(
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
         NotFoundError: an input, a side input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
-    topology = plan_topology(graph, config.task.dead_letter_stream)
+    topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     check_config(graph, config)
     ends = streams.ends()
     grouping = streams.group(ends)
@@ -201,6 +204,11 @@ def prepare(
             listed([f"`{operator}`" for operator in start.reset.operators]),
         )
     uid = settle(objects, paths, config.job.root)
+    warn_of_copy(view.owed, uid)
+    owed = own_debt(view.owed, uid, paths)
+    streams = streams.owing(owed.streams, config)
+    publisher = owed.publisher or f"{paths.root}-{uid}"
+    check_keepers(owed, publisher, streams)
     new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
     start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))
     settings = RuntimeSettings(
@@ -220,6 +228,8 @@ def prepare(
             "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
             stream,
         )
+    check_streams(owed, streams)
+    warn_of_going_back(streams.exactly_once, start, view)
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
@@ -242,6 +252,7 @@ def prepare(
         until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
         close=close,
         side_fingerprints=side_fingerprints(graph),
+        publisher=publisher,
         clock=clock,
     )
 

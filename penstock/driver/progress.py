@@ -146,6 +146,26 @@ class BootstrapProgress:
         return f"{self.done:,} of {counted(self.total, 'message')}{left}"
 
 
+@dataclass(frozen=True, slots=True)
+class PublishingProgress:
+    """How far the publication of exactly-once output is: what checkpoints have, and readers do not see yet."""
+
+    messages: int
+    done: int
+    """How many of them are published."""
+    outputs: tuple[str, ...]
+    began: float
+    """On the run's monotonic clock, in seconds."""
+
+    @property
+    def left(self) -> int:
+        """How many messages readers do not see yet."""
+        return self.messages - self.done
+
+    def __str__(self) -> str:
+        return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}"
+
+
 @dataclass(slots=True)
 class ProgressBoard:
     """Shared by the run loop, which writes, and everybody who looks."""
@@ -162,6 +182,8 @@ class ProgressBoard:
     """How far the side inputs are, while they are caught up."""
     waits_for: Callable[[], str] = lambda: ""
     """What keeps the running batch from ending, in words; empty if that is not known."""
+    publishing: PublishingProgress | None = None
+    """The publication that is under way; None if readers see all output of the last checkpoint."""
     remaining: int | None = None
     """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.outbox import OutboxObject, Owed
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
 from penstock.config.model import TaskSettings
@@ -45,6 +46,10 @@ class Recorder:
     """What is recorded of each durable intermediate stream beside what is to be read of it."""
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     """What distinguishes each input from earlier and later streams of its name."""
+    owed: Callable[[], Owed] = Owed
+    """What earlier records name and is not published."""
+    publisher: str = ""
+    """Who publishes."""
 
     def record(
         self,
@@ -53,9 +58,11 @@ class Recorder:
         claim: Claim,
         request: CommitRequest,
         found: Markers,
+        outbox: Sequence[OutboxObject] = (),
     ) -> CheckpointRecord:
-        """The record of a commit whose backends have `found` these markers."""
-        boundary = request.boundary
+        """The record of a commit whose backends have `found` these markers, and which is to publish `outbox`."""
+        boundary, owed = request.boundary, self.owed()
+        keepers = {*owed.keepers, *(ssp.system for each in outbox for ssp in each.parts)}
         stores, found = self._remembered(boundary, found)
         next_offsets = to_next_offsets(boundary.positions, self.tasks)
         record = CheckpointRecord(
@@ -94,6 +101,10 @@ class Recorder:
             intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
             lost=boundary.lost,
             identities=self.identities,
+            outbox=tuple(outbox),
+            unpublished=owed.unpublished,
+            keepers=tuple(sorted(keepers)),
+            publisher=self.publisher if keepers else "",
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

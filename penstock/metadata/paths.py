@@ -11,6 +11,7 @@ from penstock.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _RECORD = re.compile(r"([0-9]{20})\.json")
 _VERSIONED = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(delta|zip)")
+_OUTBOX = re.compile(r"(0|[1-9][0-9]*)-")
 _MAX_SLOT = 10**20 - 1
 _MANIFEST = re.compile(r"([0-9]{10})\.json")
 _MAX_VERSION = 10**10 - 1
@@ -151,6 +152,12 @@ class JobPaths:
     def snapshot(self, store: str, task: int, version: int, epoch: int) -> str:
         """The whole store at one version (DESIGN section 6)."""
         return self.state_object(store, task, f"{version}.{epoch}.zip")
+
+
+def outbox_epoch(key: str) -> int | None:
+    """The epoch that an object of an outbox was written in, or None if it is something else."""
+    match = _OUTBOX.match(key.rpartition("/")[2])
+    return int(match[1]) if match else None
 
 
 def versioned_name(name: str) -> tuple[int, int, str] | None:

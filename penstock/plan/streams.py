@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.retention import StreamRetention
@@ -30,8 +30,8 @@ class JobStreams:
 
     inputs: tuple[SystemStream, ...]
     outputs: tuple[SystemStream, ...]
-    systems: Mapping[str, System]
-    admins: Mapping[str, SystemAdmin] = field(compare=False)
+    systems: dict[str, System]
+    admins: dict[str, SystemAdmin] = field(compare=False)
     broadcast: tuple[PartitionRange, ...] = ()
     least_tasks: int = 0
     retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
@@ -40,6 +40,10 @@ class JobStreams:
     """The durable intermediate streams."""
     exactly_once: frozenset[SystemStream] = frozenset()
     """The outputs whose messages are published once each."""
+    owed: tuple[SystemStream, ...] = ()
+    """The streams that earlier runs left something to be published to and that are no outputs any more."""
+    given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
+    """Systems that were open already, by name."""
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
@@ -82,12 +86,29 @@ class JobStreams:
             retention,
             intermediates,
             exactly_once,
+            given=opened,
         )
 
     @property
     def fenced(self) -> tuple[SystemStream, ...]:
         """The streams that the job writes and that refuse what an older epoch appends."""
-        return tuple(stream for stream in self.outputs + self.intermediates if self.systems[stream.system].fences)
+        written = self.outputs + self.intermediates + self.owed
+        return tuple(stream for stream in written if self.systems[stream.system].fences)
+
+    def owing(self, streams: Iterable[SystemStream], config: JobConfig) -> JobStreams:
+        """These, and the streams that something is still to be published to. Their systems are opened if need be, for
+        these streams as well: `close` of either closes all.
+
+        Raises:
+            ConfigError: a system is not configured, or no output of it can be exactly once.
+        """
+        others = tuple(sorted(set(streams) - set(self.outputs)))
+        for stream in others:
+            if stream.system not in self.systems:
+                system = self.given.get(stream.system) or _open_owed(stream, config)
+                self.systems[stream.system], self.admins[stream.system] = system, system.admin()
+            _refuse_forgetful(stream, self.systems[stream.system])
+        return replace(self, owed=others)
 
     def input_partitions(self) -> list[SystemStreamPartition]:
         """Every partition of every input. Raises NotFoundError if an input does not exist."""
@@ -248,6 +269,17 @@ def _refuse_silent(stream: SystemStream, system: System) -> None:
             "records of a batch got (`System.reports_appended`). Name a stream of another system in `through`, or "
             "leave `through` out"
         )
+
+
+def _open_owed(stream: SystemStream, config: JobConfig) -> System:
+    try:
+        return open_system(config.system(stream.system))
+    except ConfigError as error:
+        raise ConfigError(
+            f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
+            f"{error}. Configure the system as it was, also if the application no longer has this output: this start "
+            "publishes them, and later ones do not need it"
+        ) from error
 
 
 def _refuse_forgetful(stream: SystemStream, system: System) -> None:

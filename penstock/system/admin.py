@@ -169,6 +169,14 @@ class SystemAdmin(ABC):
         """
         return True
 
+    def progress_place(self, name: str) -> str:
+        """Where the system keeps what writers of this name marked, in words, as a user would bring it back.
+
+        Args:
+            name: that of a `WriterIdentity`.
+        """
+        return "its record"
+
     def own(self, stream: str, owner: str) -> str:
         """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
 

@@ -163,6 +163,7 @@ def test_golden_log_record_with_an_outbox() -> None:
         outbox=(own,),
         unpublished=(Unpublished(11, (older,)),),
         keepers=("kafka", "local"),
+        publisher="sums-1-0123456789ab",
         lost={SSP("kafka", "in", 3): 17},
         identities={SystemStream("kafka", "in"): "b2f1"},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
 from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.startpoint.manager import StartpointManager
-from penstock.system.base import System
 from penstock.testing.in_process import InProcessDriver
 from tests.support import drained_app, fault_backend
 from tests.support.drained_job import PATHS
@@ -430,7 +429,7 @@ def wait_for(world: DrainWorld) -> None:
 
 def hook(driver: InProcessDriver, world: DrainWorld, before: Hook, after: Hook) -> None:
     """Before and after each append of the driver's outputs."""
-    cast("dict[str, System]", driver.job.streams.systems)["local"] = HookedSystem(world.system, before, after)
+    driver.job.streams.systems["local"] = HookedSystem(world.system, before, after)
 
 
 def _pass(_ssp: str) -> None:

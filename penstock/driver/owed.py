@@ -1,0 +1,137 @@
+"""What earlier records left to be published: whose it is, whether it can be published, and when it is sent again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.outbox import Owed, Unpublished, outbox_name
+from penstock.errors import IncompatibleError, NotFoundError
+from penstock.metadata.paths import JobPaths
+from penstock.plan.positions import to_positions
+from penstock.plan.start import StartPlan
+from penstock.plan.streams import JobStreams
+from penstock.wording import counted, listed
+
+logger = logging.getLogger(__name__)
+
+
+def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
+    """What of it is this job's, with the keys of objects in this job's folder.
+
+    The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
+    job with another uid is a copy: what its original had not published is the original's to publish. Pure.
+    """
+    if not is_of(owed, uid):
+        return Owed()
+    return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
+
+
+def is_of(owed: Owed, uid: str) -> bool:
+    """Whether the job with this uid wrote it."""
+    return not owed.publisher or owed.publisher.endswith(f"-{uid}")
+
+
+def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
+    objects = tuple(replace(each, key=paths.outbox(outbox_name(each.key))) for each in owed.objects)
+    return replace(owed, objects=objects)
+
+
+class Debts:
+    """What the log says that is still to be published, less what this driver has published. Thread-safe."""
+
+    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths) -> None:
+        self._log = log
+        self._uid = uid
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._through = -1
+        """Everything up to the record of this number is published."""
+
+    def now(self) -> Owed:
+        """Ascending by slot."""
+        with self._lock:
+            through = self._through
+        return own_debt(self._log.known().owed, self._uid, self._paths).after(through)
+
+    def published(self, slot: int) -> None:
+        """Everything up to the record of this number is published."""
+        with self._lock:
+            self._through = max(self._through, slot)
+
+
+def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
+    """Raise IncompatibleError if a system has lost how far the job has published: messages could be published twice.
+
+    Asked are the systems that the job publishes to.
+    """
+    used = {stream.system for stream in (*streams.exactly_once, *streams.owed)}
+    for name in owed.keepers:
+        if name in used and not streams.admins[name].keeps_progress_of(publisher):
+            place = streams.admins[name].progress_place(publisher)
+            raise IncompatibleError(
+                f"the system `{name}` has lost {place}, which tells how far this job has published its exactly-once "
+                "outputs. Nothing was started, because messages could be published a second time. Bring it back. If it "
+                f"is lost, create it by hand and empty: the next start then publishes {_all(owed)} of the last "
+                "checkpoint, also what readers have seen already"
+            )
+
+
+def _all(owed: Owed) -> str:
+    return f"all {counted(owed.messages, 'message')}" if owed.messages else "nothing more"
+
+
+def check_streams(owed: Owed, streams: JobStreams) -> None:
+    """Raise NotFoundError if a partition is missing that something is still to be published to."""
+    needed: dict[str, int] = {}
+    for stream in sorted(owed.streams):
+        parts = [ssp for own in owed.unpublished for each in own.objects for ssp in each.parts]
+        needed[str(stream)] = count = 1 + max(ssp.partition for ssp in parts if ssp.system_stream == stream)
+        try:
+            there = streams.admins[stream.system].partition_count(stream.stream)
+        except NotFoundError:
+            there = 0
+        if there < count:
+            found = "does not exist" if there == 0 else f"has {counted(there, 'partition')}"
+            raise NotFoundError(
+                f"the last checkpoint left messages to be published to `{stream}`, which {found}. Nothing was started, "
+                f"and nothing is lost. Create the stream as it was, with at least {counted(count, 'partition')} "
+                f"(`penstock stream create {stream} --partitions {count}`): the next start publishes them first"
+            )
+
+
+def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view: LogView) -> None:
+    """Say that output is sent again, if the job has exactly-once outputs and reads something a second time."""
+    if not exactly_once:
+        return
+    outputs = listed([f"`{stream}`" for stream in sorted(map(str, exactly_once))])
+    latest = view.latest
+    if view.faults:
+        logger.warning(
+            "the end of the checkpoint log is damaged. What it left to be published to %s is not published, unless it "
+            "was already; the job sends it again as far as it processes the same input again",
+            outputs,
+        )
+    elif latest is not None:
+        before = to_positions(latest.next_offsets)
+        if back := sorted({at.ssp for at, offset in start.positions.items() if offset < before.get(at, 0)}):
+            logger.warning(
+                "this start goes back in %s: what was sent to %s from there on is sent again. Exactly once holds along "
+                "one line of checkpoints",
+                listed([f"`{ssp}`" for ssp in back]),
+                outputs,
+            )
+
+
+def warn_of_copy(owed: Owed, uid: str) -> None:
+    """Say that this job does not publish what the job has left of whose folder this one is a copy."""
+    if not is_of(owed, uid) and owed.messages:
+        logger.warning(
+            "the job's folder was copied, and the last checkpoint left %s to be published, if they were not already. "
+            "The original job publishes them, this one does not",
+            counted(owed.messages, "message"),
+        )
