@@ -7,8 +7,10 @@ from confluent_kafka.admin import OffsetSpec
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.base import PartitionOffsets, SystemAdmin, check_stream_name
+from penstock.system.base import PartitionOffsets, SystemAdmin, WriterIdentity, check_stream_name
+from penstock.system.kafka import fences
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
+from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
 from penstock.wording import counted
 
@@ -130,6 +132,19 @@ class KafkaAdmin(SystemAdmin):
             lambda: "delete" not in policy or self.retention(stream) == retention,
         )
         return 0
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        """Refuse older epochs of the writer's name, in all topics of the cluster (`penstock.system.kafka.fences`)."""
+        self._cluster.partition_count(stream)
+        fences.fence(self._options, writer)
+
+    def keeps_progress_of(self, name: str) -> bool:
+        """Whether the topic of the writer's name is there."""
+        return fences.has_job_topic(self._options, name)
+
+    def progress_place(self, name: str) -> str:
+        """The topic of the writer's name."""
+        return f"the topic `{job_topic(name)}` (1 partition, `cleanup.policy=compact`) at {self._options.servers}"
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`. It may be that of an aborted message, which

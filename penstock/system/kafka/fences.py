@@ -1,0 +1,128 @@
+"""Fencing: after a newer epoch has taken over, no transaction of an older one commits.
+
+ARCHITECTURE.md, "Kafka", has the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+
+from confluent_kafka import KafkaException, Producer
+
+from penstock.errors import FencedError, NotFoundError
+from penstock.system.base import WriterIdentity
+from penstock.system.kafka import job_log
+from penstock.system.kafka.client import open_producer
+from penstock.system.kafka.errors import ClientErrors, explain
+from penstock.system.kafka.job_topic import (
+    JobTopic,
+    fence_key,
+    fence_record,
+    job_topic,
+    new_transactional_id,
+    producer_key,
+    producer_record,
+)
+from penstock.system.kafka.options import KafkaOptions
+
+_AT_ONCE = 8
+_CONNECT_SECONDS = 0.1
+
+
+def fence(options: KafkaOptions, writer: WriterIdentity) -> None:
+    """Once it returns, no older epoch of the name commits. Idempotent; a second call only reads.
+
+    Raises:
+        FencedError: a larger epoch has taken over.
+        RetryableError: the cluster does not answer.
+    """
+    topic = job_topic(writer.name)
+    with closing(job_log.JobLog.created(options, topic)) as log:
+        state = log.state
+        state.check_fence(writer, options.system)
+        if writer.epoch not in state.fences:
+            job_log.put(options, topic, [fence_record(writer.epoch)])
+            state = log.catch_up()
+            state.check_fence(writer, options.system)
+        older = state.older_producers(writer.epoch)
+        retire(options, topic, older, state.older_fences(writer.epoch))
+
+
+def retire(options: KafkaOptions, topic: str, producers: Sequence[str], fences: Sequence[int] = ()) -> None:
+    """End what is under way in the transactions of these ids, for ever, and delete their records."""
+    if len(producers) == 1:
+        _end(options, producers[0], topic)
+    elif producers:
+        with ThreadPoolExecutor(min(len(producers), _AT_ONCE), thread_name_prefix="kafka-fence") as threads:
+            list(threads.map(lambda each: _end(options, each, topic), producers))
+    keys = [*map(producer_key, producers), *map(fence_key, fences)]
+    if keys:
+        job_log.put(options, topic, [(key, None) for key in keys])
+
+
+def register(options: KafkaOptions, writer: WriterIdentity) -> tuple[str, Producer, JobTopic]:
+    """A new producer that a newer epoch can fence: its transactional id, it, and what the topic says.
+
+    The order is everything: the id is on record before the producer can write, and the fences are read afterwards.
+
+    Raises:
+        FencedError: a larger epoch has taken over.
+    """
+    topic = job_topic(writer.name)
+    transactional_id = new_transactional_id(topic)
+    with closing(job_log.JobLog.created(options, topic)) as log:
+        state = log.state
+        state.check_fence(writer, options.system)  # it is refused here as well, without leaving anything behind
+        job_log.put(options, topic, [producer_record(transactional_id, writer.epoch)])
+        made = initialised(options, transactional_id, topic)
+        try:
+            state = log.catch_up()
+            state.check_fence(writer, options.system)
+        except FencedError:
+            job_log.discard(made)
+            job_log.put(options, topic, [(producer_key(transactional_id), None)])  # it has written nothing
+            raise
+    return transactional_id, made, state
+
+
+def check(options: KafkaOptions, writer: WriterIdentity) -> None:
+    """Raise FencedError if a larger epoch has taken over."""
+    with closing(job_log.JobLog(options, job_topic(writer.name), committed=False)) as log:
+        log.catch_up().check_fence(writer, options.system)
+
+
+def has_job_topic(options: KafkaOptions, writer_name: str) -> bool:
+    """Whether there is still the topic that keeps what writers of this name have published.
+
+    Raises:
+        RetryableError: the cluster does not answer.
+    """
+    with closing(job_log.JobLog(options, job_topic(writer_name), committed=False)) as log:
+        try:
+            log.catch_up()
+        except NotFoundError:
+            return False
+    return True
+
+
+def initialised(options: KafkaOptions, transactional_id: str, topic: str | None) -> Producer:
+    """A producer of this id: what others of the id had under way has ended, and they can write no more.
+
+    Args:
+        topic: one that exists.
+    """
+    made = open_producer(options, ClientErrors(), {"transactional.id": transactional_id})
+    what = f"the transactions of `{transactional_id}` could not be initialised"
+    try:
+        with suppress(KafkaException):  # the client tries again after half a second if it is not connected yet
+            _ = made.poll(_CONNECT_SECONDS) if topic is None else made.list_topics(topic, job_log.STEP_SECONDS)
+        job_log.patiently(made.init_transactions, options, what, job_log.PATIENCE_SECONDS)
+    except KafkaException as error:
+        raise explain(error, what, options) from error
+    return made
+
+
+def _end(options: KafkaOptions, transactional_id: str, topic: str) -> None:
+    job_log.discard(initialised(options, transactional_id, topic))

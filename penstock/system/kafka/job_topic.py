@@ -1,0 +1,137 @@
+"""What the topic of a writer's name holds, one for each name and cluster: fences, producers, progress. Pure.
+
+```
+fence/<epoch>                      {"format": 1}                                     epochs below it may not write
+producer/<transactional id>        {"format": 1, "epoch": 4}                         a producer that may write
+progress/<stream>/<partition>      {"format": 1, "slot": 7, "chunk": 3}              how far publishing is
+```
+
+The topic has one partition and is compacted: a record counts until there is a newer one of its key, or a tombstone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass, field
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.documents import Count, Versioned, decode_format, decoding
+from penstock.errors import FencedError
+from penstock.system.base import Progress, WriterIdentity
+
+FORMAT = 1
+PREFIX = "__penstock_"
+_LONGEST_NAME = 100
+_FENCE, _PRODUCER, _PROGRESS = b"fence", b"producer", b"progress"
+
+
+def job_topic(writer_name: str) -> str:
+    """The topic of a writer's name. Two names never share one.
+
+    Example:
+        >>> job_topic("sums-1")
+        '__penstock_sums-1-e8bf7d4a69'
+    """
+    safe = re.sub(r"[^A-Za-z0-9-]", "-", writer_name)[:_LONGEST_NAME]
+    return f"{PREFIX}{safe}-{hashlib.sha256(writer_name.encode()).hexdigest()[:10]}"
+
+
+def new_transactional_id(topic: str) -> str:
+    """One that no other producer has. It begins with the topic's name, so that one rule of access fits all."""
+    return f"{topic}-{uuid.uuid4().hex}"
+
+
+class _Producer(Versioned):
+    epoch: Count
+
+
+class _Mark(Versioned):
+    slot: Count
+    chunk: Count
+
+
+def fence_record(epoch: int) -> tuple[bytes, bytes]:
+    """The key and value that refuse epochs below this one."""
+    return b"%s/%d" % (_FENCE, epoch), orjson.dumps({"format": FORMAT})
+
+
+def producer_record(transactional_id: str, epoch: int) -> tuple[bytes, bytes]:
+    """The key and value that register a producer."""
+    return producer_key(transactional_id), orjson.dumps({"format": FORMAT, "epoch": epoch})
+
+
+def fence_key(epoch: int) -> bytes:
+    """The key of a fence, for its tombstone."""
+    return fence_record(epoch)[0]
+
+
+def producer_key(transactional_id: str) -> bytes:
+    """The key of a producer, for its tombstone."""
+    return b"%s/%s" % (_PRODUCER, transactional_id.encode())
+
+
+def progress_record(ssp: SystemStreamPartition, mark: Progress) -> tuple[bytes, bytes]:
+    """The key and value that keep how far publishing is."""
+    key = b"%s/%s/%d" % (_PROGRESS, ssp.stream.encode(), ssp.partition)
+    return key, orjson.dumps({"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk})
+
+
+@dataclass(slots=True)
+class JobTopic:
+    """What the records of a topic say, read in their order."""
+
+    topic: str
+    fences: set[int] = field(default_factory=set)
+    producers: dict[str, int] = field(default_factory=dict)
+    """By transactional id, the epoch."""
+    progress: dict[tuple[str, int], Progress] = field(default_factory=dict)
+    """By stream and partition."""
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in the next record. Records of kinds that this version does not know are for others.
+
+        Raises:
+            CorruptError: it is damaged.
+            IncompatibleError: a newer version wrote it.
+        """
+        kind, _, rest = (key or b"").partition(b"/")
+        what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
+        with decoding(what):
+            if kind == _FENCE:
+                if value is None:
+                    self.fences.discard(int(rest))
+                else:
+                    decode_format(Versioned, value, what, what, FORMAT)
+                    self.fences.add(int(rest))
+            elif kind == _PRODUCER:
+                if value is None:
+                    self.producers.pop(rest.decode(), None)
+                else:
+                    self.producers[rest.decode()] = decode_format(_Producer, value, what, what, FORMAT).epoch
+            elif kind == _PROGRESS:
+                stream, _, partition = rest.decode().rpartition("/")
+                if value is None:
+                    self.progress.pop((stream, int(partition)), None)
+                else:
+                    mark = decode_format(_Mark, value, what, what, FORMAT)
+                    self.progress[stream, int(partition)] = Progress(mark.slot, mark.chunk)
+
+    def check_fence(self, writer: WriterIdentity, system: str) -> None:
+        """Raise FencedError if a larger epoch has taken over."""
+        if (newest := max(self.fences, default=-1)) > writer.epoch:
+            raise FencedError(
+                f"the writer `{writer.name}` of epoch {writer.epoch} must not append to streams of the system "
+                f"`{system}`: epoch {newest} has taken over. Stop this run"
+            )
+
+    def older_producers(self, epoch: int) -> list[str]:
+        """The transactional ids of smaller epochs."""
+        return sorted(each for each, own in self.producers.items() if own < epoch)
+
+    def older_fences(self, epoch: int) -> list[int]:
+        """The fences that one of this epoch makes superfluous."""
+        return sorted(each for each in self.fences if each < epoch)
