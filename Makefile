@@ -76,6 +76,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.metrics
 	$(BIN)/python -m benchmarks.side_inputs
 	$(BIN)/python -m benchmarks.standby
+	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

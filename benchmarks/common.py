@@ -163,9 +163,11 @@ def process_kind(process: psutil.Process, session: int) -> str | None:
     if not command:
         return None
     if _is_java(process):
-        # A JVM that starts a command is for a moment two processes with one memory.
+        # A JVM that starts a command is for a moment two processes with one memory. An executor is a JVM that another
+        # one started, with another command line.
         parent = process.parent()
-        return None if parent is not None and _is_java(parent) else "jvm"
+        starts = Path(process.exe()).name == "jspawnhelper" or (parent is not None and parent.cmdline() == command)
+        return None if starts else "jvm"
     if Path(command[0]).name == "sh":  # around a container, for its exit status
         return None
     return "containers" if "penstock.container" in command else "spark workers"

@@ -1,0 +1,35 @@
+"""What the scripts of all engines share: their parameters, and how far they are. It needs no package."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+EVERY = 10
+"""A key's count is sent on whenever it is a multiple of this."""
+
+
+def parameters() -> dict[str, Any]:
+    """Those of the script, from its one argument."""
+    found: dict[str, Any] = json.loads(sys.argv[-1])
+    return found
+
+
+class Counted:
+    """How many messages this process has counted, with the time, appended to a file four times a second."""
+
+    def __init__(self, path: Path) -> None:
+        self.messages = 0
+        self._path = path
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            while True:
+                file.write(f"{time.time():.3f} {self.messages}\n")
+                file.flush()
+                time.sleep(0.25)

@@ -1,0 +1,44 @@
+"""The keyed count in Quix Streams: a process of a consumer group. Its state is in RocksDB and a changelog topic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from counting import EVERY, Counted, parameters
+from quixstreams import Application
+
+
+def main() -> None:
+    """Run until the process is killed."""
+    given = parameters()
+    work = Path(given["work"])
+    counted = Counted(work / f"counted-{given['process']}-{given['start']}")
+    app = Application(
+        broker_address=given["brokers"],
+        consumer_group=given["group"],
+        auto_offset_reset="earliest",
+        commit_interval=given["commit_s"],
+        state_dir=work / f"state-{given['process']}",
+        loglevel="WARNING",
+    )
+    events = app.topic(given["topic"], key_deserializer="str", value_deserializer="json")
+    counts = app.topic(given["output"], key_serializer="str", value_serializer="json")
+
+    def count(value: dict[str, Any], state: Any) -> int:
+        number: int = state.get("count", 0) + 1
+        state.set("count", number)
+        counted.messages += 1
+        return number
+
+    frame = app.dataframe(events).apply(count, stateful=True)
+    frame = frame.filter(lambda number: number % EVERY == 0).apply(lambda number: {"count": number})
+    frame.to_topic(counts)
+    app.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The keyed count in Spark's own aggregation, with its Kafka source and sink."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from counting import EVERY, Counted, parameters
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
+
+_STATE = "spark.sql.streaming.stateStore"
+
+
+def main() -> None:
+    """Run until the process is killed. A batch is at most what Spark counts between two commits."""
+    given = parameters()
+    work = Path(given["work"])
+    counted = Counted(work / f"counted-{given['process']}-{given['start']}")
+    settings = {
+        "spark.master": f"local[{given['threads']}]",
+        "spark.driver.memory": given["heap"],
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(work / "spark"),
+        "spark.jars": ",".join(given["jars"]),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(given["partitions"]),
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {"kafka.bootstrap.servers": given["brokers"]}
+    events = (
+        spark.readStream.format("kafka")
+        .options(**options, subscribe=given["topic"], startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", round(given["spark_rate"] * given["commit_s"]))
+        .load()
+    )
+    event = F.from_json(F.col("value").cast("string"), "key string, amount double").alias("event")
+    counts = (
+        events.select(F.col("key").cast("string"), event)
+        .groupBy("key")
+        .agg(F.count("event").alias("count"))
+        .where(F.col("count") % EVERY == 0)
+        .select("key", F.to_json(F.struct("count")).alias("value"))
+    )
+    query = (
+        counts.writeStream.format("kafka")
+        .options(**options, topic=given["output"], checkpointLocation=str(work / "checkpoint"))
+        .outputMode("update")
+        .start()
+    )
+    seen: dict[int, int] = {}
+    while query.exception() is None:
+        for progress in query.recentProgress:
+            seen[progress.batchId] = progress.numInputRows
+        counted.messages = sum(seen.values())
+        time.sleep(0.1)
+    raise SystemExit(str(query.exception()))
+
+
+if __name__ == "__main__":
+    main()
