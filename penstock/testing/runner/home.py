@@ -16,8 +16,8 @@ from penstock.api.ssp import SystemStream
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
-from penstock.config.model import JobConfig
-from penstock.config.table import BROADCAST_INPUTS
+from penstock.config.model import DEFAULT_SYSTEM, JobConfig
+from penstock.config.table import BROADCAST_INPUTS, STREAM_GUARANTEE, SYSTEM_FACTORY
 from penstock.config.values import RefusedError
 from penstock.driver.event_time import EventTime
 from penstock.errors import ConfigError
@@ -85,7 +85,7 @@ class RunnerHome:
         """
         loaded = load_config(overrides=self._given, default_job_name=self._name)
         graph = checked_graph(with_side_inputs(app.graph(), loaded), self.mistakes)
-        plan_topology(graph, self._dead)
+        plan_topology(graph, self._dead, loaded.exactly_once_streams)
         config = self._driver_config(graph, loaded)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
         streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
@@ -128,12 +128,23 @@ class RunnerHome:
             "job.retry.max": 0,
             "task.commit.ms": 0,
             **{key: value for key, value in given.flat().items() if key.startswith("side.inputs.")},
+            **_exactly_once(given),
             **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
         }
         config = load_config(overrides=keys, environ={})
         broadcast_inputs = _broadcast(self._broadcast_inputs)
         task = replace(config.task, dead_letter_stream=self._dead, broadcast_inputs=broadcast_inputs)
         return replace(config, task=task)
+
+
+def _exactly_once(given: JobConfig) -> dict[str, object]:
+    """The keys of the exactly-once outputs, on systems in memory."""
+    streams = given.exactly_once_streams
+    systems = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
+    return {
+        **{STREAM_GUARANTEE.full(str(stream)): "exactly-once" for stream in streams},
+        **{SYSTEM_FACTORY.full(name): "memory" for name in systems},
+    }
 
 
 def _release(root: str, folder: Path) -> None:

@@ -68,7 +68,8 @@ class TestRunner:
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
             config: the keys that tasks find in `context.config`. The runner itself uses `job.name`,
-                `task.window.ms` and what the keys say of side inputs only.
+                `task.window.ms` and what the keys say of side inputs and of exactly-once outputs only. Messages of an
+                exactly-once output are there once `commit` was called, as readers of a real job see them.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.

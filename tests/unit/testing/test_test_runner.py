@@ -187,3 +187,15 @@ def test_a_changed_application_that_does_not_fit_changes_nothing() -> None:
 def test_an_output_of_another_system_is_not_there() -> None:
     with pytest.raises(ps.NotFoundError, match=r"no stream `other.x` in this test: its systems are `local`"):
         runner_of().output("other.x")
+
+
+def test_messages_of_an_exactly_once_output_are_there_after_the_commit() -> None:
+    app = ps.StreamApplication("copy")
+    app.input("kafka.in", value=ps.String()).send_to(app.output("kafka.out", value=ps.String()))
+    keys = {"systems.kafka.samza.factory": "memory", "streams.kafka.out.output.guarantee": "exactly-once"}
+    runner = TestRunner(app, partitions=1, config=keys).input("kafka.in", ["a"]).run()
+    assert runner.output("kafka.out") == []
+    assert [message.value for message in runner.commit().output("kafka.out")] == ["a"]
+    runner.input("kafka.in", ["b"]).run().crash().restore().run().commit()
+    assert [message.value for message in runner.output("kafka.out")] == ["a", "b"]
+    runner.close()
