@@ -18,6 +18,7 @@ from penstock.driver.epochs import Epochs
 from penstock.driver.event_time import EventTime
 from penstock.driver.failures import Failures
 from penstock.driver.feed import Feed, OffsetFeed
+from penstock.driver.input_watch import InputWatch
 from penstock.driver.lease_gate import LeaseGate
 from penstock.driver.loss_report import LossReport
 from penstock.driver.outbox_garbage import OutboxGarbage
@@ -55,13 +56,29 @@ def assemble(
     failures = Failures(job.config.job.retry_max, fleet, runner, board)
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
     debts = Debts(log, job.uid, job.paths)
-    recorder = Recorder(log, job.layout, tasks, task, job.intermediate_layout, owed=debts.now, publisher=job.publisher)
+    recorder = Recorder(
+        log,
+        job.layout,
+        tasks,
+        task,
+        job.intermediate_layout,
+        job.identities,
+        owed=debts.now,
+        publisher=job.publisher,
+    )
     garbage = OutboxGarbage(job.objects, job.paths, log)
     collection = Collection(log, job.admins, garbage, Truncation(job.streams, job.writer))
     publishing = Publishing(debts, fleet, task.commit_timeout_ms, board, stop.immediate, clock)
-    standbys = job.config.job.standbys > 0
+    watch = input_watch(job)
     coordinator = CommitCoordinator(
-        recorder, fleet, collection, runner.cancel, clock, standbys=standbys, publishing=publishing
+        recorder,
+        fleet,
+        collection,
+        runner.cancel,
+        clock,
+        standbys=job.config.job.standbys > 0,
+        publishing=publishing,
+        confirm=watch.confirm,
     )
     policy = CommitPolicy.of(task)
     commits = Commits(coordinator, policy, task.commit_timeout_ms, fleet, gate, failures, board, stop.immediate, clock)
@@ -69,7 +86,7 @@ def assemble(
     board.standbys = lambda: standby_facts(fleet.standby_states())
     board.waits_for = lambda: runner.waits_for() or fleet.waits_for()
     bootstrap = SideBootstrap(job.topology.graph, fleet, board, stop, clock)
-    feed = feed or offset_feed(job)
+    feed = feed or offset_feed(job, watch)
     tables = Tables(
         [spec.name for spec in job.topology.graph.stores if isinstance(spec.side, PushedTable)],
         published or NothingPublished(),
@@ -103,12 +120,18 @@ def assemble(
     )
 
 
-def offset_feed(job: PreparedJob) -> OffsetFeed:
+def input_watch(job: PreparedJob) -> InputWatch:
+    """What looks whether the streams of the job are those that it was prepared with."""
+    partitions = {at.ssp for at in job.start.positions}
+    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock)
+
+
+def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
     return OffsetFeed(
-        job.ends,
+        watch.ends,
         job.topology.graph,
         bounds,
         settings.batch_interval_ms,

@@ -19,6 +19,7 @@ from penstock.driver.publishing import Publishing
 from penstock.driver.record import CommitRequest, Recorder
 from penstock.driver.standbys import follow
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.plan.positions import Positions
 from penstock.retry import Retry, retry
 
 logger = logging.getLogger(__name__)
@@ -72,9 +73,11 @@ class CommitCoordinator:
         *,
         standbys: bool = False,
         publishing: Publishing | None = None,
+        confirm: Callable[[Positions], None] = lambda _: None,
     ) -> None:
         """`on_failed` is called, from another thread, when a commit in flight has failed. `standbys`: there are some,
-        which follow. Without `publishing` nothing is published after its record."""
+        which follow. Without `publishing` nothing is published after its record. `confirm` is called, from another
+        thread, before a record of these positions is written, and raises PenstockError if none may be."""
         self._log = recorder.log
         self._recorder = recorder
         self._fleet = fleet
@@ -84,6 +87,7 @@ class CommitCoordinator:
         self._on_failed = on_failed
         self._clock = clock
         self._standbys = standbys
+        self._confirm = confirm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
         self.in_flight: InFlight | None = None
@@ -184,6 +188,7 @@ class CommitCoordinator:
             found = {task: markers for answer in answers for task, markers in answer.markers.items()}
             outbox = [each for answer in answers for each in answer.outbox]
             record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, outbox)
+            self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)
         except BaseException as error:
             failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
@@ -235,6 +240,11 @@ class CommitCoordinator:
             "it began (task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
             "task.commit.timeout.ms too small?"
         )
+
+    def _confirm_inputs(self, flight: InFlight, positions: Positions) -> None:
+        """A system of an input that does not answer delays the commit, as long as it may take."""
+        within = Retry(pause_s=0.2, within_s=self._timeout_ms / 1000)
+        retry(lambda: self._confirm(positions), within, interrupt=flight.abandoned, clock=self._clock)
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
         """Append, retrying what may pass; the same record twice is one record."""

@@ -30,6 +30,7 @@ from penstock.metadata.paths import JobPaths
 from penstock.metadata.side_stores import ShownSideStores, SideStoreFacts
 from penstock.plan.copartitioning import check_copartitioning
 from penstock.plan.fit import check_config
+from penstock.plan.identities import Identities
 from penstock.plan.intermediate import (
     begin_streams,
     declared_streams,
@@ -81,6 +82,8 @@ class PreparedJob:
     publisher: str
     """The name of who writes the outputs, the same for every run."""
     clock: Clock
+    identities: Identities
+    """Those of the inputs, when the job was prepared."""
 
     @property
     def inputs(self) -> tuple[SystemStream, ...]:
@@ -89,13 +92,7 @@ class PreparedJob:
 
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every input partition, now."""
-        ends = self.streams.ends()
-        if ends.keys() != {at.ssp for at in self.start.positions}:
-            raise IncompatibleError(
-                "the number of partitions of an input has changed since this run began: stop the job, and start it "
-                "with a new `job.id`, or restore the stream"
-            )
-        return ends
+        return self.streams.ends()
 
     def writer(self, epoch: int) -> WriterIdentity:
         """Who writes the outputs."""
@@ -165,6 +162,7 @@ def prepare(
     """
     topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     check_config(graph, config)
+    identities = streams.identities()  # before all that is decided about the streams
     ends = streams.ends()
     grouping = streams.group(ends)
     tasks = grouping.count
@@ -177,7 +175,7 @@ def prepare(
     on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
     view = log.read(on_damage)
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
-    inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
+    inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities)
     start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
     operators = [op.id for op in graph.operators]
     between = declared_streams(graph)
@@ -254,6 +252,7 @@ def prepare(
         side_fingerprints=side_fingerprints(graph),
         publisher=publisher,
         clock=clock,
+        identities=identities,
     )
 
 

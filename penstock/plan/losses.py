@@ -28,7 +28,8 @@ class Loss:
 
     def __str__(self) -> str:
         stream, partition = self.ssp.system_stream, self.ssp.partition
-        return f"the offsets {self.start} to {self.end - 1} of stream `{stream}` partition {partition}"
+        which = f"offset {self.start}" if len(self) == 1 else f"the offsets {self.start} to {self.end - 1}"
+        return f"{which} of stream `{stream}` partition {partition}"
 
 
 def find_losses(
@@ -56,11 +57,12 @@ def refuse_losses(losses: Iterable[Loss], skipped: Collection[SystemStream] = ()
         return
     first, more = found[0], len(found) - 1
     stream = first.ssp.system_stream
+    were, them = ("was", "it") if len(first) == 1 else ("were", "them")
     others = f" (and messages of {more} other partitions)" if more else ""
     raise NotFoundError(
-        f"{first} were deleted before the job had read them{others}: it should read from offset {first.start}, and the "
-        f"oldest message is {first.end}. Nothing was skipped. Choose where to continue with a startpoint (`penstock "
-        f"startpoint set JOB --stream {stream} --all-partitions --oldest`), or set "
+        f"{first} {were} deleted before the job had read {them}{others}: it should read from offset {first.start}, and "
+        f"the oldest message is {first.end}. Nothing was skipped. Choose where to continue with a startpoint "
+        f"(`penstock startpoint set JOB --stream {stream} --all-partitions --oldest`), or set "
         f"`{STREAM_ON_DATA_LOSS.full(str(stream))}=skip`: the job then continues at the oldest message and counts what "
         "is lost"
     )

@@ -69,9 +69,24 @@ def resumed_positions(
         before = {ssp.partition for ssp in known if ssp.system_stream == stream}
         now = {ssp.partition for ssp in first if ssp.system_stream == stream}
         if before and before != now:
-            raise IncompatibleError(
-                f"input `{stream}` had {counted(len(before), 'partition')} at the checkpoint and has {len(now)} "
-                "now. Keys would "
-                "move away from their state. Give the job a new `job.id` to start afresh, or restore the stream"
-            )
+            raise partitions_changed(stream, len(before), len(now), "at the checkpoint")
     return {at: saved.get(at, first[at.ssp]) for at in readers}
+
+
+def partitions_changed(stream: SystemStream, before: int, now: int, when: str) -> IncompatibleError:
+    """The error for an input with another number of partitions.
+
+    Args:
+        stream: the input.
+        before: how many it had.
+        now: how many it has.
+        when: when it had that many.
+    """
+    return IncompatibleError(
+        f"input `{stream}` had {counted(before, 'partition')} {when} and has {now} now. Task i has the state of the "
+        "keys in partition i, and keys are in other partitions now. Nothing is lost: state and positions are as of the "
+        "last checkpoint, To continue with the stream as it is, "
+        "start the job under a new `job.id`: it builds its state from the oldest messages. To keep the state, copy the "
+        f"messages that the checkpoint has not seen to a stream with {counted(before, 'partition')}, by their keys, "
+        "and read that"
+    )

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.graph import OperatorSpec
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.origin import Origin, origin_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
+from penstock.plan.identities import refuse_recreated
 from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.plan.reset import Reset
 from penstock.plan.start_times import StartTimes, start_times
@@ -68,8 +69,8 @@ def plan_start(
     """Read the requests, resolve them, choose the checkpoint. Nothing is written.
 
     Raises:
-        IncompatibleError: a startpoint cannot be applied, the inputs do not fit the checkpoint, or newer checkpoints
-            than the one that may be read would be passed over.
+        IncompatibleError: a startpoint cannot be applied, the inputs do not fit the checkpoint, one of them was deleted
+            and created again, or newer checkpoints than the one that may be read would be passed over.
         NotFoundError: the named checkpoint does not exist.
         CorruptError: a request cannot be read.
     """
@@ -92,6 +93,8 @@ def plan_start(
     )
     positions = start_positions(decision, inputs, config)
     record = decision.restore_from
+    if record is not None:
+        refuse_recreated(record, inputs.identities, positions, chosen_positions(decision, inputs, config))
     times = start_times(
         record,
         clears_state=decision.clears_state,
@@ -118,16 +121,29 @@ def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfi
     Raises:
         IncompatibleError: an input has another number of partitions than at the checkpoint.
     """
-    streams = {ssp.system_stream for ssp in inputs.ends}
-    first = first_positions(inputs.ends, {stream: config.offset_default(stream) for stream in streams})
-    reset = {stream for stream in streams if config.reset_offset(stream)}
     record = decision.restore_from
     saved = {} if record is None else to_positions(record.next_offsets)
-    readers = [TaskSsp(task_number(task), ssp) for task, ssps in inputs.tasks.items() for ssp in ssps]
-    resumed = resumed_positions(saved, readers, first)
-    if decision.with_state != "nearest" or record is None:
-        resumed |= {at: first[at.ssp] for at in readers if at.ssp.system_stream in reset}
-    return resumed | to_positions({task_number(task): own for task, own in decision.offsets.items()})
+    resumed = resumed_positions(saved, _readers(inputs), _first(inputs, config))
+    return resumed | chosen_positions(decision, inputs, config)
+
+
+def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
+    """The positions that are not the checkpoint's, whatever that says: of streams that are reset, and of startpoints.
+    Pure."""
+    chosen: dict[TaskSsp, int] = {}
+    if decision.with_state != "nearest" or decision.restore_from is None:
+        first = _first(inputs, config)
+        chosen = {at: first[at.ssp] for at in _readers(inputs) if config.reset_offset(at.ssp.system_stream)}
+    return chosen | to_positions({task_number(task): own for task, own in decision.offsets.items()})
+
+
+def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:
+    streams = {ssp.system_stream for ssp in inputs.ends}
+    return first_positions(inputs.ends, {stream: config.offset_default(stream) for stream in streams})
+
+
+def _readers(inputs: JobInputs) -> list[TaskSsp]:
+    return [TaskSsp(task_number(task), ssp) for task, ssps in inputs.tasks.items() for ssp in ssps]
 
 
 def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> None:

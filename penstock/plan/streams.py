@@ -187,6 +187,12 @@ class JobStreams:
         """The ends of every partition of every durable intermediate stream."""
         return {stream: self.admins[stream.system].offsets(stream.stream) for stream in self.intermediates}
 
+    def identities(self) -> dict[SystemStream, str]:
+        """What distinguishes each input from others of its name, where the system has that. Raises NotFoundError if an
+        input does not exist."""
+        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.inputs}
+        return {stream: identity for stream, identity in found.items() if identity is not None}
+
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every partition of every input."""
         return {

@@ -38,11 +38,13 @@ class Sorted:
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """What a job reads. `others` are further streams that it uses, with what for: they take no startpoint."""
+    """What a job reads. `others` are further streams that it uses, with what for: they take no startpoint. `identities`
+    distinguish the inputs from others of their names."""
 
     tasks: TaskInputs
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     others: Mapping[SystemStream, str] = field(default_factory=dict)
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

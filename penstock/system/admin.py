@@ -15,7 +15,7 @@ from penstock.api.startpoint import (
     StartpointVisitor,
 )
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.messages import OffsetRange, PartitionOffsets
+from penstock.system.messages import OffsetRange, OpenTransaction, PartitionOffsets
 from penstock.system.writer import WriterIdentity
 from penstock.wording import counted, flag
 
@@ -48,6 +48,15 @@ class SystemAdmin(ABC):
         """
         self.partition_count(stream)
         return None
+
+    def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
+        """By partition, the transaction that keeps readers from what was appended; partitions without one are left
+        out. A system without transactions of several appends has none.
+
+        Raises NotFoundError if there is no such stream.
+        """
+        self.partition_count(stream)
+        return {}
 
     def complete_from(self, stream: str) -> dict[int, int]:
         """By partition, the offset from which on every message is still there, deletions (value None) included.

@@ -60,6 +60,24 @@ class PartitionOffsets:
         return f"messages from {self.oldest} (oldest) to {self.newest} (newest), the next one will be {self.upcoming}"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction of some writer that is not over, with what is behind its first message: a reader sees none of it
+    yet.
+
+    Example:
+        >>> OpenTransaction(offset=120, messages=40, since_ms=1_700_000_000_000).messages
+        40
+    """
+
+    offset: int
+    """That of its first message, before which everything can be read."""
+    messages: int
+    """How many offsets are behind that: at most so many messages wait."""
+    since_ms: int
+    """The timestamp of its first message, in epoch milliseconds; 0 if that is not known."""
+
+
 def partitions_with_messages(ends: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:
     """The partitions of a stream that hold messages, ascending.
 

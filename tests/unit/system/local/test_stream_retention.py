@@ -178,7 +178,8 @@ def test_a_job_that_was_passed_does_not_skip(stream: Stream) -> None:
     assert plan() == [Portion(OffsetRange(ssp(stream.system, 0), 1, 3), 2)]
     stream.append(2, size=300_000)
     message = (
-        r"read from offset 1, but its oldest message is 2: .* Choose where to continue with `penstock startpoint set`"
+        r"offset 1 of stream .* was deleted before the job had read it: .* the oldest message is 2\. .*`penstock "
+        r"startpoint set JOB"
     )
     with pytest.raises(NotFoundError, match=message):
         plan()
