@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Container, Mapping
+from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
@@ -31,6 +31,8 @@ class Content:
 
     next_offsets: NextOffsets
     markers: Mapping[int, Markers]
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    """What distinguishes the input streams, to which the offsets belong, from others of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
         CorruptError: a value does not decode.
     """
     tasks = range(record.task_count)
-    return Content(record.next_offsets, {task: markers_of(record, task, changelogs(task)) for task in tasks})
+    markers = {task: markers_of(record, task, changelogs(task)) for task in tasks}
+    return Content(record.next_offsets, markers, record.identities)
 
 
 def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:
@@ -99,6 +102,32 @@ def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> N
         for own in readers:
             own[key.ssp] = offset
     return merged
+
+
+def with_identities(
+    record: CheckpointRecord, wanted: Collection[OffsetKey], now: Mapping[SystemStream, str]
+) -> Mapping[SystemStream, str]:
+    """The record's identities, with the present ones of streams that were created again since, if the wanted offsets
+    are of all their positions.
+
+    Raises:
+        IncompatibleError: a position in such a stream is not among the wanted ones.
+    """
+    found = dict(record.identities)
+    for stream, identity in now.items():
+        if found.get(stream, identity) == identity:
+            continue
+        given = {(key.ssp, key.task) for key in wanted}
+        own = [(ssp, task) for task, ssps in record.next_offsets.items() for ssp in ssps if ssp.system_stream == stream]
+        left = dict.fromkeys(ssp for ssp, task in own if given.isdisjoint({(ssp, task), (ssp, None)}))
+        if left:
+            raise IncompatibleError(
+                f"the input `{stream}` was deleted and created again after checkpoint {record.id}, so all positions in "
+                f"it belong to the earlier stream. Give an offset for each of its partitions; missing: "
+                f"{inputs_text(left)}. Nothing was changed"
+            )
+        found[stream] = identity
+    return found
 
 
 def offset_changes(old: NextOffsets, new: NextOffsets) -> tuple[OffsetChange, ...]:
@@ -163,6 +192,7 @@ def successor(
         run_id=claim.run_id,
         writer=claim.writer,
         next_offsets=content.next_offsets,
+        identities=content.identities,
         tasks={
             task: build_versions(
                 checkpoint_id, _last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions

@@ -12,7 +12,7 @@ from penstock.plan.identities import Identities, continue_in
 from penstock.plan.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.plan.streams import JobStreams
 from penstock.system.base import OpenTransaction
-from penstock.wording import counted, utc_text
+from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
@@ -143,16 +143,12 @@ class InputWatch:
             self._standing[ssp] = transaction, since
             if now - since >= STANDSTILL_SECONDS and self._told.get(ssp) != transaction.offset:
                 self._told[ssp] = transaction.offset
-                logger.warning("%s: they are read once it ends, or its system ends it", held_back(ssp, transaction))
-
-
-def held_back(ssp: SystemStreamPartition, transaction: OpenTransaction) -> str:
-    """What an open transaction keeps from being read, in words."""
-    since = f" since {utc_text(transaction.since_ms)}" if transaction.since_ms else ""
-    return (
-        f"stream `{ssp.system_stream}` partition {ssp.partition}: at most {counted(transaction.messages, 'message')} "
-        f"behind an open transaction{since}"
-    )
+                logger.warning(
+                    "stream `%s` partition %d: %s. They are read once its writer or the system ends it",
+                    stream,
+                    partition,
+                    transaction,
+                )
 
 
 def _count(partitions: Collection[SystemStreamPartition], stream: SystemStream) -> int:

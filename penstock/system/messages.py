@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.wording import counted, utc_text
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -66,8 +67,8 @@ class OpenTransaction:
     yet.
 
     Example:
-        >>> OpenTransaction(offset=120, messages=40, since_ms=1_700_000_000_000).messages
-        40
+        >>> print(OpenTransaction(offset=120, messages=40, since_ms=1_700_000_000_000))
+        at most 40 messages behind an open transaction since 2023-11-14T22:13:20.000Z
     """
 
     offset: int
@@ -76,6 +77,10 @@ class OpenTransaction:
     """How many offsets are behind that: at most so many messages wait."""
     since_ms: int
     """The timestamp of its first message, in epoch milliseconds; 0 if that is not known."""
+
+    def __str__(self) -> str:
+        since = f" since {utc_text(self.since_ms)}" if self.since_ms else ""
+        return f"at most {counted(self.messages, 'message')} behind an open transaction{since}"
 
 
 def partitions_with_messages(ends: Mapping[int, PartitionOffsets]) -> tuple[int, ...]:

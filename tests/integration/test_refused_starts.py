@@ -70,8 +70,9 @@ def test_a_stream_that_was_made_anew_is_refused(spark: SparkSession, settled: Ho
     shutil.rmtree(tmp_path / "copy" / "streams" / "events")
     home.create("events", 2)
     home.publish(10, seed=1)
-    with pytest.raises(ps.NotFoundError, match="the stream is not the one that was read before"):
-        finish(start(home, spark))
+    error = refused(home, spark, job_app.totals_app())
+    assert isinstance(error, ps.IncompatibleError)
+    assert "`local.events` was deleted and created again" in str(error)
 
 
 def test_the_job_goes_on_after_what_was_refused(spark: SparkSession, settled: Home, tmp_path: Path) -> None:

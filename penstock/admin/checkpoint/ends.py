@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
@@ -19,6 +19,7 @@ class StreamEnds:
 
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     unknown: Mapping[SystemStream, str]
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
     def warnings(self) -> tuple[str, ...]:
         """What cannot be checked."""
@@ -29,13 +30,15 @@ class StreamEnds:
 
 
 def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnds:
-    """Ask the systems for the ends of the streams."""
+    """Ask the systems for the ends and the identities of the streams."""
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
     unknown: dict[SystemStream, str] = {}
+    identities: dict[SystemStream, str] = {}
     for stream in sorted(set(streams)):
         try:
             admin = open_system(config.system(stream.system)).admin()
             try:
+                identity = admin.stream_identity(stream.stream)
                 found = admin.offsets(stream.stream)
             finally:
                 admin.close()
@@ -43,7 +46,9 @@ def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnd
             unknown[stream] = str(error)
         else:
             ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in found.items()}
-    return StreamEnds(ends, unknown)
+            if identity is not None:
+                identities[stream] = identity
+    return StreamEnds(ends, unknown, identities)
 
 
 def changelogs(config: JobConfig, record: CheckpointRecord, task: int) -> dict[SystemStreamPartition, str]:

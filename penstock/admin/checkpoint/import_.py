@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from penstock.admin.checkpoint.change import CheckpointChange
 from penstock.admin.checkpoint.target import ImportTarget, find_target
@@ -49,13 +50,16 @@ def _change(
     adopted = adopt(samza, Target(target.inputs, target.base.stores), target.ends.ends, target.unusable(samza))
     old = {} if target.before is None else target.before.next_offsets
     changes = offset_changes(old, adopted.content.next_offsets)
+    moved = {change.ssp.system_stream for change in changes}
+    now = {stream: identity for stream, identity in target.ends.identities.items() if stream in moved}
+    content = replace(adopted.content, identities={**target.base.identities, **now})
     refuse_outside(changes, target.ends.ends, target.ends.unknown)
     return CheckpointChange(
         job,
         "import",
         target.base,
         target.before,
-        adopted.content,
+        content,
         view,
         log,
         changes,

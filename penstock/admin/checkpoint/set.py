@@ -17,6 +17,7 @@ from penstock.checkpoint.edit import (
     content_of,
     offset_changes,
     refuse_outside,
+    with_identities,
     with_offsets,
 )
 from penstock.checkpoint.log import CheckpointLog
@@ -41,7 +42,8 @@ def plan_offsets(
 
     Raises:
         NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.
-        IncompatibleError: an offset is outside its partition.
+        IncompatibleError: an offset is outside its partition, or an input was deleted and created again and not all of
+            its positions are given.
         CorruptError: the log is damaged where it is needed.
 
     Example:
@@ -60,9 +62,10 @@ def plan_offsets(
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
     refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
     before = content_of(base, lambda task: changelogs(job.config, base, task))
-    content = Content(with_offsets(base, wanted), before.markers)
+    next_offsets = with_offsets(base, wanted)
+    asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
+    content = Content(next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities))
     changes = offset_changes(before.next_offsets, content.next_offsets)
-    asked = stream_ends(job.config, {change.ssp.system_stream for change in changes})
     refuse_outside(changes, asked.ends, asked.unknown)
     warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
     return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)

@@ -32,13 +32,16 @@ from penstock.metadata.lease import LeaseHolder
 from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
 from penstock.metadata.side_stores import SideStoreFacts
+from penstock.plan.identities import continue_in
 from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
-from penstock.system.base import PartitionOffsets
+from penstock.system.base import OpenTransaction, PartitionOffsets
 from penstock.system.registry import open_system
 from penstock.wording import counted
 
+_STANDSTILL_MS = 10_000
+"""How long a transaction must have been open to be shown."""
 _AT_ONCE = 16
 """Jobs that are looked at at once."""
 
@@ -56,6 +59,8 @@ class PartitionStatus:
     lag: int | None
     event_time_ms: int | None = None
     lost: int = 0
+    open_transaction: OpenTransaction | None = None
+    """A transaction of some writer that has kept messages from being read for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +297,15 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     found = []
     for stream, next_offsets in sorted(positions.items()):
         try:
-            ends, dense = _ends(stream, config)
+            now = _look(stream, config)
         except PenstockError as error:
             one = input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
         else:
-            misfit = _misfit(stream, next_offsets, ends, skips=config.skips_lost(stream))
-            one = input_status(stream, next_offsets, ends, misfit, dense=dense)
+            misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
+            if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
+                misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
+            one = input_status(stream, next_offsets, now.ends, misfit, dense=now.dense)
+            one = _with_transactions(one, now.transactions)
         one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
         found.append(_with_times(one, times.get(stream, {}), last) if last.event_times else one)
     return tuple(found)
@@ -329,12 +337,32 @@ def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
     return replace(status, partitions=partitions)
 
 
-def _ends(stream: SystemStream, config: JobConfig) -> tuple[dict[int, PartitionOffsets], bool]:
-    """The ends of its partitions, and whether its offsets are dense."""
+def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]) -> InputStatus:
+    """With those that are not just being written."""
+    before_ms = time.time_ns() // 1_000_000 - _STANDSTILL_MS
+    old = {partition: each for partition, each in found.items() if each.since_ms <= before_ms}
+    return replace(
+        status, partitions=tuple(replace(each, open_transaction=old.get(each.partition)) for each in status.partitions)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """A stream as it is, and whether its offsets are dense."""
+
+    ends: Mapping[int, PartitionOffsets]
+    dense: bool
+    identity: str | None
+    transactions: Mapping[int, OpenTransaction]
+
+
+def _look(stream: SystemStream, config: JobConfig) -> _Now:
     system = open_system(config.system(stream.system))
     admin = system.admin()
     try:
-        return admin.offsets(stream.stream), system.dense_offsets
+        identity = admin.stream_identity(stream.stream)
+        ends = admin.offsets(stream.stream)
+        return _Now(ends, system.dense_offsets, identity, admin.open_transactions(stream.stream))
     finally:
         admin.close()
 

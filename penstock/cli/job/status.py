@@ -361,6 +361,8 @@ def _show_inputs(facts: JobStatus) -> None:
         if each.problem is not None:
             say(f"warning: stream `{each.stream}`: {each.problem}")
         for part in each.partitions:
+            if part.open_transaction is not None:
+                say(f"warning: stream `{each.stream}` partition {part.partition}: {part.open_transaction}")
             if part.lost:
                 most = "" if each.dense_offsets else "at most "
                 say(

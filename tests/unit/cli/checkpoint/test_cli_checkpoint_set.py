@@ -74,6 +74,26 @@ def test_other_offsets_same_state(job: StoppedJob) -> None:
     assert str(after.id) in said
 
 
+def test_an_input_that_was_created_again_needs_all_of_its_positions(job: StoppedJob) -> None:
+    """Then the checkpoint is one of the new stream, and a start accepts it."""
+    stream, admin = ssp(0).system_stream, job.system.admin()
+    job.run(saved(4, identities={stream: admin.stream_identity(STREAM)}))
+    admin.delete_stream(STREAM)
+    admin.create_stream(STREAM, 2)
+    for partition in range(2):
+        job.publish(partition, 10)
+    before = job.last
+    error = set_to(offsets(p1=3), "--yes", status=1)[1]
+    assert f"`{SECOND}` was deleted and created again" in " ".join(error.split())
+    assert "with the partitions 0" in " ".join(error.split())
+    assert job.last == before
+    set_to(offsets(p0=4, p1=7), "--yes")
+    assert job.last.next_offsets == before.next_offsets
+    assert job.last.identities == {stream: admin.stream_identity(STREAM)} != before.identities
+    set_to(offsets(p1=3), "--yes")
+    assert job.last.identities == {stream: admin.stream_identity(STREAM)}
+
+
 def test_json_tells_what_was_done(job: StoppedJob) -> None:
     before = job.last
     facts = call_json("set", "flights", "--offsets", "-", "--yes", text=offsets(p0=10, p1=7))

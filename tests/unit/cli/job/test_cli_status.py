@@ -16,7 +16,7 @@ import pytest
 
 from examples.folder_system import FolderSystem
 from penstock.admin.job.status import input_status
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -26,6 +26,8 @@ from penstock.container.logs import log_path
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
+from penstock.system.base import OpenTransaction
+from penstock.system.local.admin import LocalAdmin
 from penstock.testing.system_contract import append
 from tests.support.cli import call, call_json, own_home, published
 from tests.support.jobs import wait_until
@@ -118,6 +120,29 @@ def test_messages_that_were_lost(log: CheckpointLog) -> None:
     assert [part["lost"] for part in stream["partitions"]] == [0, 7]
     said = call("status", "flights")[1]
     assert "the state misses 7 messages of `local.flights` partition 1" in said
+
+
+def test_an_input_that_was_created_again(log: CheckpointLog, home: Path) -> None:
+    published(20, partitions=2)
+    last, claim = log.read().checkpoints[-1], log.claim("run-a")
+    stream = SystemStream("local", "flights")
+    log.append(replace(record(claim, 5, last.id, ended="stopped"), identities={stream: "another one"}))
+    (status,) = call_json("status", "flights")["inputs"]
+    assert "deleted and created again: the job will not start" in status["problem"]
+
+
+@pytest.mark.usefixtures("log")
+def test_what_waits_behind_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that are just being written nothing is shown."""
+    published(20, partitions=2)
+    now_ms = time.time_ns() // 1_000_000
+    found = {0: OpenTransaction(9, 30, 1_700_000_000_000), 1: OpenTransaction(9, 2, now_ms)}
+    monkeypatch.setattr(LocalAdmin, "open_transactions", lambda *_: found)
+    (stream,) = call_json("status", "flights")["inputs"]
+    shown = [part["openTransaction"] for part in stream["partitions"]]
+    assert shown == [{"offset": 9, "messages": 30, "sinceMs": 1_700_000_000_000}, None]
+    said = " ".join(call("status", "flights")[1].split())
+    assert "stream `local.flights` partition 0: at most 30 messages behind an open transaction since 2023-11-14" in said
 
 
 @pytest.mark.usefixtures("log")
