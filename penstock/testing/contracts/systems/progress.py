@@ -205,7 +205,7 @@ def publish(
 
 
 def _chunk(at: SystemStreamPartition, chunk: int) -> list[RawRecord]:
-    return [(chunk, b"%d" % at.partition, b"%d" % number) for number in range(10 * chunk, 10 * chunk + 10)]
+    return [(1000 + chunk, b"%d" % at.partition, b"%d" % number) for number in range(10 * chunk, 10 * chunk + 10)]
 
 
 def _publish_until_killed(system: System, epoch: int, done: Connection) -> None:
