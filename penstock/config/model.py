@@ -163,6 +163,7 @@ class StoreSettings:
     changelog: SystemStream
     """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
     side_inputs: tuple[SystemStream, ...] = ()
+    side_broadcast: bool = False
     """The streams that fill it, where the configuration names them."""
     side_processor: str | None = None
     """`module:Class` of the factory of their processors."""
@@ -248,6 +249,7 @@ class JobConfig:
             restore_factories=self.resolved.find(table.STORE_RESTORE, name) or backup,
             changelog=self.resolved.find(table.STORE_CHANGELOG, name) or self._default_changelog(name),
             side_inputs=self.resolved.find(table.STORE_SIDE_INPUTS, name) or (),
+            side_broadcast=self.resolved.get(table.STORE_SIDE_BROADCAST, name),
             side_processor=self.resolved.find(table.STORE_SIDE_PROCESSOR, name),
         )
 

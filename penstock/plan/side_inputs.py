@@ -70,6 +70,12 @@ def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[s
 
 def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
     settings = config.store(spec.name)
+    broadcast = table.STORE_SIDE_BROADCAST.full(spec.name)
+    if broadcast in config.origins and not settings.side_inputs:
+        raise ConfigError(
+            f"`{broadcast}` ({config.origin(broadcast)}): `{table.STORE_SIDE_INPUTS.full(spec.name)}` names no side "
+            f"inputs. Where the application names them, it says broadcast= in app.{_method(spec)}(...)"
+        )
     if not settings.side_inputs and settings.side_processor is None:
         return spec
     inputs, factory = table.STORE_SIDE_INPUTS.full(spec.name), table.STORE_SIDE_PROCESSOR.full(spec.name)
@@ -84,7 +90,8 @@ def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
         if spec.name.endswith(OPERATOR_STORES):
             raise ConfigError(f"{where}: store `{spec.name}` belongs to an operator, which alone writes it")
         key, value = spec.key_serde.for_keys(), spec.value_serde
-        side = SideInputs(tuple(SideStream(stream, key, value) for stream in settings.side_inputs))
+        streams = tuple(SideStream(stream, key, value) for stream in settings.side_inputs)
+        side = SideInputs(streams, broadcast=settings.side_broadcast)
     if settings.side_processor is not None:
         where = f"`{factory}` = `{settings.side_processor}` ({config.origin(factory)})"
         if not isinstance(side, SideInputs):

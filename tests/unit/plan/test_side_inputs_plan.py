@@ -15,6 +15,7 @@ from penstock.plan.layout import store_layout
 from penstock.plan.side_inputs import is_backed_up, side_streams, with_side_inputs
 
 INPUTS, FACTORY = "stores.planes.side.inputs", "stores.planes.side.inputs.processor.factory"
+BROADCAST = f"{INPUTS}.broadcast"
 
 
 class Factory(ps.SideInputsProcessorFactory):
@@ -56,6 +57,13 @@ def test_the_configuration_names_streams_and_a_factory() -> None:
     assert list(store_layout(graph)) == ["own"], "no part of checkpoints"
 
 
+def test_the_configuration_may_ask_for_everything_in_every_task() -> None:
+    graph = filled(application(), {INPUTS: "local.planes", BROADCAST: "true"})
+    side = graph.side_stores[0].side
+    assert isinstance(side, SideInputs)
+    assert side.broadcast
+
+
 def test_the_configuration_adds_the_processor_alone() -> None:
     graph = filled(application(side_inputs=["local.planes"]), {FACTORY: f"{__name__}:Factory"})
     side = graph.side_stores[0].side
@@ -80,6 +88,7 @@ PUSHED: dict[str, Any] = {"pushed": ps.PushedTable("/tables/planes", key="tail")
         ({}, {FACTORY: "a:B"}, f"store `planes` has no side inputs whose messages a processor could process: name them in `{INPUTS}`"),  # noqa: E501
         (PUSHED, {FACTORY: "a:B"}, "store `planes` has no side inputs whose messages a processor could process"),
         (ONE | {"processor": Factory()}, {FACTORY: f"{__name__}:Factory"}, "the application gives the processor of store `planes`"),  # noqa: E501
+        (ONE, {BROADCAST: "true"}, f"`{BROADCAST}` (dict): `{INPUTS}` names no side inputs"),
         (ONE, {FACTORY: "no_such_module:Factory"}, "cannot be loaded: ModuleNotFoundError"),
         (ONE, {FACTORY: "collections:Counter"}, "is not a subclass of penstock.SideInputsProcessorFactory"),
         (ONE, {FACTORY: f"{__name__}:Demanding"}, "calling it without arguments failed: TypeError"),
