@@ -291,8 +291,8 @@ STORE_SIDE_PROCESSOR = Key("stores.<name>.side.inputs.processor.factory", OwnFac
     "entries.", "Samza",
     unset="what the application says; else each message is an entry")
 STORE_SIDE_BROADCAST = Key("stores.<name>.side.inputs.broadcast", Flag(), "false",
-    "Whether each task sees all entries of a store whose side inputs `stores.<name>.side.inputs` names: it is kept once "
-    "for each container, and its streams may have any number of partitions.")
+    "Whether each task sees all entries of a store whose side inputs `stores.<name>.side.inputs` names: it is kept "
+    "once for each container, and its streams may have any number of partitions.")
 SIDE_BOOTSTRAP_TIMEOUT_MS = Key("side.inputs.bootstrap.timeout.ms", Millis(1), "600000",
     "How long a start may take to fill stores from their side inputs, up to what these streams held when it began.")
 SIDE_MAX_AGE_MS = Key("side.inputs.max.age.ms", Millis(0), "86400000",
