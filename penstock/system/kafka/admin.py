@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.base import PartitionOffsets, SystemAdmin, WriterIdentity, check_stream_name
+from penstock.system.base import OpenTransaction, PartitionOffsets, SystemAdmin, WriterIdentity, check_stream_name
 from penstock.system.kafka import fences
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.uncommitted import first_timestamps
 from penstock.wording import counted
 
 _REPLICAS = "replication.factor"
@@ -40,10 +43,21 @@ class KafkaAdmin(SystemAdmin):
 
     def held_back(self, stream: str) -> dict[int, int]:
         """By partition, how many offsets behind upcoming are taken by transactions that are not finished."""
+        return {partition: each.messages for partition, each in self._waiting(stream).items()}
+
+    def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
+        """Where more was written than is committed. Aborted and committed messages may be behind an open transaction's
+        first one, too."""
+        found = self._waiting(stream)
+        since = first_timestamps(self._options, stream, {n: each.offset for n, each in found.items()}) if found else {}
+        return {n: replace(each, since_ms=since.get(n, 0)) for n, each in found.items()}
+
+    def _waiting(self, stream: str) -> dict[int, OpenTransaction]:
         count = self._cluster.partition_count(stream)
         (stable,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()])
         (written,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()], committed=False)
-        return {n: written[n] - stable[n] for n in range(count) if written[n] > stable[n]}
+        waiting = [n for n in range(count) if written[n] > stable[n]]
+        return {n: OpenTransaction(stable[n], written[n] - stable[n], since_ms=0) for n in waiting}
 
     def stream_identity(self, stream: str) -> str | None:
         """The topic's id."""
