@@ -9,7 +9,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.drain.progress import DrainProgress
-from penstock.driver.progress import BatchProgress, BootstrapProgress, JobProgress, ProgressBoard, TableStatus
+from penstock.driver.progress import (
+    BatchProgress,
+    BootstrapProgress,
+    JobProgress,
+    ProgressBoard,
+    PublishingProgress,
+    TableStatus,
+)
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 from penstock.errors import NotFoundError
@@ -167,8 +174,8 @@ class Job:
 
     @property
     def phase(self) -> str:
-        """The phase of the job: `starting`, `restoring`, `bootstrapping`, `running`, `draining`, `stopping`, `ended`,
-        `drained` or `failed`."""
+        """The phase of the job: `starting`, `restoring`, `bootstrapping`, `publishing`, `running`, `draining`,
+        `stopping`, `ended`, `drained` or `failed`."""
         self.ending.look()
         return self._board.phase
 
@@ -227,6 +234,17 @@ class Job:
             1,200,000 of 5,000,000 messages, about 12 s left
         """
         return self._board.bootstrap
+
+    @property
+    def publishing(self) -> PublishingProgress | None:
+        """The publication of exactly-once output that is under way; None if readers see all output of the last
+        checkpoint.
+
+        Example:
+            >>> print(job.publishing)  # doctest: +SKIP
+            1,200 of 5,000 messages to kafka.utilisation
+        """
+        return self._board.publishing
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

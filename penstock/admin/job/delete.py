@@ -39,6 +39,11 @@ class JobContent:
     table_objects: int = 0
     """Versions of pushed tables: their manifests and files. What they were made from is not deleted."""
     table_bytes: int = 0
+    outbox_objects: int = 0
+    """Objects with exactly-once output, published or not."""
+    unpublished_messages: int = 0
+    """Messages that the last checkpoint leaves to exactly-once outputs. What of them is not published yet never
+    is."""
 
 
 def job_content(found: FoundJob) -> JobContent:
@@ -59,11 +64,12 @@ def job_content(found: FoundJob) -> JobContent:
         own = _own_roots(found, roots)
         state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
     tables = found.objects.sizes(paths.tables)
+    view = CheckpointLog(found.objects, paths).read("report")
     metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
     return JobContent(
         job=paths.root,
         root=found.config.job.root,
-        checkpoints=len(CheckpointLog(found.objects, paths).read("report").checkpoints),
+        checkpoints=len(view.checkpoints),
         state_objects=len(state),
         state_bytes=sum(state),
         metadata_objects=len(metadata),
@@ -72,6 +78,8 @@ def job_content(found: FoundJob) -> JobContent:
         changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
         table_objects=len(tables),
         table_bytes=sum(tables.values()),
+        outbox_objects=len(found.objects.list(paths.outbox())),
+        unpublished_messages=view.owed.messages,
     )
 
 

@@ -22,6 +22,7 @@ from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.outbox import Owed
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config import table
 from penstock.config.model import JobConfig
@@ -100,6 +101,18 @@ class BackendStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """What the last checkpoint has for exactly-once outputs. While the job runs, it is published within moments; if it
+    does not run, its next start publishes what of it readers do not see yet."""
+
+    outputs: Mapping[str, int]
+    """How many messages, by output, published or not."""
+    messages: int
+    since_slot: int
+    """The number of the oldest record that any of them is of."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The status of a job. `epoch` and `run_id` are those of the last claim in the log. `startpoints` wait for the next
     start; `taken_startpoints` are those that the last run took at a start, and their effect."""
@@ -141,6 +154,8 @@ class JobStatus:
     """The durable intermediate streams, as of the last checkpoint."""
     side_stores: tuple[SideStoreFacts, ...] = ()
     """The stores that the last run only reads, and what fills them."""
+    outbox: OutboxStatus | None = None
+    """The exactly-once output of the last checkpoint; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +265,19 @@ def assemble(
         if owner is None or lease.running == "not running"
         else ShownStandbys(job.objects, job.paths).get(owner.run_id),
         intermediate=() if last is None else intermediate_facts(last),
+        outbox=_outbox(view.owed),
     )
+
+
+def _outbox(owed: Owed) -> OutboxStatus | None:
+    if not owed.unpublished:
+        return None
+    streams: Counter[str] = Counter()
+    for own in owed.unpublished:
+        for each in own.objects:
+            for ssp, part in each.parts.items():
+                streams[str(ssp.system_stream)] += part.messages
+    return OutboxStatus(dict(sorted(streams.items())), owed.messages, owed.unpublished[0].slot)
 
 
 def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:

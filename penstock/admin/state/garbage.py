@@ -13,6 +13,7 @@ from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.admin.table.versions import table_names
 from penstock.checkpoint.log import CheckpointLog
+from penstock.driver.outbox_garbage import outbox_garbage
 from penstock.metadata.identity import known_uid
 from penstock.plan.side_inputs import BACKUP, is_backed_up
 from penstock.state.admins import BackendAdmins
@@ -29,6 +30,8 @@ class CollectedGarbage:
     backends: Mapping[str, Garbage]
     tables: tuple[str, ...] = ()
     """Files of pushed tables that builds left which came to nothing."""
+    outbox: tuple[str, ...] = ()
+    """Exactly-once output that was published, or that no checkpoint ever named."""
 
 
 def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage:
@@ -65,7 +68,10 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
         view = log.read()
         found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
         tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
-    return CollectedGarbage(dry_run, found, tables)
+        outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, view.owed.names))
+        for key in () if dry_run else outbox:
+            job.objects.delete(key)
+    return CollectedGarbage(dry_run, found, tables, outbox=outbox)
 
 
 def _copied_side_stores(job: FoundJob) -> list[str]:

@@ -49,6 +49,7 @@ def _show(content: JobContent) -> None:
             ("checkpoints", content.checkpoints),
             ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
             *_tables(content),
+            *_outbox(content),
             ("metadata", counted(content.metadata_objects, "object")),
             *(("folder of this host", folder) for folder in content.folders),
             *(("stream that stays", stream) for stream in content.changelogs),
@@ -60,3 +61,10 @@ def _tables(content: JobContent) -> list[tuple[str, str]]:
     if not content.table_objects:
         return []
     return [("pushed tables", f"{counted(content.table_objects, 'object')}, {size_text(content.table_bytes)}")]
+
+
+def _outbox(content: JobContent) -> list[tuple[str, str]]:
+    if not content.outbox_objects:
+        return []
+    left = f", with {counted(content.unpublished_messages, 'message')} that may not be published yet"
+    return [("outbox", counted(content.outbox_objects, "object") + (left if content.unpublished_messages else ""))]

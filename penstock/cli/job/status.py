@@ -182,6 +182,7 @@ def _show(facts: JobStatus) -> None:
             ("  tasks", last.task_count),
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
+    rows += _outbox_rows(facts)
     rows += _drain_rows(facts)
     print_facts(rows)
     for each in facts.drain.unreadable:
@@ -202,6 +203,14 @@ def _show(facts: JobStatus) -> None:
     _show_intermediate(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
+
+
+def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
+    if facts.outbox is None:
+        return []
+    outputs = ", ".join(f"{count:,} to {stream}" for stream, count in facts.outbox.outputs.items())
+    publishes = "the next start makes sure of it" if facts.status == "not running" else "the job does it"
+    return [("  publishes", f"{outputs}, exactly once: {publishes}")]
 
 
 def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:

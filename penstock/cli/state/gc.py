@@ -43,6 +43,8 @@ def _show(collected: CollectedGarbage) -> None:
     kinds = {backend: found.names for backend, found in collected.backends.items()}
     if collected.tables:
         kinds["pushed tables"] = collected.tables
+    if collected.outbox:
+        kinds["outbox"] = collected.outbox
     print_facts((kind, f"{len(names)} {verb}") for kind, names in kinds.items())
     for kind, names in kinds.items():
         if names:
