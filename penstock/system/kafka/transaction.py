@@ -196,6 +196,7 @@ class KafkaTransaction(WriterTransaction):
                 )
 
     def _commit(self, producer: Producer) -> None:
+        self._writer.is_committing = True
         try:
             job_log.patiently(
                 producer.commit_transaction, self._writer.options, _COMMIT, self._writer.options.timeout_s
@@ -204,6 +205,7 @@ class KafkaTransaction(WriterTransaction):
             self._producer = None
             self._writer.lose_producer()  # what becomes of the transaction is not known
             raise
+        self._writer.is_committing = False
 
     def _ranges(self) -> Appended:
         found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}

@@ -45,6 +45,8 @@ class KafkaWriter(SystemWriter):
         """Transactional ids whose producers were given up, and that may have something under way."""
         self._refused = 0
         """How many producers were refused one after the other, without a commit in between."""
+        self.is_committing = False
+        """Whether a commit was asked for, and the brokers' answer is not known."""
         self._has_taken_over = False
         self._log: job_log.JobLog | None = None
         self._marks: dict[tuple[str, int], Progress] | None = None
@@ -99,8 +101,8 @@ class KafkaWriter(SystemWriter):
             self._log.close()
             self._log = None
         self.places.close()
-        if self._id and self._topic is not None:
-            with suppress(PenstockError, KafkaException):  # the next epoch deletes it as well
+        if self._id and self._topic is not None and not self.is_committing:
+            with suppress(PenstockError, KafkaException):  # a newer epoch deletes it as well
                 job_log.put(self.options, self._topic, [(producer_key(self._id), None)])
         self._id = ""
 
@@ -168,6 +170,7 @@ class KafkaWriter(SystemWriter):
         if made is not None:
             self._lost.append(self._id)
             self._id = ""
+            self.is_committing = False
             job_log.discard(made)
 
     def reports_every_offset(self, ssp: SystemStreamPartition) -> bool:
