@@ -81,8 +81,7 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
         "spark.local.dir": str(work / "spark"),
     }
     if given.get("guarantee", "at-least-once") != "at-least-once":
-        found[f"streams.{given['output']}.samza.system"] = "kafka"
-        found[f"streams.{given['output']}.output.guarantee"] = given["guarantee"]
+        found[f"streams.kafka.{given['output']}.output.guarantee"] = given["guarantee"]
     return found
 
 
