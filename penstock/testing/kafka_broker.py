@@ -47,18 +47,20 @@ _OUTPUT = "output.log"
 _SHOWN = 3000
 
 
-def require_kafka(fetch_s: float = FETCH_S) -> None:
+def require_kafka(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> None:
     """Make sure that a broker can be started on this machine: fetch what is missing. Later calls return at once.
 
     Args:
         fetch_s: the time limit of each of the two ways to fetch the jars of the server, in seconds.
+        retry_after_s: a fetch that failed less than so many seconds ago, in this process or another one, is not tried
+            again. With it, the processes of a test run without network do not wait one after the other.
 
     Raises:
         NotFoundError: there is no Java, or the jars could not be fetched. The message says why.
         ConfigError: the package `confluent-kafka` is not installed.
     """
     admin_module()
-    installation(fetch_s, _make_archive)
+    installation(fetch_s, retry_after_s, _make_archive)
 
 
 class KafkaBroker:

@@ -14,6 +14,8 @@ from penstock.errors import NotFoundError
 from penstock.testing.kafka_broker import KafkaBroker, require_kafka
 
 TIMEOUT_S = 60.0
+_RETRY_AFTER_S = 300.0
+"""All processes of a run fail together to fetch the server."""
 QUIET = logging.Logger("tests.kafka", logging.CRITICAL + 1)
 """For clients (`logger=QUIET`) of brokers that come and go: they would write each lost connection to standard error."""
 
@@ -22,7 +24,7 @@ QUIET = logging.Logger("tests.kafka", logging.CRITICAL + 1)
 def _missing() -> str:
     """Why this machine has no Kafka; empty if it has."""
     try:
-        require_kafka()
+        require_kafka(retry_after_s=_RETRY_AFTER_S)
     except NotFoundError as error:
         return str(error)
     return ""

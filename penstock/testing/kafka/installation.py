@@ -24,6 +24,8 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 LOG = "server.log"
 """The name of the server's log, in its folder."""
 _FORMAT_S = 120.0
+_MAKE_S = 600.0
+"""How long a process waits for another one that makes what belongs to the jars."""
 _SHOWN = 500
 _LOG = """status = error
 appender.file.type = RollingFile
@@ -107,22 +109,25 @@ class Installation:
 
 
 def installation(
-    fetch_s: float = FETCH_S, make_archive: Callable[[Installation, Path], None] | None = None
+    fetch_s: float = FETCH_S,
+    retry_after_s: float = 0.0,
+    make_archive: Callable[[Installation, Path], None] | None = None,
 ) -> Installation:
     """The server that this machine has. What is missing is fetched and made first.
 
     Args:
         fetch_s: the time limit of each way to fetch the jars, in seconds.
+        retry_after_s: a fetch that failed less than so many seconds ago is not tried again.
         make_archive: runs a server for a moment, so that Java writes the archive of its classes to this path.
 
     Raises:
         NotFoundError: there is no Java, or the jars could not be fetched.
     """
     java = find_java()
-    jars = kafka_jars(fetch_s)
+    jars = kafka_jars(fetch_s, retry_after_s)
     found = Installation(java, jars, jars / "bootstrap.checkpoint", jars / f"classes-{identity_of(java)}.jsa")
     if not (found.features.exists() and found.archive.exists()):
-        with locked(jars, 2 * FETCH_S):
+        with locked(jars, _MAKE_S):
             made_once(found.features, found.make_features)
             if make_archive is not None:
                 made_once(found.archive, lambda path: make_archive(found, path))

@@ -29,7 +29,7 @@ _JARS = {
     "log4j-slf4j-impl-2.25.3.jar": ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 }
 """What is asked for; the rest is what these depend on."""
-FETCH_S = 300.0
+FETCH_S = 120.0
 """The time limit of each way to fetch the jars."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FAILURE = re.compile("ERROR|UNRESOLVED|not found")
@@ -37,11 +37,12 @@ _SHOWN = 300
 """Characters of what a tool said last."""
 
 
-def kafka_jars(fetch_s: float = FETCH_S) -> Path:
+def kafka_jars(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> Path:
     """The folder with the jars of the server. They are fetched if this machine does not have them yet.
 
     Args:
         fetch_s: the time limit of each of the two ways to fetch them, in seconds.
+        retry_after_s: a fetch that failed less than so many seconds ago is not tried again.
 
     Raises:
         NotFoundError: they are not in the cache, and neither `mvn` nor the Ivy of PySpark could fetch them.
@@ -50,7 +51,7 @@ def kafka_jars(fetch_s: float = FETCH_S) -> Path:
     if not _complete(folder):
         with locked(folder, 2 * fetch_s + 60) as waited_since:
             if not _complete(folder):
-                _refuse_if_it_just_failed(folder, waited_since)
+                _refuse_if_it_just_failed(folder, waited_since - retry_after_s)
                 _fetch(folder, fetch_s)
     return folder
 
@@ -113,11 +114,12 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _refuse_if_it_just_failed(folder: Path, waited_since: float) -> None:
-    """Processes that waited for a fetch that failed do not try again, one after the other."""
+def _refuse_if_it_just_failed(folder: Path, since: float) -> None:
+    """Raise the failure of a fetch that ended after `since`. Processes that waited for one do not try again, one after
+    the other."""
     failed = _failure(folder)
     with contextlib.suppress(FileNotFoundError):
-        if failed.stat().st_mtime >= waited_since:
+        if failed.stat().st_mtime >= since:
             raise NotFoundError(failed.read_text(encoding="utf-8"))
 
 

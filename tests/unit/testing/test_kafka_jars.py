@@ -124,6 +124,17 @@ def test_a_failure_says_what_the_tools_said(tools: Path) -> None:
         kafka_jars()
 
 
+def test_a_fetch_that_failed_is_tried_again_when_it_was_long_enough_ago(tools: Path) -> None:
+    maven(tools, "echo nothing; exit 1")
+    with pytest.raises(NotFoundError):
+        kafka_jars()
+    maven(tools, *fetched())
+    with pytest.raises(NotFoundError, match="`mvn` failed: nothing"):
+        kafka_jars(retry_after_s=600)
+    kafka_jars()
+    assert runs(tools) == 2
+
+
 def test_a_jar_that_is_gone_is_fetched_again(tools: Path) -> None:
     maven(tools, *fetched())
     folder = kafka_jars()
