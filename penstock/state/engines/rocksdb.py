@@ -49,13 +49,23 @@ class RocksDbEngine(Engine):
     is thrown away, never reopened.
     """
 
-    def __init__(self, path: Path, *, block_cache_bytes: int, write_buffer_bytes: int, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        block_cache_bytes: int,
+        write_buffer_bytes: int,
+        read_only: bool = False,
+        foreign: bool = False,
+    ) -> None:
+        """`foreign`: something else wrote the files, which are opened as they say: their values may need its merge
+        operator."""
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._options = options = _options(block_cache_bytes, write_buffer_bytes)
         access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
         # The binding opens a folder again as it was opened before, if it is not told what the column family is to have.
-        families = {"default": options}
+        families = None if foreign else {"default": options}
         try:
             self._db: Any = rocksdict.Rdict(str(path), options, families, access)
         except Exception as error:

@@ -19,7 +19,7 @@ class PartitionEngine(RocksDbEngine):
     """A scratch copy of one partition of Spark's state. Damage in it is reported, wherever it is read."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
+        super().__init__(path, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES, foreign=True)
 
     def get(self, key: bytes) -> bytes | None:
         try:
