@@ -150,6 +150,7 @@ class Epochs:
     def _open(self, origin: Origin, boundary: Boundary) -> None:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task."""
         job, epoch = self._job, self.claim.epoch
+        job.check_keepers(self._log.known().owed)
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
         self._runner.cancel_rest()

@@ -13,6 +13,7 @@ from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.origin import FromRecord
+from penstock.checkpoint.outbox import Owed
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.value import Markers as OfTask
@@ -97,6 +98,15 @@ class PreparedJob:
     def writer(self, epoch: int) -> WriterIdentity:
         """Who writes the outputs."""
         return WriterIdentity(self.publisher, epoch)
+
+    def check_keepers(self, owed: Owed) -> None:
+        """Raise IncompatibleError if a system has lost how far this job has published. To be called before outputs are
+        fenced, which may make what was lost, and empty.
+
+        Args:
+            owed: what the log says.
+        """
+        check_keepers(own_debt(owed, self.uid, self.paths), self.publisher, self.streams)
 
     def fence_outputs(self, epoch: int) -> None:
         """From now on no older epoch can append to an output or intermediate stream whose system fences writers."""

@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.engine.directory import ContainerDirectory
 from tests.support.faults import Faults
 
-CALLS = ("snapshot", "upload", "clean-up")
+CALLS: tuple[str, ...] = ("snapshot", "upload", "clean-up")
 POINTS = tuple(
     f"{point}.{when}"
     for point in ("append", *(f"driver.{name.replace('-', '_')}" for name in CALLS))

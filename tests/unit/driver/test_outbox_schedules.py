@@ -238,6 +238,16 @@ class TestWhatEndsAStart:
         monkeypatch.undo()
         finish(world)
 
+    def test_a_system_loses_it_while_the_job_runs(self, world: OnceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.put(1, 2, 3)
+        driver = world.next()
+        driver.loop.start()
+        drain(driver)
+        driver.loop.commit()
+        monkeypatch.setattr(type(world.system.admin()), "keeps_progress_of", lambda self, name: False)
+        with pytest.raises(IncompatibleError, match="has lost its record"):
+            driver.loop._rewind(None)
+
     def test_an_object_is_missing(self, world: OnceWorld) -> None:
         crash(world, "publish")
         world.objects.delete(world.outbox[0])
