@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -23,6 +24,10 @@ COMPACTOR = WriterIdentity("compactor", 1)
 
 class SystemRoom:
     """The fixtures of every part."""
+
+    timestamps: ClassVar[tuple[int, int]] = (-5, 2**62)
+    """The smallest and the largest timestamp that is tried, in epoch milliseconds; override it for a system that takes
+    less."""
 
     @pytest.fixture
     def system(self) -> System:
