@@ -18,11 +18,12 @@ TIMEOUT_S = 30.0
 
 
 def kafka_system(broker: KafkaBroker, security: Security | None = None, **more: str) -> KafkaSystem:
-    """The system `kafka` on a broker; `more` are options with `__` for dots."""
+    """The system `kafka` on a broker; `more` are options with `__` for dots, and an empty one takes an option away."""
     prefix = "systems.kafka."
     config = broker.system_config("kafka", security)
     options = {key.removeprefix(prefix): value for key, value in config.items() if not key.endswith(".samza.factory")}
-    return KafkaSystem.configured("kafka", options | {key.replace("__", "."): value for key, value in more.items()})
+    options |= {key.replace("__", "."): value for key, value in more.items()}
+    return KafkaSystem.configured("kafka", {key: value for key, value in options.items() if value})
 
 
 class Feed:

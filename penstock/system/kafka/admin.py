@@ -9,15 +9,24 @@ from confluent_kafka.admin import OffsetSpec
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.base import OpenTransaction, PartitionOffsets, SystemAdmin, WriterIdentity, check_stream_name
+from penstock.system.base import (
+    OffsetRange,
+    OpenTransaction,
+    PartitionOffsets,
+    SystemAdmin,
+    WriterIdentity,
+    check_stream_name,
+)
 from penstock.system.kafka import fences
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.reader import KafkaReader
 from penstock.system.kafka.uncommitted import first_timestamps
 from penstock.wording import counted
 
 _REPLICAS = "replication.factor"
+_LOOK_MESSAGES = 1000
 
 
 class KafkaAdmin(SystemAdmin):
@@ -161,14 +170,24 @@ class KafkaAdmin(SystemAdmin):
         return f"the topic `{job_topic(name)}` (1 partition, `cleanup.policy=compact`) at {self._options.servers}"
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """The smallest offset with a timestamp at or after `timestamp_ms`. It may be that of an aborted message, which
-        no reader sees: what follows it is read then."""
+        """The smallest offset of a message with a timestamp at or after `timestamp_ms`.
+
+        The brokers may name an earlier one, because markers of transactions have the time they were written at: the
+        messages from there on are looked at.
+        """
         check_system(self._options, ssp)
         check_partition(ssp, self._cluster.partition_count(ssp.stream))
         specs = [OffsetSpec.for_timestamp(max(timestamp_ms, 0)), OffsetSpec.latest()]
         found, stable = self._cluster.offsets(ssp.stream, [ssp.partition], specs)
-        offset = found[ssp.partition]
-        return stable[ssp.partition] if offset < 0 else min(offset, stable[ssp.partition])
+        offset, end = found[ssp.partition], stable[ssp.partition]
+        if not 0 <= offset < end:
+            return end
+        reader = KafkaReader(self._options)
+        try:
+            chunks = reader.read(OffsetRange(ssp, offset, end), _LOOK_MESSAGES)
+            return next((each[0] for chunk in chunks for each in chunk if each[1] >= timestamp_ms), end)
+        finally:
+            reader.close()
 
     def close(self) -> None:
         """Close the connections."""

@@ -204,8 +204,12 @@ class Cluster:
 
     def _explained(self, error: KafkaException, doing: str, stream: str | None) -> PenstockError:
         found = kafka_error(error)
-        if stream is not None and found is not None and is_not_found(found):
-            return no_stream(self.options, stream)
+        if stream is not None and found is not None:
+            if is_not_found(found):
+                return no_stream(self.options, stream)
+            if found.code() == KafkaError._NOENT:
+                self.describe(stream)  # says so if there is none; otherwise no partition has a leader now
+                return RetryableError(f"{doing}: {found.str()}")
         return explain(error, doing, self.options, self._reported)
 
     def _one(self, futures: Mapping[Any, Future[V]]) -> V:

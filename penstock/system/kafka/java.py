@@ -113,7 +113,9 @@ def translate(name: str, properties: Mapping[str, str]) -> dict[str, str]:
         key = f"{name}.buffer.memory"
         found["queue.buffering.max.kbytes"] = str(max(1, whole_number(key, left.pop("buffer.memory")) >> 10))
     for key, value in left.items():
-        found.setdefault(RENAMED.get(key, key), value)
+        if (translated := RENAMED.get(key, key)) in found:
+            raise ConfigError(f"`{name}.{key}` is also set by another of its names, or by what holds it: give one only")
+        found[translated] = value
     return found
 
 

@@ -1,0 +1,233 @@
+"""Options of a system `kafka`: translated, refused with a reason, or unknown and near another one."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import re
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError
+
+from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
+from penstock.system.kafka.client import open_consumer, open_producer
+from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
+from penstock.system.kafka.java import REFUSED, RENAMED
+from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.options import KafkaOptions, parse_options
+from penstock.system.kafka.system import KafkaSystem
+
+SERVERS = {"consumer.bootstrap.servers": "127.0.0.1:1"}
+
+
+def parsed(**options: str) -> KafkaOptions:
+    return parse_options("k", {**SERVERS, **{key.replace("__", "."): value for key, value in options.items()}})
+
+
+def refused(options: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_options("k", {**SERVERS, **options})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"consumer.fetch.max.wait.ms": "7"}, {"fetch.wait.max.ms": "7"}),
+        ({"consumer.max.partition.fetch.bytes": "9"}, {"max.partition.fetch.bytes": "9"}),
+        ({"consumer.receive.buffer.bytes": "9"}, {"socket.receive.buffer.bytes": "9"}),
+        ({"consumer.ssl.truststore.location": "/a/ca.pem"}, {"ssl.ca.location": "/a/ca.pem"}),
+        (
+            {"consumer.ssl.truststore.location": "/a/ca", "consumer.ssl.truststore.type": "PEM"},
+            {"ssl.ca.location": "/a/ca"},
+        ),
+        (
+            {"consumer.ssl.keystore.location": "/a/k.pem"},
+            {"ssl.certificate.location": "/a/k.pem", "ssl.key.location": "/a/k.pem"},
+        ),
+        (
+            {"consumer.ssl.keystore.location": "/a/k.p12", "consumer.ssl.keystore.password": "x"},
+            {"ssl.keystore.location": "/a/k.p12", "ssl.keystore.password": "x"},
+        ),
+        ({"consumer.ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
+        (
+            {
+                "consumer.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+                'username="me" password="a\\"b;=c";'
+            },
+            {"sasl.username": "me", "sasl.password": 'a"b;=c'},
+        ),
+    ],
+)
+def test_names_of_the_java_client_are_translated(given: dict[str, str], expected: dict[str, str]) -> None:
+    found = parse_options("k", {**SERVERS, **given}).consumer
+    assert found == {"bootstrap.servers": "127.0.0.1:1", **expected}
+
+
+def test_a_producers_buffer_is_in_kilobytes() -> None:
+    found = parsed(producer__buffer__memory="33554432", producer__max__request__size="5")
+    assert found.producer["queue.buffering.max.kbytes"] == "32768"
+    assert found.producer["message.max.bytes"] == "5"
+
+
+def test_one_side_is_enough_to_connect() -> None:
+    secure = {"security.protocol": "SSL", "ssl.ca.location": "/ca"}
+    found = parsed(**{f"consumer.{key}": value for key, value in secure.items()}, producer__linger__ms="3")
+    assert found.producer == {"bootstrap.servers": "127.0.0.1:1", **secure, "linger.ms": "3"}
+    only = parse_options("k", {"producer.bootstrap.servers": "a:1"})
+    assert only.consumer == only.producer == only.admin == {"bootstrap.servers": "a:1"}
+    apart = parsed(producer__bootstrap__servers="b:2", consumer__security__protocol="SSL")
+    assert apart.producer == {"bootstrap.servers": "b:2"}
+
+
+def test_an_admin_has_what_is_not_the_consumers_alone() -> None:
+    found = parsed(consumer__fetch__min__bytes="2", consumer__socket__timeout__ms="9")
+    assert found.admin == {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": "9"}
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("consumer.group.id", "joins no consumer group"),
+        ("consumer.enable.auto.commit", "no group offset is committed"),
+        ("consumer.auto.offset.reset", "samza.offset.default"),
+        ("consumer.isolation.level", "only committed messages"),
+        ("producer.transactional.id", "fencing"),
+        ("producer.acks", "in-sync replicas"),
+        ("producer.key.serializer", "serdes"),
+        ("consumer.zookeeper.connect", "bootstrap.servers"),
+        ("producer.fetch.min.bytes", "only consumers have it"),
+        ("consumer.linger.ms", "only producers have it"),
+        ("consumer.ssl.truststore.location", "keytool"),
+        ("consumer.default.api.timeout.ms", "whole number"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_the_reason(option: str, reason: str) -> None:
+    text = refused({option: "some.jks"})
+    assert f"`systems.k.{option}`" in text
+    assert reason in text
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [
+        ("consumer.fetch.min.byte", "consumer.fetch.min.bytes"),
+        ("producer.lingr.ms", "producer.linger.ms"),
+        ("consumer.fetch.max.wait", "consumer.fetch.max.wait.ms"),
+        ("cosumer.fetch.min.bytes", "consumer.fetch.min.bytes"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest(option: str, near: str) -> None:
+    assert refused({option: "hush"}) == f"unknown option `systems.k.{option}`: did you mean `systems.k.{near}`?"
+
+
+def test_two_names_of_one_property() -> None:
+    text = refused({"consumer.fetch.max.wait.ms": "7", "consumer.fetch.wait.max.ms": "8"})
+    assert "`systems.k.consumer.fetch.wait.max.ms` is also set by another of its names" in text
+
+
+def test_no_servers() -> None:
+    with pytest.raises(ConfigError, match=r"`systems\.k\.consumer\.bootstrap\.servers` is missing"):
+        parse_options("k", {"consumer.fetch.min.bytes": "1"})
+
+
+SECRETS = [
+    "consumer.sasl.password",
+    "consumer.ssl.key.password",
+    "consumer.ssl.keystore.password",
+    "producer.sasl.jaas.config",
+    "consumer.ssl.truststore.password",
+    "consumer.sasl.passwort",
+    "consumer.ssl.key.pem",
+]
+
+
+@pytest.mark.parametrize("option", SECRETS)
+def test_secrets_are_in_no_text(option: str) -> None:
+    secret = "hush-4711"
+    shown = []
+    try:
+        system = KafkaSystem.configured("k", {**SERVERS, option: secret})
+        shown += [repr(system), str(system), repr(system.options), str(system.options)]
+        assert pickle.loads(pickle.dumps(system)) == system
+        open_consumer(system.options, ClientErrors()).close()
+    except PenstockError as error:
+        shown += [str(error), repr(error.__cause__), repr(error.__context__)]
+    assert shown
+    assert not any(secret in text for text in shown)
+
+
+def test_a_wrong_value_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError, match=r"`systems\.k\.consumer\.\*`.*fetch\.min\.bytes"):
+        open_consumer(parsed(consumer__fetch__min__bytes="many"), ClientErrors())
+    with pytest.raises(ConfigError, match=r"`systems\.k\.producer\.\*`.*compression"):
+        open_producer(parsed(producer__compression__type="rar"), ClientErrors())
+
+
+def test_the_names_are_librdkafkas() -> None:
+    """Against the list of the library itself."""
+    library = next((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*"), None)
+    if library is None:
+        pytest.skip("this build of confluent-kafka has no librdkafka beside it")
+    show = ctypes.CDLL(str(library)).rd_kafka_conf_properties_show
+    libc = ctypes.CDLL(None)
+    buffer, size = ctypes.c_char_p(), ctypes.c_size_t()
+    libc.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(buffer), ctypes.byref(size)))
+    show(stream)
+    libc.fclose(stream)
+    table = re.findall(r"^([a-z_][\w.]*) *\| *([*CP]) *\|", (buffer.value or b"").decode(), re.MULTILINE)
+    theirs = dict(table)
+    assert len(theirs) > 150
+    ours = {**dict.fromkeys(SHARED, "*"), **dict.fromkeys(CONSUMER, "C"), **dict.fromkeys(PRODUCER, "P")}
+    assert ours.items() <= theirs.items()
+    assert set(RENAMED.values()) <= set(ours)
+    left_out = {
+        key for key in theirs.keys() - ours.keys() if not re.search(r"_cb(_data)?$|opaque|^ssl_|^log\.queue", key)
+    }
+    assert left_out <= {
+        "builtin.features", "default_topic_conf", "enabled_events", "interceptors", "internal.termination.signal",
+        "msg_order_cmp", "ssl_engine_callback_data",
+    }  # fmt: skip
+    assert not (REFUSED.keys() & RENAMED.keys())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TRANSPORT, RetryableError),
+        (KafkaError._TIMED_OUT, RetryableError),
+        (KafkaError.LEADER_NOT_AVAILABLE, RetryableError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, RetryableError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, NotFoundError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, ConfigError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, ConfigError),
+        (KafkaError._FATAL, PenstockError),
+    ],
+)
+def test_every_error_has_its_kind(code: int, kind: type[PenstockError]) -> None:
+    error = explain(KafkaError(code, "why"), "the thing failed", parsed())
+    assert type(error) is kind
+    assert "the thing failed: why" in str(error)
+    assert not isinstance(error, FencedError)
+
+
+def test_a_call_that_timed_out_says_what_the_client_reported() -> None:
+    reported = ClientErrors()
+    reported(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    text = explain(KafkaError(KafkaError._TIMED_OUT, "timed out"), "it", parsed(), reported)
+    assert isinstance(text, RetryableError)
+    assert "connection refused" in str(text)
+    reported(KafkaError(KafkaError._SSL, "certificate verify failed"))
+    reported(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers down"))
+    text = explain(KafkaError(KafkaError._TIMED_OUT, "timed out"), "it", parsed(), reported)
+    assert isinstance(text, ConfigError)
+    assert "certificate verify failed" in str(text)
+
+
+def test_who_is_fenced() -> None:
+    assert is_fenced(KafkaError(KafkaError._FENCED))
+    assert not is_fenced(KafkaError(KafkaError._TIMED_OUT))
