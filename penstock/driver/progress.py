@@ -156,6 +156,8 @@ class PublishingProgress:
     outputs: tuple[str, ...]
     began: float
     """On the run's monotonic clock, in seconds."""
+    waits_for: str = ""
+    """What keeps it from going on, in words; empty if nothing does."""
 
     @property
     def left(self) -> int:
@@ -163,7 +165,8 @@ class PublishingProgress:
         return self.messages - self.done
 
     def __str__(self) -> str:
-        return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}"
+        waits = f", waits for {self.waits_for}" if self.waits_for else ""
+        return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}{waits}"
 
 
 @dataclass(slots=True)

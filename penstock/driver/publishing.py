@@ -131,13 +131,13 @@ class Publishing:
         finally:
             self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
 
-    def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int], None]:
+    def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int, str], None]:
         """What shows how far it is: `before` messages are those of earlier slots."""
         logged = began
 
-        def report(done: int) -> None:
+        def report(done: int, waits_for: str) -> None:
             nonlocal logged
-            progress = self._show(owed, before + done, began)
+            progress = self._show(owed, before + done, began, waits_for)
             now = self._clock.monotonic()
             if now - logged >= _LOG_SECONDS:
                 logged = now
@@ -145,8 +145,8 @@ class Publishing:
 
         return report
 
-    def _show(self, owed: Owed, done: int, began: float) -> PublishingProgress:
-        progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began)
+    def _show(self, owed: Owed, done: int, began: float, waits_for: str = "") -> PublishingProgress:
+        progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
         self._board.update(publishing=progress)
         return progress
 
@@ -154,12 +154,12 @@ class Publishing:
 class _Watch:
     """Adds up what containers answer, and ends the call with the epoch."""
 
-    def __init__(self, fleet: Fleet, abandoned: threading.Event, report: Callable[[int], None]) -> None:
+    def __init__(self, fleet: Fleet, abandoned: threading.Event, report: Callable[[int, str], None]) -> None:
         self._fleet = fleet
         self._abandoned = abandoned
         self._report = report
         self._lock = threading.Lock()
-        self._done: dict[str, int] = {}
+        self._done: dict[str, PublishProgress] = {}
 
     def answered(self, container: str, answer: PublishProgress) -> None:
         """A container is so far. Called by several threads."""
@@ -168,8 +168,9 @@ class _Watch:
         if self._fleet.any_lost:
             raise ContainerLostError(self._fleet.loss())
         with self._lock:
-            self._done[container] = answer.messages
-            self._report(sum(self._done.values()))
+            self._done[container] = answer
+            waits_for = next(filter(None, (each.waits_for for each in self._done.values())), "")
+            self._report(sum(each.messages for each in self._done.values()), waits_for)
 
 
 def _failed(owed: Owed, error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +23,12 @@ from penstock.errors import (
     IncompatibleError,
     NotFoundError,
     PenstockError,
+    PenstockTimeoutError,
     RetryableError,
 )
 from penstock.startpoint.manager import StartpointManager
+from penstock.testing.in_process import InProcessDriver
+from tests.support.jobs import wait_until
 from tests.support.once_world import PATHS, STEPS, OnceWorld, die
 from tests.support.sums_job import TASKS, Sum, drain, raising
 
@@ -297,6 +301,46 @@ class TestTheEndOfARun:
         world.put(4)
         finish(world)
         assert not world.objects.list(PATHS.metadata_folder("samza-drain-v1"))
+
+
+class TestASystemThatIsDown:
+    def down(self, world: OnceWorld, **config: object) -> tuple[InProcessDriver, threading.Event]:
+        """A driver with a commit that cannot be published until the event is set."""
+        world.put(1, 2, 3)
+        driver, up = world.next(None, until_latest=False, **config), threading.Event()
+        driver.loop.start()
+        drain(driver)
+
+        def at(step: str) -> None:
+            if step == "commit" and not up.is_set():
+                raise RetryableError("it is down")
+
+        world.hooked.at = at
+        driver.loop._parts.commits.request()
+        driver.loop.step()
+        wait_until(lambda: "it is down" in str(driver.board.publishing), "the publication to wait")
+        return driver, up
+
+    def test_processing_goes_on_and_further_commits_wait(self, world: OnceWorld) -> None:
+        driver, up = self.down(world)
+        records = len(world.log.checkpoints)
+        world.put(4, 5, 100, 6)
+        drain(driver)
+        assert len(world.log.checkpoints) == records
+        assert str(driver.board.publishing).startswith("0 of 3 messages to m.sums, waits for the system `m`")
+        up.set()
+        driver.loop.await_commit()
+        driver.loop.commit()
+        assert driver.board.publishing is None
+        world.check(driver)
+
+    def test_the_wait_is_bounded(self, world: OnceWorld) -> None:
+        driver, up = self.down(world, **{"task.commit.timeout.ms": 1000})
+        with pytest.raises(PenstockTimeoutError, match=r"published.*Nothing is lost"):
+            driver.loop.finish()
+        up.set()
+        world.kill(driver)
+        finish(world)
 
 
 def test_nothing_grows(world: OnceWorld) -> None:
