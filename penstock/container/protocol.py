@@ -232,6 +232,9 @@ class Publish(Request):
     """The number of the record that named them first. Slots are published one after the other."""
     objects: tuple[OutboxObject, ...]
     """Each task's in the order of publication."""
+    newest: int
+    """The number of the newest record of which anything can have been published before the call, or -1. An output that
+    knows of a later one is newer than the checkpoint log."""
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:
         return replace(self, objects=tuple(each for each in self.objects if each.task in tasks))

@@ -17,7 +17,14 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject
 from penstock.container.protocol import Publish, PublishProgress
 from penstock.container.resources import EpochResources
-from penstock.errors import ConfigError, ContainerLostError, NotFoundError, PenstockTimeoutError, RetryableError
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockTimeoutError,
+    RetryableError,
+)
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.retry import Retry, retry
@@ -85,6 +92,8 @@ class Publisher:
         self._writers: dict[str, SystemWriter] = {}
         self._known: dict[SystemStreamPartition, Progress | None] = {}
         """How far publishing is in the partitions that this epoch has asked about; None: nothing was published."""
+        self._checked: set[SystemStreamPartition] = set()
+        """Those that know of no later record than the checkpoint log has."""
         self._lock = threading.Lock()
         self._held: dict[str, tuple[ObjectContents, Taken]] = {}
         """By key, the objects that this process has made and not published."""
@@ -189,7 +198,7 @@ class Publisher:
         slot, ssps = publication.request.slot, {chunk.ssp for _, chunk in transaction.chunks}
 
         def work() -> None:
-            self._ask(system, ssps)
+            self._ask(system, ssps, publication.request.newest)
             rest = [
                 (contents, chunk)
                 for contents, chunk in transaction.chunks
@@ -216,14 +225,24 @@ class Publisher:
 
     def _learn(self, ssps: set[SystemStreamPartition], publication: Publication) -> None:
         """Find out how far publishing is in all of these, with one question to each system."""
+        newest = publication.request.newest
         for system in sorted({ssp.system for ssp in ssps}):
             own = {ssp for ssp in ssps if ssp.system == system}
-            self._trying(lambda: self._ask(system, own), publication, f"the system `{system}`")  # noqa: B023
+            self._trying(lambda: self._ask(system, own, newest), publication, f"the system `{system}`")  # noqa: B023
 
-    def _ask(self, system: str, ssps: set[SystemStreamPartition]) -> None:
+    def _ask(self, system: str, ssps: set[SystemStreamPartition], newest: int) -> None:
         missing = sorted(ssps - self._known.keys())
         if missing:
             found = self._writer(system).progress(missing)
+            for ssp in missing:
+                if ssp in found and ssp not in self._checked and found[ssp].slot > newest:
+                    raise IncompatibleError(
+                        f"`{ssp}` has output of record {found[ssp].slot} of this job, and the newest record of the "
+                        f"checkpoint log that can have been published is {newest}: the job's folder is older than its "
+                        "output, as after a backup was restored. Nothing was published, because messages would be "
+                        "taken for published that are not. Bring the newer folder back, or give the job a new `job.id`"
+                    )
+            self._checked.update(missing)
             self._known.update({ssp: found.get(ssp) for ssp in missing})
 
     def _is_published(self, ssp: SystemStreamPartition, progress: Progress) -> bool:

@@ -58,6 +58,13 @@ class Debts:
             through = self._through
         return own_debt(self._log.known().owed, self._uid, self._paths).after(through)
 
+    def newest(self) -> int:
+        """The number of the newest record of which anything can have been published: the last one that leaves
+        anything, or one that is damaged now."""
+        view = self._log.known()
+        left = own_debt(view.owed, self._uid, self._paths).unpublished
+        return max(left[-1].slot if left else -1, *view.damaged, -1)
+
     def published(self, slot: int) -> None:
         """Everything up to the record of this number is published."""
         with self._lock:

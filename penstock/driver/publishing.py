@@ -77,7 +77,7 @@ class Publishing:
         phase = self._board.phase
         self._board.update(phase="publishing")
         try:
-            self._publish(owed, epoch, self._stop)
+            self._publish(owed, epoch, self._stop, self._debts.newest())
         finally:
             self._board.update(phase=phase)
 
@@ -94,17 +94,18 @@ class Publishing:
             done.set_result(None)
             return done
         self._show(owed, 0, self._clock.monotonic())  # it waits from now on
-        return self._thread.submit(self._in_background, owed, epoch, abandoned)
+        newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
+        return self._thread.submit(self._in_background, epoch, abandoned, newest)
 
     def close(self, *, wait: bool) -> None:
         """No call follows."""
         self._thread.shutdown(wait=wait, cancel_futures=not wait)
 
-    def _in_background(self, owed: Owed, epoch: int, abandoned: threading.Event) -> None:
+    def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
         def publish() -> None:
             if abandoned.is_set():
                 raise ContainerLostError("a publication was abandoned with its epoch")
-            self._publish(self._debts.now(), epoch, abandoned)
+            self._publish(self._debts.now(), epoch, abandoned, newest)
 
         try:
             retry(publish, self._again, interrupt=abandoned, clock=self._clock)
@@ -115,13 +116,14 @@ class Publishing:
                 raise ContainerLostError("a publication was abandoned with its epoch") from error
             raise PenstockError(_failed(self._debts.now(), error)) from error
 
-    def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event) -> None:
+    def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event, newest: int) -> None:
+        """`newest`: nothing of a later record can have been published before."""
         began, before = self._clock.monotonic(), 0
         self._show(owed, 0, began)
         try:
             for each in owed.unpublished:
                 watch = _Watch(self._fleet, abandoned, self._reports(owed, before, began))
-                request = Publish(each.slot, each.objects)
+                request = Publish(each.slot, each.objects, newest)
                 self._fleet.ask(PUBLISH, epoch, request, abandoned=abandoned, on_answer=watch.answered)
                 self._debts.published(each.slot)
                 before += each.messages

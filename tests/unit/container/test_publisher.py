@@ -21,6 +21,7 @@ from penstock.errors import (
     ContainerLostError,
     CorruptError,
     FencedError,
+    IncompatibleError,
     NotFoundError,
     PenstockTimeoutError,
     RetryableError,
@@ -127,7 +128,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def published(publisher: Publisher, slot: int, named: Sequence[OutboxObject]) -> int:
     """Publish, and wait."""
-    publication = publisher.publish(Publish(slot, tuple(named)))
+    publication = publisher.publish(Publish(slot, tuple(named), slot))
     assert publication.await_end(WAIT_S)
     return publication.progress().messages
 
@@ -165,7 +166,7 @@ def test_another_epoch_continues_where_one_ended(world: World, step: str, count:
             raise FencedError("dead")
 
     world.system.at = die
-    publication = dying.publish(Publish(1, tuple(named)))
+    publication = dying.publish(Publish(1, tuple(named), 1))
     if step != "progress" or count == 1:
         with pytest.raises(FencedError):
             publication.await_end(WAIT_S)
@@ -207,7 +208,7 @@ def test_what_does_not_pass_in_time_ends_the_publication(world: World) -> None:
             raise RetryableError("the broker is away")
 
     world.system.at = fail
-    publication = publisher.publish(Publish(4, tuple(named)))
+    publication = publisher.publish(Publish(4, tuple(named), 4))
     assert waiting.wait(WAIT_S)
     with pytest.raises(PenstockTimeoutError, match=r"record 4 could not be published within .* the broker is away"):
         publication.await_end(WAIT_S)
@@ -241,8 +242,8 @@ def test_leaving_the_epoch_ends_a_publication_between_two_transactions(world: Wo
             assert go_on.wait(WAIT_S)
 
     world.system.at = wait
-    publication = publisher.publish(Publish(1, tuple(named)))
-    queued = publisher.publish(Publish(2, tuple(named)))
+    publication = publisher.publish(Publish(1, tuple(named), 1))
+    queued = publisher.publish(Publish(2, tuple(named), 2))
     assert inside.wait(WAIT_S)
     assert publisher.status() == "publishing record 1"
     stopping = threading.Thread(target=publisher.stop)
@@ -255,7 +256,7 @@ def test_leaving_the_epoch_ends_a_publication_between_two_transactions(world: Wo
         with pytest.raises(ContainerLostError, match="leaves epoch 1"):
             each.await_end(WAIT_S)
     with pytest.raises(ContainerLostError):
-        publisher.publish(Publish(1, tuple(named)))
+        publisher.publish(Publish(1, tuple(named), 1))
     assert 0 < sum(map(len, read_all(world.system).values())) < 30
     world.system.at = lambda _: None
     assert published(world.publisher(), 1, named) == 30
@@ -297,4 +298,36 @@ def test_thousands_of_publications_keep_nothing(world: World) -> None:
     assert publisher._held == {}
     assert len(publisher._known) == PARTITIONS
     assert world.threads() == 1
+    world.check()
+
+
+def test_an_output_that_knows_of_a_later_record_than_the_log_is_not_published_to(world: World) -> None:
+    """The number of a record is new to its outputs, or the job's folder was restored from a backup."""
+    taken, contents, named = world.make(PARTITIONS)
+    first = world.publisher()
+    first.hold(taken, contents)
+    assert published(first, 7, named) == PARTITIONS
+    _, _, others = world.make(PARTITIONS)
+    for slot in (7, 6):
+        publication = world.publisher().publish(Publish(slot, tuple(others), slot - 1))
+        with pytest.raises(IncompatibleError, match=r"has output of record 7 of this job.*published is [56]:"):
+            publication.await_end(WAIT_S)
+    assert published(world.publisher(), 8, others) == PARTITIONS
+    world.check()
+
+
+def test_what_an_attempt_published_that_failed_later_is_no_later_record(world: World) -> None:
+    *_, named = world.make(20)
+    publisher = world.publisher()
+    fails = [1]
+
+    def fail(step: str) -> None:
+        if step == "committed" and fails:
+            fails.clear()
+            raise RetryableError("away")
+
+    world.system.at = fail
+    publication = publisher.publish(Publish(3, tuple(named), 2))
+    assert publication.await_end(WAIT_S)
+    assert not fails
     world.check()
