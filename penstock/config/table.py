@@ -233,8 +233,9 @@ STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
     "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
 STREAM_ON_DATA_LOSS = Key("streams.<id>.on.data.loss", _ON_DATA_LOSS, "fail",
-    "What the job does if messages of this input, `<id>` being `system.stream`, were deleted before it had read them: "
-    "`fail` ends it with an error that names them; `skip` continues at the oldest message, and counts what was lost.")
+    "How the job answers it if messages of this input, `<id>` being `system.stream`, were deleted before it had read "
+    "them: `fail` ends it with an error that names them; `skip` continues at the oldest message, and counts what was "
+    "lost.")
 STREAM_IDLE_MS = Key("streams.<id>.idle.ms", Millis(0), "60000",
     "How long the job must have been at the end of a partition of this stream, `<id>` being `system.stream`, until the "
     "partition no longer holds the watermark back. One with unread messages always does.")
