@@ -8,7 +8,7 @@ CLASSES := $(VENV)/spark.jsa
 LIMIT := timeout --foreground --kill-after 60 3600
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
-.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash test test-all check bench format clean
+.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka test test-all check bench format clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -37,6 +37,9 @@ demo-enrich: $(STAMP)
 
 demo-enrich-crash: $(STAMP)
 	$(BIN)/python -m examples.enrich.demo --crash
+
+demo-kafka: $(STAMP)
+	$(BIN)/python -m examples.kafka.demo
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)

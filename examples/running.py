@@ -16,13 +16,15 @@ from typing import Any, Literal
 
 import psutil
 
+from penstock.testing.kafka_broker import KafkaBroker
+
 PENSTOCK = (sys.executable, "-m", "penstock.cli")
 HOME = Path(".penstock")
 """Where `penstock` looks by default: its commands find the jobs of the demos without an option."""
 DEADLINE_S = 240
 
-Kind = Literal["driver", "container", "worker"]
-"""Which process is killed: the driver, a container, or a Python worker of Spark."""
+Kind = Literal["driver", "container", "worker", "broker"]
+"""Which process is killed: the driver, a container, a Python worker of Spark, or the Kafka broker."""
 
 
 def run(command: Sequence[str], stdin: subprocess.Popen[bytes] | None = None) -> None:
@@ -42,6 +44,8 @@ class Crashes:
     job: str
     command: Sequence[str]
     """Runs the job to the end of its inputs."""
+    broker: KafkaBroker | None = None
+    """Where the job's streams are, if it is to be killed too."""
 
     def run(self, kinds: Sequence[Kind], seed: int) -> None:
         """Kill a process of each kind, in an order that follows from the seed, and let the job finish."""
@@ -51,22 +55,35 @@ class Crashes:
         chance.shuffle(order)
         driver = subprocess.Popen(self.command)
         batch = 0
-        for number, kind in enumerate(order, 1):
-            checkpoint = self.await_commit(driver, batch)
-            time.sleep(chance.uniform(0.0, 1.0))  # into some part of a batch or commit
-            found = {"driver": lambda pid: [pid], "container": containers, "worker": workers}[kind](driver.pid)
-            if driver.poll() is not None or not found:
-                sys.exit(f"the job ended after {number - 1} of {len(order)} kills")
-            victim = chance.choice(found)
-            os.kill(victim, signal.SIGKILL)
-            batch = checkpoint["batch"]
-            place = f"after checkpoint {checkpoint['id']}, batch {batch}"
-            print(f"kill {number}: kill -9 {victim} ({kind}) {place}", flush=True)
-            if victim == driver.pid:
-                driver.wait()
-                driver = subprocess.Popen(self.command)
-        if driver.wait():
-            sys.exit(driver.returncode)
+        try:
+            for number, kind in enumerate(order, 1):
+                checkpoint = self.await_commit(driver, batch)
+                time.sleep(chance.uniform(0.0, 1.0))  # into some part of a batch or commit
+                found = self.find(kind, driver.pid)
+                if driver.poll() is not None or not found:
+                    sys.exit(f"the job ended after {number - 1} of {len(order)} kills")
+                victim = chance.choice(found)
+                os.kill(victim, signal.SIGKILL)
+                batch = checkpoint["batch"]
+                place = f"after checkpoint {checkpoint['id']}, batch {batch}"
+                print(f"kill {number}: kill -9 {victim} ({kind}) {place}", flush=True)
+                if kind == "driver":
+                    driver.wait()
+                    driver = subprocess.Popen(self.command)
+                elif kind == "broker" and self.broker is not None:
+                    self.broker.kill()  # waits for its end
+                    self.broker.start()
+            if driver.wait():
+                sys.exit(driver.returncode)
+        finally:
+            driver.kill()
+            driver.wait()
+
+    def find(self, kind: Kind, driver: int) -> list[int]:
+        """The processes of a kind, by their pids."""
+        if kind == "broker":
+            return [self.broker.pid] if self.broker is not None else []
+        return {"driver": lambda pid: [pid], "container": containers, "worker": workers}[kind](driver)
 
     def await_commit(self, driver: subprocess.Popen[bytes], batch: int) -> dict[str, Any]:
         """Wait for a checkpoint of a later batch, and for the containers of the driver; returns the checkpoint."""

@@ -48,17 +48,22 @@ def add_flight(total: dict[str, Any] | None, flight: dict[str, Any]) -> dict[str
     return total
 
 
-app = ps.StreamApplication("flights")
-app.store("aircraft", key=ps.String(), value=ps.Json())
-app.store("carriers", key=ps.String(), value=ps.Json())
-app.output("local.aircraft-totals", key=ps.String(), value=ps.Json())
-app.output("local.carrier-totals", key=ps.String(), value=ps.Json())
+def application(system: str) -> ps.StreamApplication:
+    """The application, with its input and its outputs in this system."""
+    app = ps.StreamApplication("flights")
+    app.store("aircraft", key=ps.String(), value=ps.Json())
+    app.store("carriers", key=ps.String(), value=ps.Json())
+    app.output(f"{system}.aircraft-totals", key=ps.String(), value=ps.Json())
+    app.output(f"{system}.carrier-totals", key=ps.String(), value=ps.Json())
+    (
+        app.input(f"{system}.flights", value=ps.Json())
+        .filter(lambda flight: flight["tailnum"], id="has-tail-number")
+        .partition_by(lambda flight: flight["tailnum"], key=ps.String(), id="by-tail-number")
+        .process(AircraftTotals, stores=["aircraft"], id="aircraft-totals")
+        .partition_by(lambda flight: flight["carrier"], key=ps.String(), id="by-carrier")
+        .process(CarrierTotals, stores=["carriers"], id="carrier-totals")
+    )
+    return app
 
-(
-    app.input("local.flights", value=ps.Json())
-    .filter(lambda flight: flight["tailnum"], id="has-tail-number")
-    .partition_by(lambda flight: flight["tailnum"], key=ps.String(), id="by-tail-number")
-    .process(AircraftTotals, stores=["aircraft"], id="aircraft-totals")
-    .partition_by(lambda flight: flight["carrier"], key=ps.String(), id="by-carrier")
-    .process(CarrierTotals, stores=["carriers"], id="carrier-totals")
-)
+
+app = application("local")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -31,9 +32,9 @@ def last_values(stream: str) -> Totals:
     return totals
 
 
-def stored_values(store: str) -> Totals:
-    """Every entry of a store, as of the last checkpoint."""
-    config = load_config(default_job_name="flights")
+def stored_values(store: str, file: Path | None = None) -> Totals:
+    """Every entry of a store, as of the last checkpoint. `file` has the job's configuration."""
+    config = load_config(file, default_job_name="flights")
     return {key.decode(): orjson.loads(value) for _, key, value in read_store(config, store)}
 
 
@@ -47,34 +48,43 @@ def differences(what: str, expected: Totals, found: Totals) -> list[str]:
     ]
 
 
+def show(console: Console, carriers: Totals) -> None:
+    """Print the table of carriers."""
+    table = Table("carrier", "flights", "miles", "hours in the air", "worst delay, minutes")
+    names = carrier_names()
+    for code, total in sorted(carriers.items(), key=lambda item: -item[1]["flights"]):
+        row = (total["flights"], total["miles"], total["air_time"] // 60, total["worst_delay"])
+        table.add_row(names.get(code, code), *(f"{n:,}" if n is not None else "" for n in row))
+    if carriers:
+        console.print(table)
+    else:
+        console.print("the stream `carrier-totals` is empty: no run has written to it, or it was deleted since")
+
+
+def conclude(console: Console, wrong: list[str], verdict: str) -> None:
+    """Print the verdict. Exit status 1 if anything is wrong."""
+    for line in wrong[:20]:
+        console.print(line, style="red", highlight=False)
+    if wrong:
+        console.print(f"{len(wrong)} totals differ", style="bold red", highlight=False)
+        sys.exit(1)
+    console.print(f"verified: {verdict}", style="bold green", highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """Print the table and the verdict. Exit status 1 if anything differs."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     flights, aircraft, carriers = expected_totals()
     found = last_values("carrier-totals")
     console = Console()
-    table = Table("carrier", "flights", "miles", "hours in the air", "worst delay, minutes")
-    names = carrier_names()
-    for code, total in sorted(found.items(), key=lambda item: -item[1]["flights"]):
-        row = (total["flights"], total["miles"], total["air_time"] // 60, total["worst_delay"])
-        table.add_row(names.get(code, code), *(f"{n:,}" if n is not None else "" for n in row))
-    if found:
-        console.print(table)
-    else:
-        console.print("the stream `carrier-totals` is empty: no run has written to it, or it was deleted since")
+    show(console, found)
     wrong = [
         *differences("output carrier-totals", carriers, found),
         *differences("output aircraft-totals", aircraft, last_values("aircraft-totals")),
         *differences("store carriers", carriers, stored_values("carriers")),
         *differences("store aircraft", aircraft, stored_values("aircraft")),
     ]
-    for line in wrong[:20]:
-        console.print(line, style="red", highlight=False)
-    if wrong:
-        console.print(f"{len(wrong)} totals differ", style="bold red", highlight=False)
-        sys.exit(1)
-    verdict = f"verified: {flights} flights, {len(aircraft)} aircraft, {len(carriers)} carriers"
-    console.print(verdict, style="bold green", highlight=False)
+    conclude(console, wrong, f"{flights} flights, {len(aircraft)} aircraft, {len(carriers)} carriers")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,7 @@
+"""The flights of `examples/flights`, from Kafka to Kafka: only the system of the streams is another one."""
+
+from __future__ import annotations
+
+from examples.flights.app import application
+
+app = application("kafka")

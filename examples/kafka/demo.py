@@ -1,0 +1,90 @@
+"""The demo of Kafka: a broker, a job from topic to topic with exactly-once output, and kills of everything in it.
+
+Driver, container, Spark worker and broker are killed with `kill -9` while the job runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from examples.running import HOME, PENSTOCK, Crashes, Kind
+from penstock.errors import ConfigError, NotFoundError
+from penstock.testing.kafka_broker import KAFKA_VERSION, KafkaBroker, require_kafka
+
+PARTITIONS = 8
+OUTPUTS = ("aircraft-totals", "carrier-totals")
+KINDS: list[Kind] = ["driver", "container", "worker", "broker"]
+
+
+def main() -> None:
+    """Run the demo. Exit status 1 if there is no broker, a step fails, or an output is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
+    parser.add_argument("--flights", type=int, default=None, help="write only so many flights")
+    parser.add_argument("--batch", type=int, default=24_000, help="flights of a batch (default 24000)")
+    parser.add_argument("--kills", type=int, default=len(KINDS), help="how many processes are killed (default 4)")
+    arguments = parser.parse_args()
+    home = (HOME / "demo-kafka").resolve()
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    os.environ["PENSTOCK_HOME"] = str(home)
+    seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
+    step(f"a broker of Kafka {KAFKA_VERSION} starts; its files are fetched the first time")
+    try:
+        require_kafka()
+    except (NotFoundError, ConfigError) as error:
+        sys.exit(f"this demo needs a Kafka broker, and cannot have one: {' '.join(str(error).split())}")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the broker is closed on the way out
+    try:
+        with KafkaBroker() as broker:
+            on_broker(broker, home, arguments.flights, arguments.batch, arguments.kills, seed)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    print("the broker is stopped, and its data removed", flush=True)
+
+
+def on_broker(broker: KafkaBroker, home: Path, flights: int | None, batch: int, kills: int, seed: int) -> None:
+    """Write the flights, run the job and kill what it needs, verify."""
+    from examples.kafka.topics import create, write_flights
+    from examples.kafka.verify import verify
+
+    options = broker.client_options()
+    for topic in ("flights", *OUTPUTS):
+        create(options, topic, PARTITIONS)
+    count = write_flights(options, "flights", flights)
+    step(f"{count:,} flights are in the topic `flights` at {broker.bootstrap_servers}; the job reads them")
+    config = home / "kafka.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in configuration(broker, batch).items()))
+    command = (*PENSTOCK, "run", "examples/kafka/app.py:app", "--until", "latest", "--config", str(config))
+    Crashes("flights", command, broker).run(KINDS[:kills], seed)
+    step("state and outputs are compared with a plain computation; a `read_committed` reader counts the messages")
+    verify(options, config, flights)
+
+
+def configuration(broker: KafkaBroker, batch: int) -> dict[str, object]:
+    """The configuration of the job."""
+    return {
+        **broker.system_config("kafka"),
+        **{f"streams.kafka.{output}.output.guarantee": "exactly-once" for output in OUTPUTS},
+        "job.batch.max.messages": batch,
+        "job.lease.ms": 3000,
+        "job.retry.max": 20,
+        "task.commit.ms": 500,
+    }
+
+
+def step(text: str) -> None:
+    """Say what comes next."""
+    print(f"\n--- {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
