@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 
 from tests.support.places import ROOT
@@ -18,10 +20,41 @@ def test_the_package_says_whose_it_is_and_under_which_license() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
+def test_the_extra_of_kafka_is_its_client() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert extras["kafka"] == ["confluent-kafka>=2.10"]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith("confluent-kafka==") for line in pins)
+
+
 def test_the_first_screen_of_the_readme_says_what_is_missing() -> None:
     screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:24]
     assert any("What is missing" in line for line in screen)
     assert any("Kafka" in line for line in screen)
+
+
+def test_without_the_package_of_kafka_all_imports_work_and_the_system_names_the_extra() -> None:
+    script = """
+import sys
+sys.modules["confluent_kafka"] = None  # as if it were not installed
+import penstock, penstock.admin, penstock.cli.main, penstock.testing, penstock.testing.kafka_broker
+from penstock.errors import ConfigError
+from penstock.system.kafka.system import KafkaSystem
+from penstock.system.registry import open_system
+from penstock.config.load import load_config
+config = load_config(overrides={
+    "job.name": "job", "systems.kafka.samza.factory": "kafka", "systems.kafka.consumer.bootstrap.servers": "127.0.0.1:1"
+})
+for call in (lambda: open_system(config.system("kafka")), penstock.testing.kafka_broker.require_kafka):
+    try:
+        call()
+    except ConfigError as error:
+        assert "penstock[kafka]" in str(error), error
+    else:
+        raise AssertionError(call)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_the_readme_links_to_exists() -> None:
