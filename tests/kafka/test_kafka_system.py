@@ -64,7 +64,3 @@ class TestKafkaSystem(SystemContract):
         cluster = Cluster(system.options)
         cluster.delete_records({ssp: before})
         cluster.close()
-
-    @pytest.mark.xfail(run=False, strict=False, reason="a writer waits 30 s for a deleted topic, then RetryableError")
-    def test_a_writer_does_not_write_into_a_deleted_stream(self, system: System, admin: SystemAdmin) -> None:
-        super().test_a_writer_does_not_write_into_a_deleted_stream(system, admin)

@@ -34,7 +34,7 @@ def job_topic(writer_name: str) -> str:
 
     Example:
         >>> job_topic("sums-1")
-        '__penstock_sums-1-e8bf7d4a69'
+        '__penstock_sums-1-8cf5ce8256'
     """
     safe = re.sub(r"[^A-Za-z0-9-]", "-", writer_name)[:_LONGEST_NAME]
     return f"{PREFIX}{safe}-{hashlib.sha256(writer_name.encode()).hexdigest()[:10]}"

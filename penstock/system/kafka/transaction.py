@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import ConfigError, PenstockError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka import job_log
 from penstock.system.kafka.errors import explain, is_fenced
@@ -189,11 +189,22 @@ class KafkaTransaction(WriterTransaction):
         patience_s = self._writer.options.timeout_s
         deadline = time.monotonic() + patience_s
         while _flushed(producer):
+            self._check_places()
             if time.monotonic() > deadline:
                 raise RetryableError(
                     f"{_COMMIT}: the brokers of the system `{self._system}` have not taken all messages within "
                     f"{patience_s:g} s"
                 )
+
+    def _check_places(self) -> None:
+        """Raise NotFoundError if a topic was deleted: the client would wait until it is there again."""
+        self._writer.places.forget()
+        try:
+            for ssp in self._runs:
+                self._writer.places.check(ssp)
+        except NotFoundError:
+            self._has_failed = True
+            raise
 
     def _commit(self, producer: Producer) -> None:
         self._writer.is_committing = True
