@@ -125,6 +125,11 @@ class Publishing:
                 watch = _Watch(self._fleet, abandoned, self._reports(owed, before, began))
                 request = Publish(each.slot, each.objects, newest)
                 self._fleet.ask(PUBLISH, epoch, request, abandoned=abandoned, on_answer=watch.answered)
+                if watch.messages != each.messages:
+                    raise PenstockError(
+                        f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
+                        f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
+                    )
                 self._debts.published(each.slot)
                 before += each.messages
         except _KINDS as error:
@@ -162,6 +167,12 @@ class _Watch:
         self._report = report
         self._lock = threading.Lock()
         self._done: dict[str, PublishProgress] = {}
+
+    @property
+    def messages(self) -> int:
+        """How many the containers have published, as far as they have answered."""
+        with self._lock:
+            return sum(answer.messages for answer in self._done.values())
 
     def answered(self, container: str, answer: PublishProgress) -> None:
         """A container is so far. Called by several threads."""

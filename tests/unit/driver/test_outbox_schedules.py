@@ -16,6 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
+from penstock.container.protocol import Publish
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import (
     ConfigError,
@@ -270,6 +271,20 @@ class TestWhatEndsAStart:
         world.kill(driver)
         world.store.replace(key, data)
         finish(world)
+
+
+def test_messages_that_no_container_publishes(world: OnceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record counts as published only if the answers of all containers add up to its messages."""
+    crash(world, "publish")
+    of_tasks = Publish.for_tasks
+    monkeypatch.setattr(Publish, "for_tasks", lambda self, tasks: of_tasks(self, ()))
+    driver = world.next()
+    with pytest.raises(PenstockError, match=r"published 0 of the 6 messages of record \d+, and say"):
+        driver.loop.start()
+    world.kill(driver)
+    assert world.outbox
+    monkeypatch.undo()
+    finish(world)
 
 
 class TestTheEndOfARun:
