@@ -331,3 +331,25 @@ def test_what_an_attempt_published_that_failed_later_is_no_later_record(world: W
     assert publication.await_end(WAIT_S)
     assert not fails
     world.check()
+
+
+@pytest.mark.parametrize("count", [3, 11])
+def test_a_partition_in_several_objects_of_which_some_are_published(world: World, count: int) -> None:
+    """Chunks of a partition are numbered from object to object."""
+    *_, named = world.make(24, size=1000)
+    assert max(sum(ssp.partition == p for each in named for ssp in each.parts) for p in range(PARTITIONS)) > 1
+    came = 0
+
+    def die(at: str) -> None:
+        nonlocal came
+        came += at == "committed"
+        if came == count:
+            raise FencedError("dead")
+
+    world.system.at = die
+    publication = world.publisher().publish(Publish(1, tuple(named), 0))
+    with pytest.raises(FencedError):
+        publication.await_end(WAIT_S)
+    world.system.at = lambda _: None
+    assert published(world.publisher(), 1, named) == 24
+    world.check()
