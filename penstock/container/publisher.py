@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TRANSACTION_BYTES = 4 << 20
 """A transaction with more than one chunk has at most about so many bytes, which bounds its time as well."""
+OPEN_BYTES = 64 << 20
+"""Objects of about so many bytes are in memory together, because a transaction may have chunks of several."""
 _AGAIN = Retry(pause_s=0.2)
 
 
@@ -168,16 +170,20 @@ class Publisher:
         slot = publication.request.slot
         waiting: dict[str, _Transaction] = {}
         self._learn({ssp for named in publication.request.objects for ssp in named.parts}, publication)
+        open_bytes = 0
         for named in list(self._unfinished(publication)):
+            if open_bytes >= OPEN_BYTES:
+                self._commit_all(publication, waiting)
+                open_bytes = 0
             contents = self._open(named, publication)
+            open_bytes += named.size_bytes
             for chunk in contents.chunks:
                 system = chunk.ssp.system
                 transaction = waiting.setdefault(system, _Transaction())
                 transaction.add(contents, chunk)
                 if transaction.size_bytes >= TRANSACTION_BYTES:
                     self._commit(publication, system, waiting.pop(system))
-        for system, transaction in waiting.items():
-            self._commit(publication, system, transaction)
+        self._commit_all(publication, waiting)
         for named in publication.request.objects:
             self._release(named.key)
         logger.debug("published %d messages of record %d", publication.messages, slot)
@@ -192,6 +198,11 @@ class Publisher:
                 publication.messages += sum(part.messages for part in named.parts.values())
             else:
                 yield named
+
+    def _commit_all(self, publication: Publication, waiting: dict[str, _Transaction]) -> None:
+        while waiting:
+            system = min(waiting)
+            self._commit(publication, system, waiting.pop(system))
 
     def _commit(self, publication: Publication, system: str, transaction: _Transaction) -> None:
         """Publish chunks of a system in one transaction, those that are not published yet."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject
 from penstock.config import load_config
 from penstock.container import publisher as publisher_module
@@ -30,13 +31,14 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metrics.snapshot import CounterValue, GaugeValue, TimerValue
 from penstock.retry import Retry
 from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.outbox import Outbox, Taken
+from penstock.runtime.outbox import Kept, Outbox, Taken
 from penstock.runtime.outbox_objects import ObjectContents, encode, objects_of
+from penstock.runtime.spool import Spool
 from penstock.system.base import RawRecord, System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from tests.support.hooked_system import STEPS, HookedSystem
-from tests.support.outboxes import bring, once_topology, read_all, record
+from tests.support.outboxes import bring, once_topology, payload, read_all, record
 
 WAIT_S = 20.0
 PARTITIONS = 3
@@ -353,3 +355,36 @@ def test_a_partition_in_several_objects_of_which_some_are_published(world: World
     world.system.at = lambda _: None
     assert published(world.publisher(), 1, named) == 24
     world.check()
+
+
+def test_a_system_with_little_in_each_of_many_objects(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages do not keep all these objects in memory until they make a transaction."""
+    monkeypatch.setattr(publisher_module, "OPEN_BYTES", 20_000)
+    tasks = 12
+    systems = {name: HookedSystem(MemorySystem(name)) for name in ("big", "small")}
+    named, expected = [], {}
+    for system in systems.values():
+        system.admin().create_stream("out", tasks)
+    for task in range(tasks):
+        sent = {"big": [record(task, 6000)], "small": [record(task + tasks)]}
+        parts = {}
+        for name, records in sent.items():
+            data = payload(records)
+            parts[SystemStreamPartition(name, "out", task)] = [Kept(1, len(data), data)]
+            expected[name, task] = records
+        contents = objects_of(Taken(task, parts, Spool()), f"a-1/outbox/1-1-{task}-{{}}".format)
+        for description, data in (encode(each, task) for each in contents):
+            world.objects.put_if_absent(description.key, data)
+            named.append(description)
+    began = 0
+
+    def count(step: str) -> None:
+        nonlocal began
+        began += step == "begin"
+
+    systems["small"].at = count
+    publisher = world.publisher()
+    publisher._systems = systems
+    assert published(publisher, 1, named) == 2 * tasks
+    assert began > 1
+    assert {(name, p): own for name, system in systems.items() for p, own in read_all(system).items()} == expected
