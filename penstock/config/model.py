@@ -162,6 +162,8 @@ class StoreSettings:
     restore_factories: tuple[str, ...]
     changelog: SystemStream
     """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
+    changelog_settings: Mapping[str, str]
+    """What such a stream has in Kafka, by Kafka's names."""
     side_inputs: tuple[SystemStream, ...] = ()
     side_broadcast: bool = False
     """The streams that fill it, where the configuration names them."""
@@ -248,6 +250,7 @@ class JobConfig:
             backup_factories=backup,
             restore_factories=self.resolved.find(table.STORE_RESTORE, name) or backup,
             changelog=self.resolved.find(table.STORE_CHANGELOG, name) or self._default_changelog(name),
+            changelog_settings=self._changelog_settings(name),
             side_inputs=self.resolved.find(table.STORE_SIDE_INPUTS, name) or (),
             side_broadcast=self.resolved.get(table.STORE_SIDE_BROADCAST, name),
             side_processor=self.resolved.find(table.STORE_SIDE_PROCESSOR, name),
@@ -358,6 +361,16 @@ class JobConfig:
         """One name for each job and store. A job's id has no dashes, and all runs of dashes in the store's part are
         even: read from the right, the first odd one ends the id."""
         return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store.replace('-', '--')}-changelog")
+
+    def _changelog_settings(self, store: str) -> dict[str, str]:
+        settings = {
+            "segment.bytes": 536_870_912,
+            "min.compaction.lag.ms": self.resolved.get(table.STORE_CHANGELOG_LAG_MS, store),
+            "delete.retention.ms": self.resolved.get(table.STORE_CHANGELOG_DELETES_MS, store),
+            "replication.factor": self.resolved.find(table.STORE_CHANGELOG_REPLICAS, store),
+            "max.message.bytes": self.resolved.find(table.STORE_CHANGELOG_MESSAGE, store),
+        }
+        return {key: str(value) for key, value in settings.items() if value is not None}
 
     def _streams(self, *settings: AnyKey) -> tuple[SystemStream, ...]:
         """The streams that one of these keys is given for."""

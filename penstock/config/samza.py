@@ -47,8 +47,11 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
     ),
     (r"job\.changelog\.system", "name each stream with its system: `stores.<name>.changelog`"),
     (
-        r"stores\.(?P<store>[^.]+)\.changelog\..+|stores\.default\.changelog\..+",
-        "the changelog is compacted by what `task.checkpoint.retained` keeps. Remove the key",
+        r"stores\.(?P<store>[^.]+)\.changelog\.kafka\..+",
+        (
+            "give a topic in Kafka its other settings yourself; a changelog elsewhere is compacted by what "
+            "`task.checkpoint.retained` keeps. Remove the key"
+        ),
     ),
     (
         r"stores\.(?P<store>.+)\.(key|msg)\.serde|serializers\.registry\..+",

@@ -283,6 +283,22 @@ STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
     "The stream that the backend `changelog-stream` writes: for this store alone, with one partition for each task.",
     "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
+STORES_CHANGELOG_LAG_MS = Key("stores.default.changelog.min.compaction.lag.ms", Millis(1), "14400000",
+    "How long changelogs in Kafka keep every record: so long after the next commit an older checkpoint can still be "
+    "restored from them.", "Samza")
+STORES_CHANGELOG_REPLICAS = Key("stores.default.changelog.replication.factor", Number(1), None,
+    "How many brokers keep each changelog in Kafka.", "Samza",
+    unset="`systems.<name>.default.stream.replication.factor`, or what the brokers say")
+STORE_CHANGELOG_LAG_MS = Key("stores.<name>.changelog.min.compaction.lag.ms", Millis(1), None,
+    "How long the store's changelog, if it is in Kafka, keeps every record.", "Samza",
+    fallback=STORES_CHANGELOG_LAG_MS)
+STORE_CHANGELOG_DELETES_MS = Key("stores.<name>.changelog.delete.retention.ms", Millis(1), "86400000",
+    "How long a changelog in Kafka keeps a delete after its key was compacted. A restore must not take half as long.",
+    "Samza")
+STORE_CHANGELOG_REPLICAS = Key("stores.<name>.changelog.replication.factor", Number(1), None,
+    "How many brokers keep the store's changelog, if it is in Kafka.", "Samza", fallback=STORES_CHANGELOG_REPLICAS)
+STORE_CHANGELOG_MESSAGE = Key("stores.<name>.changelog.max.message.bytes", Bytes(1), None,
+    "How large a batch of records a changelog in Kafka takes.", "Samza", unset="what the brokers say")
 STORE_SIDE_INPUTS = Key("stores.<name>.side.inputs", StreamNames(), None,
     "The streams that fill this store, which the job then only reads. Their keys and values have the serdes of the "
     "store. They are no inputs of the job: `app.input` does not name them.", "Samza",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -15,7 +16,7 @@ from penstock.api.startpoint import (
     StartpointVisitor,
 )
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.messages import OffsetRange, OpenTransaction, PartitionOffsets
+from penstock.system.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets
 from penstock.system.writer import WriterIdentity
 from penstock.wording import counted, flag
 
@@ -83,6 +84,31 @@ class SystemAdmin(ABC):
             IncompatibleError: it exists with another partition count, or with another retention.
             ConfigError: the system cannot delete old messages (`System.retains`).
         """
+
+    def create_compacted(self, stream: str, partitions: int, settings: Mapping[str, str]) -> bool:
+        """Create a stream that keeps the newest record of every key; True if it was made, False if it was there.
+
+        Args:
+            stream: its name in this system.
+            partitions: how many it has, at least 1.
+            settings: of the stream, in the system's names. One that exists must compact, no earlier than these say;
+                other differences are logged.
+
+        Raises:
+            IncompatibleError: it exists with another partition count, or the system cannot do it
+                (`System.compacts_by_age`).
+            ConfigError: it exists with settings that would lose records, or the system does not take the settings.
+        """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not compact streams by the age of records")
+
+    def compaction(self, stream: str) -> Compaction:
+        """How far the stream may have been compacted by now.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            IncompatibleError: the system cannot tell (`System.compacts_by_age`).
+        """
+        raise IncompatibleError(f"the system of the stream `{stream}` does not say how far it is compacted")
 
     def streams(self) -> list[str]:
         """The names of all streams, ascending. Raises ConfigError if the system cannot list them."""

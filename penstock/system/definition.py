@@ -48,7 +48,10 @@ class System(ABC):
     driver that lost its job to another may still append to outputs."""
     compacts_on_request: ClassVar[bool] = False
     """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
-    cleaner does, cannot hold what must be readable up to an offset exactly."""
+    cleaner does, holds what must be readable up to an offset exactly only where `compacts_by_age` is True."""
+    compacts_by_age: ClassVar[bool] = False
+    """Whether a stream of `SystemAdmin.create_compacted` keeps the newest record of every key, and says how far it may
+    have been compacted (`SystemAdmin.compaction`)."""
     retains: ClassVar[bool] = False
     """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
     ends_streams: ClassVar[bool] = False

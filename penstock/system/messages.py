@@ -62,6 +62,23 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """How far a stream may have been compacted that a system compacts in its own time.
+
+    Example:
+        >>> Compaction(untouched_from={0: 120}, lag_ms=14_400_000, deletes_stay_ms=86_400_000).untouched_from[0]
+        120
+    """
+
+    untouched_from: Mapping[int, int]
+    """By partition, an offset: no record at or above it has gone, and none has made an older one of its key go."""
+    lag_ms: int
+    """How old a record is at least before it goes, or makes an older one go."""
+    deletes_stay_ms: int
+    """How long a delete (value None) stays after it has made the older records of its key go."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction of some writer that is not over, with what is behind its first message: a reader sees none of it
     yet.

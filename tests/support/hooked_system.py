@@ -22,6 +22,7 @@ _FLAGS = (
     "dense_offsets",
     "fences",
     "compacts_on_request",
+    "compacts_by_age",
     "retains",
     "ends_streams",
     "commits_atomically",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import (
+    Compaction,
     OffsetRange,
     OpenTransaction,
     PartitionOffsets,
@@ -17,7 +21,7 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.kafka import fences
+from penstock.system.kafka import compaction, fences
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
@@ -25,6 +29,7 @@ from penstock.system.kafka.reader import KafkaReader
 from penstock.system.kafka.uncommitted import first_timestamps
 from penstock.wording import counted
 
+logger = logging.getLogger(__name__)
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
 
@@ -88,23 +93,46 @@ class KafkaAdmin(SystemAdmin):
             raise ConfigError(
                 f"`systems.{self._options.system}.default.stream.{_REPLICAS}` = `{replicas}`: expected a whole number"
             )
-        made = self._cluster.create(stream, partitions, settings, int(replicas))
-        self._cluster.wait_until(
-            f"the topic of `{self._name(stream)}` was created", lambda: self._is_ready(stream, partitions)
-        )
-        if made:
+        if self._make(stream, partitions, settings, int(replicas)):
             return True
-        if (found := self.partition_count(stream)) != partitions:
-            raise IncompatibleError(
-                f"the stream `{self._name(stream)}` exists with {counted(found, 'partition')}; {partitions} were asked "
-                "for"
-            )
         if retention is not None and (has := self.retention(stream)) != retention:
             raise IncompatibleError(
                 f"the stream `{self._name(stream)}` exists and keeps its messages: {has}; asked for: {retention}. "
                 f"Change it with `penstock stream retain {self._name(stream)}`, or ask for what it has"
             )
         return False
+
+    def create_compacted(self, stream: str, partitions: int, settings: Mapping[str, str]) -> bool:
+        """Create a topic with these settings; `replication.factor` is that of `systems.<name>.default.stream.*` if they
+        do not have it. An older topic is accepted if its policy is `compact`, and it keeps records at least as long.
+
+        If this raises RetryableError, the topic may have been created; calling it again finds it.
+        """
+        check_stream_name(stream)
+        wanted = {"cleanup.policy": "compact", **settings}
+        replicas = wanted.pop(_REPLICAS, self._options.topics.get(_REPLICAS, "-1"))
+        if self._make(stream, partitions, wanted, int(replicas)):
+            return True
+        found = self._cluster.settings(stream)
+        if refused := compaction.refused(wanted, found):
+            raise ConfigError(f"the topic of `{self._name(stream)}` {refused}")
+        for difference in compaction.differences(wanted, found):
+            logger.warning("the topic of `%s` has %s", self._name(stream), difference)
+        return False
+
+    def compaction(self, stream: str) -> Compaction:
+        """How far the topic may have been compacted, by `min.compaction.lag.ms`, the timestamps of its messages and
+        this machine's clock. The clocks of the brokers may be behind or ahead by a tenth of the lag, at most 5 minutes.
+        """
+        count = self._cluster.partition_count(stream)
+        found = self._cluster.settings(stream)
+        lag_ms = int(found.get(compaction.LAG, "0"))
+        since = max(0, SYSTEM_CLOCK.now_ms() - lag_ms + compaction.margin_ms(lag_ms))
+        young, stable = self._cluster.offsets(
+            stream, range(count), [OffsetSpec.for_timestamp(since), OffsetSpec.latest()]
+        )
+        untouched = {n: stable[n] if young[n] < 0 else min(young[n], stable[n]) for n in range(count)}
+        return Compaction(untouched, lag_ms, int(found.get(compaction.DELETES, "0")))
 
     def streams(self) -> list[str]:
         """Every topic but those of Kafka and Penstock themselves, whose names begin with two underscores."""
@@ -192,6 +220,19 @@ class KafkaAdmin(SystemAdmin):
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
+
+    def _make(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
+        """Create the topic; False if it was there with so many partitions."""
+        made = self._cluster.create(stream, partitions, settings, replicas)
+        self._cluster.wait_until(
+            f"the topic of `{self._name(stream)}` was created", lambda: self._is_ready(stream, partitions)
+        )
+        if not made and (found := self.partition_count(stream)) != partitions:
+            raise IncompatibleError(
+                f"the stream `{self._name(stream)}` exists with {counted(found, 'partition')}; {partitions} were asked "
+                "for"
+            )
+        return made
 
     def _is_ready(self, stream: str, partitions: int) -> bool:
         """Whether the topic is known, and each partition has a leader. Another count is there to stay."""

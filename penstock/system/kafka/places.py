@@ -31,9 +31,19 @@ class Places:
         check_partition(ssp, self._partitions[ssp.stream])
 
     def upcoming(self, ssp: SystemStreamPartition) -> int:
-        """The end of what is committed."""
-        (stable,) = self._opened().offsets(ssp.stream, [ssp.partition], [OffsetSpec.latest()])
-        return stable[ssp.partition]
+        """The end of the partition, once no transaction is under way in it. What older epochs have committed, which
+        brokers may show a little later, is before it. Raises RetryableError if one stays open."""
+        end = 0
+
+        def is_settled() -> bool:
+            nonlocal end
+            (written,) = self._opened().offsets(ssp.stream, [ssp.partition], [OffsetSpec.latest()], committed=False)
+            (stable,) = self._opened().offsets(ssp.stream, [ssp.partition], [OffsetSpec.latest()])
+            end = stable[ssp.partition]
+            return end >= written[ssp.partition]
+
+        self._opened().wait_until(f"the transactions of others in `{ssp}` are over", is_settled)
+        return end
 
     def forget(self) -> None:
         """Look at every topic again."""

@@ -29,6 +29,7 @@ class KafkaSystem(System):
     options: KafkaOptions = field(repr=False)
 
     fences: ClassVar[bool] = True
+    compacts_by_age: ClassVar[bool] = True
     retains: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
     reports_appended: ClassVar[bool] = True

@@ -277,7 +277,7 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
         ("task.inputs", "`app.input("),
         ("job.container.commit.thread.pool.max.size", "`job.container.commit.thread.pool.size` is the least"),
         ("max.commit.delay", "use `task.commit.max.delay.ms`"),
-        ("stores.aircraft.changelog.replication.factor", "task.checkpoint.retained"),
+        ("stores.aircraft.changelog.kafka.segment.bytes", "task.checkpoint.retained"),
         ("stores.aircraft.key.serde", "app.store"),
         ("stores.aircraft.write.batch.size", "stores.aircraft.rocksdb.write.buffer.bytes"),
         ("task.checkpoint.replication.factor", "under `job.root`"),

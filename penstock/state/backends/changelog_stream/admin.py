@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.retry import Retry, retry
 from penstock.state.backends.base import (
     AdminContext,
     Garbage,
@@ -26,6 +27,9 @@ from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 
+_CLAIMS = "changelog-streams"
+"""The namespace of what says which streams are the job's, where their system does not."""
+_STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
 _MIN_DIRTY_RATIO = 0.5
 """A partition is compacted when at least this part of what is looked at is new, as Kafka's log cleaner does it."""
 
@@ -49,7 +53,11 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         for stream, store in self._streams().items():
             admin = self._admin(stream)
             try:
-                admin.create_stream(stream.stream, self._context.tasks)
+                if self._compacts_by_age(stream):
+                    settings = self._context.config.store(store).changelog_settings
+                    admin.create_compacted(stream.stream, self._context.tasks, settings)
+                else:
+                    admin.create_stream(stream.stream, self._context.tasks)
             except IncompatibleError:
                 self._check_partitions(stream)
                 raise
@@ -76,7 +84,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         names = []
         for ssp in sorted(retained.keys() | left.keys() if retention.sweep else left.keys()):
             offsets = needless(ssp, retained.get(ssp, ()), left.get(ssp, ()), in_use=self._in_use(ssp))
-            if offsets is None or ssp.system not in self._context.systems:
+            if offsets is None or ssp.system not in self._context.systems or self._compacts_by_age(ssp.system_stream):
                 continue
             admin = self._admin(ssp.system_stream)
             try:
@@ -113,6 +121,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
     def _own(self, stream: SystemStream, store: str) -> None:
         """Become the stream's owner. Raises ConfigError if it has another one."""
+        if self._compacts_by_age(stream):
+            self._claim(stream, store)
+            return
         mine = owner_text(self._context.paths.root, self._context.uid, store)
         if self._admin(stream).owner(stream.stream) is None:
             self._refuse_messages(stream, store)
@@ -123,6 +134,32 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "
                 f"deleted, `penstock stream delete {stream}` deletes what it left"
             )
+
+    def _claim(self, stream: SystemStream, store: str) -> None:
+        """The same where the system keeps no owners: the job's folder says whose the stream is, from before the first
+        record on. Raises ConfigError if it is another store's, or has messages that this job did not write."""
+        identity = self._admin(stream).stream_identity(stream.stream)
+        key = self._context.paths.metadata(_CLAIMS, f"{stream} {identity}")
+        objects = self._context.objects
+
+        def claim() -> str:
+            try:
+                return objects.get(key).decode()
+            except NotFoundError:
+                self._refuse_messages(stream, store)
+                objects.put_if_absent(key, store.encode())
+                return objects.get(key).decode()
+
+        owner = retry(claim, _STORED)
+        if owner != store:
+            raise ConfigError(
+                f"the changelog `{stream}` of store `{store}` belongs to the store `{owner}` of this job. Each store "
+                f"needs a separate stream: set `stores.{store}.changelog`"
+            )
+
+    def _compacts_by_age(self, stream: SystemStream) -> bool:
+        system = self._context.systems.get(stream.system)
+        return system is not None and not system.compacts_on_request and system.compacts_by_age
 
     def _refuse_messages(self, stream: SystemStream, store: str) -> None:
         """Raise ConfigError if a stream without an owner has messages that the job's state is not made of. Compaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -83,7 +83,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         ssp = SystemStreamPartition(stream.system, stream.stream, self._context.task)
         system = changelog_system(self._context.systems, stream)
         writer = changelog_writer(self._context.paths, self._context.epoch)
-        return Changelog(system, ssp, writer, self._uploaded)
+        return Changelog(system, ssp, writer, self._uploaded, self._context.clock)
 
     def _continue(
         self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None
@@ -91,7 +91,9 @@ class ChangelogStreamBackup(TaskBackupManager):
         """What the next commit follows, the log being at it; None if the store needs a base."""
         upcoming = log.take_over()
         if checkpoint_id is None or (marker is not None and marker.offset is None):
-            return ChangelogMarker(log.ssp, upcoming, None)  # the store is empty: a new generation, nothing to revert
+            # The store is empty: a new generation, nothing to revert.
+            log.append(self._timestamp_ms, ((key, None) for key in log.leftovers()))
+            return ChangelogMarker(log.ssp, upcoming, None)
         if marker is None or marker.ssp != log.ssp:
             return None
         try:
@@ -117,7 +119,16 @@ class ChangelogStreamBackup(TaskBackupManager):
         try:
             generation = log.take_over()
             with closing(copy.entries()) as entries:
-                written = log.append(self._timestamp_ms, entries, proceed)
+                written = log.append(self._timestamp_ms, _replacing(log.leftovers(), entries), proceed)
             return ChangelogMarker(log.ssp, generation, None if written is None else written.end - 1)
         finally:
             log.close()
+
+
+def _replacing(leftovers: set[bytes], entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
+    """The entries, and a delete of every key that is left over and not among them."""
+    for key, value in entries:
+        leftovers.discard(key)
+        yield key, value
+    for key in leftovers:
+        yield key, None

@@ -20,11 +20,13 @@ from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.metadata.paths import JobPaths
 from penstock.metrics.values import Counter
-from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, SystemReader, WriterIdentity
+from penstock.state.backends.changelog_stream.history import History
+from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, WriterIdentity
 
 NAME = BACKEND
 GROUP = f"backend.{NAME}"
@@ -32,7 +34,6 @@ GROUP = f"backend.{NAME}"
 _APPEND_RECORDS = 50_000
 _APPEND_BYTES = 8 << 20
 """The most keys and values of one append: what is held in memory once more, and written in one transaction."""
-_READ_MESSAGES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> Sys
             f"there is no system `{stream.system}` for the changelog `{stream}`: set "
             f"`systems.{stream.system}.samza.factory`"
         )
-    if not system.compacts_on_request:
+    if not (system.compacts_on_request or system.compacts_by_age):
         raise ConfigError(
             f"the changelog `{stream}` cannot be on the system `{stream.system}`: it may delete records at any time, "
             "so a marker might not restore its store. Name a stream of another system, such as `local`"
@@ -100,12 +101,18 @@ class Changelog:
     """One partition, as one epoch writes it. Used by one thread."""
 
     def __init__(
-        self, system: System, ssp: SystemStreamPartition, writer: WriterIdentity, uploaded: Counter | None = None
+        self,
+        system: System,
+        ssp: SystemStreamPartition,
+        writer: WriterIdentity,
+        uploaded: Counter | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`uploaded` counts the bytes of the keys and values that are appended."""
         self.ssp = ssp
         self._uploaded = uploaded or Counter()
-        self._reader = system.reader()
+        self._clock = clock if system.compacts_by_age else None
+        self._history = History(system)
         self._writer = system.writer(writer)
 
     def take_over(self) -> int:
@@ -124,13 +131,30 @@ class Changelog:
         calling it again appends everything behind that part.
         """
         start, end = None, 0
+        if self._clock is not None:
+            timestamp_ms = self._clock.now_ms()  # by which records will be compacted
         for part, size_bytes in _parts(timestamp_ms, changes):
             if proceed is not None:
                 proceed()
-            first = self._writer.append(self.ssp, part)
+            first, end = self._append(part)
             self._uploaded.inc(size_bytes)
-            start, end = (first if start is None else start), first + len(part)
+            start = first if start is None else start
         return None if start is None else OffsetRange(self.ssp, start, end)
+
+    def leftovers(self) -> set[bytes]:
+        """The keys that the whole partition has values for, where nobody drops what is before a generation: whoever
+        reads it from its beginning, as Samza does, must find them deleted. They are held in memory."""
+        return set() if self._clock is None else self._history.keys(self.ssp)
+
+    def _append(self, records: list[RawRecord]) -> tuple[int, int]:
+        """Append at once; returns the first offset, and the one behind the last record. In between may be gaps."""
+        if self._clock is None:
+            first = self._writer.append(self.ssp, records)
+            return first, first + len(records)
+        with self._writer.begin() as transaction:
+            transaction.append(self.ssp, records)
+        ranges = transaction.appended()[self.ssp]
+        return ranges[0][0], ranges[-1][1]
 
     def revert(self, marker: ChangelogMarker, timestamp_ms: int) -> ChangelogMarker:
         """Bring the partition back to the marker; returns one of the same content that has in it what was behind.
@@ -155,24 +179,24 @@ class Changelog:
         differ = ((key, before.get(key)) for key, value in changed.items() if before.get(key) != value)
         reverts = self.append(timestamp_ms, differ)
         end = behind.end if reverts is None else reverts.end
-        return replace(marker, offset=end - 1) if len(behind) else marker
+        return replace(marker, offset=end - 1) if changed else marker
 
     def close(self) -> None:
         """Release what is open."""
-        self._reader.close()
+        self._history.close()
         self._writer.close()
 
     def _net(self, offsets: OffsetRange, only: Collection[bytes] | None = None) -> dict[bytes, bytes | None]:
         """The last value of every key in the range (of `only` these); it is checked that the range can be read."""
         net: dict[bytes, bytes | None] = {}
-        for chunk in read_changes(self._reader, offsets):
+        for chunk in read_changes(self._history, offsets):
             if only is not None and not only:
                 break
             net.update(chunk if only is None else {key: chunk[key] for key in chunk if key in only})
         return net
 
 
-def read_changes(reader: SystemReader, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
+def read_changes(history: History, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
     """The net changes of a range, in chunks; to be applied in their order.
 
     Raises:
@@ -180,7 +204,7 @@ def read_changes(reader: SystemReader, offsets: OffsetRange) -> Iterator[dict[by
         CorruptError: there is a record without a key, which no changelog has.
         RetryableError: it failed for now.
     """
-    for messages in reader.read_compacted(offsets, _READ_MESSAGES):
+    for messages in history.read(offsets):
         yield {key_of(message, offsets.ssp): message[3] for message in messages}
 
 

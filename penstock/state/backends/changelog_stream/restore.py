@@ -9,6 +9,7 @@ from penstock.state.backends.base import (
     RestoreTarget,
     TaskRestoreManager,
 )
+from penstock.state.backends.changelog_stream.history import History
 from penstock.state.backends.changelog_stream.partition import (
     GROUP,
     ChangelogMarker,
@@ -18,8 +19,6 @@ from penstock.state.backends.changelog_stream.partition import (
 )
 from penstock.state.records import changes_bytes
 from penstock.system.base import OffsetRange
-
-_READ_MESSAGES = 5_000
 
 
 class ChangelogStreamRestore(TaskRestoreManager):
@@ -31,9 +30,9 @@ class ChangelogStreamRestore(TaskRestoreManager):
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
         wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
-        reader = changelog_system(self._context.systems, wanted.ssp.system_stream).reader()
+        history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
         try:
-            for changes in read_changes(reader, wanted.range):
+            for changes in read_changes(history, wanted.range):
                 if progress.cancelled.is_set():
                     raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
                 engine.apply(changes)
@@ -45,7 +44,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
                 f"store `{store}` of task {self._context.task} cannot be rebuilt from its changelog: {error}"
             ) from error
         finally:
-            reader.close()
+            history.close()
 
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
         """Read every record since. Where some of them were compacted away, deletes may be among them: then it is
@@ -53,10 +52,10 @@ class ChangelogStreamRestore(TaskRestoreManager):
         before, wanted = ChangelogMarker.deserialize(held), ChangelogMarker.deserialize(marker)
         if (before.ssp, before.generation) != (wanted.ssp, wanted.generation) or before.range.end > wanted.range.end:
             return False
-        reader = changelog_system(self._context.systems, wanted.ssp.system_stream).reader()
+        history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
         engine = target.engine()
         try:
-            for messages in reader.read(OffsetRange(wanted.ssp, before.range.end, wanted.range.end), _READ_MESSAGES):
+            for messages in history.read_every(OffsetRange(wanted.ssp, before.range.end, wanted.range.end)):
                 if progress.cancelled.is_set():
                     raise RetryableError(f"store `{store}` of task {self._context.task} is not followed any more")
                 changes = {key_of(message, wanted.ssp): message[3] for message in messages}
@@ -65,5 +64,5 @@ class ChangelogStreamRestore(TaskRestoreManager):
                 self._downloaded.inc(size_bytes)
                 progress.report(size_bytes)
         finally:
-            reader.close()
+            history.close()
         return True

@@ -18,7 +18,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.state.admins import BackendAdmins
-from penstock.state.backends.changelog_stream import partition
+from penstock.state.backends.changelog_stream import history, partition
 from penstock.state.backends.changelog_stream.admin import needless
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.records import Changes
@@ -99,7 +99,7 @@ def test_any_history_keeps_every_retained_marker(
     """Epochs that end in the middle of a commit, rewinds to any retained checkpoint, cleared stores, stores that
     another backend restored, and collections. The oracle is a plain dict for each checkpoint."""
     monkeypatch.setattr(partition, "_APPEND_RECORDS", 4)
-    monkeypatch.setattr(partition, "_READ_MESSAGES", 3)
+    monkeypatch.setattr(history, "_READ_MESSAGES", 3)
     rng = random.Random(seed)
     system = LocalSystem("local", str(tmp_path / "streams")) if seed % 8 == 0 else MemorySystem("local")
     log: list[tuple[dict[str, str], dict[bytes, bytes]]] = []
