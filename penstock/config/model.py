@@ -162,7 +162,7 @@ class StoreSettings:
     restore_factories: tuple[str, ...]
     changelog: SystemStream
     """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
-    changelog_settings: Mapping[str, str]
+    changelog_settings: Mapping[str, str] = field(default_factory=dict)
     """What such a stream has in Kafka, by Kafka's names."""
     side_inputs: tuple[SystemStream, ...] = ()
     side_broadcast: bool = False

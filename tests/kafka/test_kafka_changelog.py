@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -112,6 +113,14 @@ class Job:
         resource = ConfigResource(ResourceType.TOPIC, self.stream)
         found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
         return {key: entry.value for key, entry in found.items()}
+
+
+def documented() -> dict[str, object]:
+    """The example of the page, for the first store."""
+    page = (Path(__file__).parents[2] / "docs" / "state-backends.md").read_text(encoding="utf-8")
+    block = page.partition("## A changelog in Kafka")[2].partition("```yaml")[2].partition("```")[0]
+    given: dict[str, object] = yaml.safe_load(block.replace("stores.counts.", "stores.first."))
+    return {**given, "stores.default.changelog.replication.factor": 1}  # the broker of the tests is alone
 
 
 @pytest.fixture
@@ -248,8 +257,9 @@ def test_an_older_epoch_writes_nothing_more(kafka_broker: KafkaBroker, objects: 
 
 
 def test_topics_are_made_as_samza_makes_them(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
-    settings = {"stores.first.changelog.max.message.bytes": 2_000_000, "stores.default.changelog.replication.factor": 1}
-    job = Job(kafka_broker, objects, tmp_path, None, **settings)
+    broker, example = kafka_broker.system_config("kafka"), documented()
+    own = {key: value for key, value in example.items() if key not in broker and key != "stores.first.changelog"}
+    job = Job(kafka_broker, objects, tmp_path, None, **own, **{"stores.first.changelog.max.message.bytes": 2_000_000})
     with closing(job.harness):
         job.harness.backup(1)
         found = job.settings()

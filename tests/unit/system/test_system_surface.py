@@ -18,6 +18,7 @@ AppendedAtCommit.append(ssp, records)
 AppendedAtCommit.appended()
 AppendedAtCommit.commit()
 CHUNK_BYTES
+Compaction(untouched_from, lag_ms, deletes_stay_ms)
 MarkedAtCommit(identity, append)
 MarkedAtCommit.abort()
 MarkedAtCommit.mark(ssp, progress)
@@ -32,6 +33,7 @@ RawRecord
 System()
 System.admin()
 System.commits_atomically
+System.compacts_by_age
 System.compacts_on_request
 System.configured(name, options)
 System.dense_offsets
@@ -47,7 +49,9 @@ System.writer(identity)
 SystemAdmin()
 SystemAdmin.close()
 SystemAdmin.compact(offsets, writer, min_dirty_ratio=0.0, dry_run=False)
+SystemAdmin.compaction(stream)
 SystemAdmin.complete_from(stream)
+SystemAdmin.create_compacted(stream, partitions, settings)
 SystemAdmin.create_stream(stream, partitions, retention=None)
 SystemAdmin.delete_stream(stream)
 SystemAdmin.end_stream(stream)
