@@ -83,7 +83,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         ssp = SystemStreamPartition(stream.system, stream.stream, self._context.task)
         system = changelog_system(self._context.systems, stream)
         writer = changelog_writer(self._context.paths, self._context.epoch)
-        return Changelog(system, ssp, writer, self._uploaded, self._context.clock)
+        return Changelog(system, ssp, writer, self._uploaded)
 
     def _continue(
         self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None

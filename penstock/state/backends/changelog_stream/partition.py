@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
-from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.clock import SYSTEM_CLOCK
 from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.metadata.paths import JobPaths
@@ -101,17 +101,12 @@ class Changelog:
     """One partition, as one epoch writes it. Used by one thread."""
 
     def __init__(
-        self,
-        system: System,
-        ssp: SystemStreamPartition,
-        writer: WriterIdentity,
-        uploaded: Counter | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, system: System, ssp: SystemStreamPartition, writer: WriterIdentity, uploaded: Counter | None = None
     ) -> None:
         """`uploaded` counts the bytes of the keys and values that are appended."""
         self.ssp = ssp
         self._uploaded = uploaded or Counter()
-        self._clock = clock if system.compacts_by_age else None
+        self._by_age = not system.compacts_on_request
         self._history = History(system)
         self._writer = system.writer(writer)
 
@@ -131,8 +126,8 @@ class Changelog:
         calling it again appends everything behind that part.
         """
         start, end = None, 0
-        if self._clock is not None:
-            timestamp_ms = self._clock.now_ms()  # by which records will be compacted
+        if self._by_age:
+            timestamp_ms = SYSTEM_CLOCK.now_ms()  # what compaction goes by is real time
         for part, size_bytes in _parts(timestamp_ms, changes):
             if proceed is not None:
                 proceed()
@@ -144,11 +139,11 @@ class Changelog:
     def leftovers(self) -> set[bytes]:
         """The keys that the whole partition has values for, where nobody drops what is before a generation: whoever
         reads it from its beginning, as Samza does, must find them deleted. They are held in memory."""
-        return set() if self._clock is None else self._history.keys(self.ssp)
+        return self._history.keys(self.ssp) if self._by_age else set()
 
     def _append(self, records: list[RawRecord]) -> tuple[int, int]:
         """Append at once; returns the first offset, and the one behind the last record. In between may be gaps."""
-        if self._clock is None:
+        if not self._by_age:
             first = self._writer.append(self.ssp, records)
             return first, first + len(records)
         with self._writer.begin() as transaction:
