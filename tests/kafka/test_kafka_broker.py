@@ -65,7 +65,7 @@ def has_ended(pid: int) -> bool:
         ("PLAINTEXT", "PLAIN"),
         ("SSL", "PLAIN"),
         ("SASL_SSL", "PLAIN"),
-        ("SASL_SSL", "SCRAM-SHA-256"),
+        pytest.param("SASL_SSL", "SCRAM-SHA-256", marks=pytest.mark.slow),
         ("SASL_SSL", "SCRAM-SHA-512"),
     ],
 )

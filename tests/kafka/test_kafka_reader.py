@@ -107,7 +107,9 @@ def test_the_time_of_the_broker(kafka_broker: KafkaBroker) -> None:
     room.close()
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize(
+    "compression", ["zstd", *(pytest.param(each, marks=pytest.mark.slow) for each in ("none", "gzip", "snappy", "lz4"))]
+)
 def test_every_compression(room: Room, compression: str) -> None:
     feed = Feed(room.broker, room.admin, room.ssp, **{"compression.type": compression})
     feed.append([(1, b"k", b"x" * 10_000)] * 20)
@@ -197,6 +199,7 @@ def test_a_compacted_topic(kafka_broker: KafkaBroker) -> None:
     room.close()
 
 
+@pytest.mark.slow
 def test_nothing_grows_and_nothing_is_left(room: Room) -> None:
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -311,8 +311,18 @@ def _write_and_stop(options: KafkaOptions, ends: Connection) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "points",
+    [
+        ["reading of the fences", "commit"],
+        pytest.param(
+            [point for point in POINTS if point not in ("reading of the fences", "commit")], marks=pytest.mark.slow
+        ),
+    ],
+    ids=["two", "others"],
+)
 def test_a_writer_that_wakes_up_after_a_take_over_writes_nothing(
-    kafka_broker: KafkaBroker, options: KafkaOptions, name: str
+    kafka_broker: KafkaBroker, options: KafkaOptions, name: str, points: list[str]
 ) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -321,7 +331,7 @@ def test_a_writer_that_wakes_up_after_a_take_over_writes_nothing(
     theirs.close()
     process = psutil.Process(child.pid)
     try:
-        for point in POINTS:
+        for point in points:
             job = f"{name}-{point}"
             here = SystemStreamPartition("kafka", new_topic(kafka_broker, 1, FOREVER), 0)
             ours.send((point, job, here))
@@ -396,6 +406,7 @@ def test_drivers_that_compete(options: KafkaOptions, name: str, here: SystemStre
     assert (job_state(options, name).fences, job_state(options, name).producers) == ({6}, {})
 
 
+@pytest.mark.slow
 def test_nothing_grows(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:
     process = psutil.Process()
     writer = KafkaWriter(options, WriterIdentity(name, 1))
@@ -415,7 +426,25 @@ def test_nothing_grows(options: KafkaOptions, name: str, here: SystemStreamParti
     assert (len(state.fences), len(state.producers), len(state.progress)) == (1, 0, 2)
 
 
-def test_a_broker_that_goes_away_loses_and_doubles_nothing(name: str) -> None:
+def _killed(broker: KafkaBroker) -> None:
+    broker.kill()
+    broker.start()
+
+
+def _frozen(broker: KafkaBroker) -> None:
+    broker.freeze()
+    time.sleep(2)  # the time that it is away
+    broker.resume()
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [[_killed], pytest.param([_killed, KafkaBroker.restart, _frozen], marks=pytest.mark.slow)],
+    ids=["killed", "in every way"],
+)
+def test_a_broker_that_goes_away_loses_and_doubles_nothing(
+    name: str, ways: list[Callable[[KafkaBroker], None]]
+) -> None:
     """It is stopped, killed and frozen while chunks are published, in the middle of whatever is under way."""
     with KafkaBroker() as broker:
         options = options_of(broker)
@@ -454,15 +483,9 @@ def test_a_broker_that_goes_away_loses_and_doubles_nothing(name: str) -> None:
 
         try:
             progressed()
-            broker.kill()
-            broker.start()
-            progressed()
-            broker.restart()
-            progressed()
-            broker.freeze()
-            done.wait(2)
-            broker.resume()
-            progressed()
+            for way in ways:
+                way(broker)
+                progressed()
         finally:
             done.set()
             thread.join(3 * TIMEOUT_S)
