@@ -217,6 +217,7 @@ def prepare(
     streams = streams.owing(owed.streams, config)
     publisher = owed.publisher or f"{paths.root}-{uid}"
     check_keepers(owed, publisher, streams)
+    check_streams(owed, streams)  # before outputs are created
     new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
     start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))
     settings = RuntimeSettings(
@@ -236,7 +237,6 @@ def prepare(
             "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
             stream,
         )
-    check_streams(owed, streams)
     warn_of_going_back(streams.exactly_once, start, view)
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:

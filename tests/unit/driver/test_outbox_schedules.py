@@ -232,6 +232,20 @@ class TestWhatEndsAStart:
             world.next()
         assert world.outbox
 
+    @pytest.mark.parametrize("step", ["mark", "committed"])
+    def test_the_output_was_deleted_and_is_not_created_again(self, world: OnceWorld, step: str) -> None:
+        """As an output that never was there would be: half of the messages would be in one stream, half in another."""
+        crash(world, step)
+        world.system.admin().delete_stream("sums")
+        claims = len(world.log.claims)
+        with pytest.raises(NotFoundError, match=r"which does not exist.*penstock stream create m\.sums --partitions"):
+            world.next()
+        assert len(world.log.claims) == claims
+        assert "sums" not in world.system.admin().streams()
+        world.system.admin().create_stream("sums", TASKS)
+        world.next().loop.start()
+        assert len(world.output()) == 6  # those of the last commit
+
     def test_a_system_has_lost_how_far_publishing_is(self, world: OnceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         crash(world, "committed")
         kind = type(world.system.admin())
