@@ -125,16 +125,17 @@ class TestRewinds:
 class TestRecord9:
     """Record 9 written, crash, then `checkpoint set`, or `--from 6`, or one commit of lag with one retained."""
 
-    def test_then_checkpoint_set(self, world: OnceWorld) -> None:
+    @pytest.mark.parametrize("base", [0, -1])
+    def test_then_checkpoint_set(self, world: OnceWorld, base: int) -> None:
         crash(world, "publish")
         latest = world.log.latest
         assert latest is not None
         assert latest.outbox
         log = CheckpointLog(world.objects, PATHS)
         content = Content(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
-        first = world.log.checkpoints[0]
+        origin = world.log.checkpoints[base]
         record = append_successor(
-            FoundJob(world.config(), PATHS, world.objects), log, log.read(), first, content, "set"
+            FoundJob(world.config(), PATHS, world.objects), log, log.read(), origin, content, "set"
         )
         assert not record.outbox
         assert [each.objects for each in record.unpublished] == [latest.outbox]
