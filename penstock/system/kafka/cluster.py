@@ -30,6 +30,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _AGAIN = Retry(pause_s=0.02, longest_pause_s=0.5)
+_NO_OFFSET = -1
+"""What an answer has where no message is as late as the time that was asked for."""
 _SPARE_S = 5.0
 """How much longer than the client itself a call is waited for."""
 
@@ -85,7 +87,14 @@ class Cluster:
                 )
                 for spec in specs
             ]
-            return [{at.partition: found.offset for at, found in self._all(each).items()} for each in asked]
+            found = [{at.partition: one.offset for at, one in self._all(each).items()} for each in asked]
+            if unknown := [partition for own in found for partition, offset in own.items() if offset < _NO_OFFSET]:
+                # The client gives these where a partition has no leader, as while its broker starts.
+                raise RetryableError(
+                    f"the offsets of `{self._name(stream)}` could not be looked at: the brokers at "
+                    f"{self.options.servers} do not know those of partition {unknown[0]} yet"
+                )
+            return found
 
         specs = list(specs)
         return self._call(f"the offsets of `{self._name(stream)}` could not be looked at", ask, stream)

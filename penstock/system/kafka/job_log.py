@@ -67,7 +67,9 @@ class JobLog:
     def wait_until_there(self) -> None:
         """Wait for a topic that was just created."""
         retry(
-            self.catch_up, Retry(0.05, within_s=self._options.timeout_s), passes=lambda e: isinstance(e, NotFoundError)
+            self.catch_up,
+            Retry(0.05, longest_pause_s=0.5, within_s=self._options.timeout_s),
+            passes=lambda e: isinstance(e, NotFoundError),
         )
 
     def catch_up(self, within_seconds: float = PATIENCE_SECONDS) -> JobTopic:

@@ -25,6 +25,8 @@ _POLL_S = 0.5
 """How long one wait for a message is. A signal is seen between two of them."""
 _POLL_AT_END_S = 0.05
 """The same, where the end of the partition was met before the end of the range."""
+_KNOWN_S = 1.0
+"""For so long a topic is taken to have the partitions that it had. A wrong one is an error of the fetch as well."""
 _FETCH_AGAIN_S = 5.0
 """After so long without anything, the partition is assigned again."""
 
@@ -45,6 +47,9 @@ class KafkaReader(SystemReader):
         self._reported = ClientErrors()
         self._consumer: Consumer | None = None
         self._cluster: Cluster | None = None
+        self._counts: dict[str, tuple[int, float]] = {}
+        """The partitions of topics, and when they were counted: with hundreds of them, the count takes longer than what
+        is read of one."""
         self._ssp: SystemStreamPartition | None = None
         self._assigned = False
         self._next = 0
@@ -105,7 +110,7 @@ class KafkaReader(SystemReader):
                 del self._buffer[: bisect_left(self._buffer, (offsets.start,))]
                 self._next = offsets.start
             return
-        if self._ssp != offsets.ssp:
+        if self._ssp != offsets.ssp and not self._is_known(offsets.ssp):
             self._check(offsets.ssp)
         if offsets.start < 0:
             raise missing(offsets, offsets.start, "offsets are not negative")
@@ -113,8 +118,14 @@ class KafkaReader(SystemReader):
         self._buffer, self._size, self._at_end = [], 0, False
         self._assign()
 
+    def _is_known(self, ssp: SystemStreamPartition) -> bool:
+        """Whether the partition was there a moment ago."""
+        count, counted_s = self._counts.get(ssp.stream, (0, 0.0))
+        return 0 <= ssp.partition < count and time.monotonic() - counted_s < _KNOWN_S
+
     def _check(self, ssp: SystemStreamPartition) -> None:
         """Raises NotFoundError if there is no such partition."""
+        self._counts.pop(ssp.stream, None)
         try:
             found = self._client().list_topics(ssp.stream, self._options.timeout_s).topics[ssp.stream]
         except KafkaException as error:
@@ -126,6 +137,7 @@ class KafkaReader(SystemReader):
         ):
             raise refused
         if found.error is None:
+            self._counts[ssp.stream] = len(found.partitions), time.monotonic()
             check_partition(ssp, len(found.partitions))
 
     def _client(self) -> Consumer:
