@@ -21,6 +21,7 @@ from penstock.drain.utils import write_drain_notification
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
+    FencedError,
     IncompatibleError,
     NotFoundError,
     PenstockError,
@@ -189,6 +190,63 @@ class TestRecord9:
 def test_killed_after_publishing_started_again_after_eight_days(world: OnceWorld) -> None:
     crash(world, "published")
     world.clock.advance(8 * 86_400_000)
+    finish(world)
+
+
+def commit_for_ever(driver: InProcessDriver) -> None:
+    """Until it cannot."""
+    while True:
+        driver.loop.commit()
+        driver.loop.step()
+
+
+@pytest.mark.parametrize("step", [*STEPS, "clean-up"])
+def test_a_driver_sleeps_while_another_one_takes_over(world: OnceWorld, step: str) -> None:
+    """It wakes up when all is published, committed further, and the objects are deleted."""
+    world.put(1, 2, 3, 4, 5, 6)
+    slept = world.next()
+    slept.loop.start()
+    drain(slept)
+    world.put(7)
+
+    def take_over() -> None:
+        other = world.next()
+        other.loop.start()
+        drain(other)
+        for value in (8, 9):
+            world.put(value)
+            drain(other)
+            other.loop.commit()
+        other.loop.finish()
+        world.check(other)
+        others.append(other)
+
+    others: list[InProcessDriver] = []
+    world.at(slept, step, take_over)
+    with pytest.raises(FencedError):
+        commit_for_ever(slept)
+    assert others
+    world.kill(slept)
+    world.check(others[0])
+    world.kill(others[0])
+    world.put(10)
+    finish(world)
+
+
+def test_a_guarantee_that_is_taken_away_and_given_back(world: OnceWorld) -> None:
+    crash(world, "append")
+    guarantee = {"streams.m.sums.output.guarantee": world.keys.pop("streams.m.sums.output.guarantee")}
+    world.put(13, 14)
+    finish(world)
+    world.keys |= guarantee
+    world.put(15, 16)
+    driver = world.next()
+    driver.loop.start()
+    drain(driver)
+    world.at(driver, "committed", die)
+    with pytest.raises(PenstockError, match="was killed"):
+        driver.loop.commit()
+    world.kill(driver)
     finish(world)
 
 
