@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
-from penstock.config.table import KEYS, SYSTEM_OPTION, AnyKey
+from penstock.config.table import KEYS, SYSTEM_OPTION, SYSTEM_PATH, SYSTEM_TYPE, AnyKey
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.samza(\..*)?)?)?)?\.?")
 """A system's keys that are no options: they would be Samza's, for all systems."""
+_OF_A_CLIENT = re.compile(r"systems\.[^.]+\.(consumer|producer|default\.stream)\..+\.(type|path)")
+"""Options of a system that end as keys of every system do, such as `ssl.truststore.type`."""
 _NEAR = 0.6
 _SPARK = "spark."
 _MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore|side\.inputs))\.factory")
@@ -46,6 +48,8 @@ def find(text: str) -> Match | None:
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
         if subject and text == key.full(subject) and not _MISTAKES.fullmatch(text):
             if key is SYSTEM_OPTION and _NO_OPTION.fullmatch(text):
+                continue
+            if key in (SYSTEM_TYPE, SYSTEM_PATH) and _OF_A_CLIENT.fullmatch(text):
                 continue
             return Match(key, subject)
     return None

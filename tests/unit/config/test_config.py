@@ -231,6 +231,18 @@ def test_systems() -> None:
         config.system("kafka")
 
 
+def test_options_of_a_client_that_end_as_keys_of_every_system_do() -> None:
+    options = {
+        "consumer.ssl.truststore.type": "PEM",
+        "producer.ssl.keystore.type": "PEM",
+        "default.stream.message.timestamp.type": "LogAppendTime",
+    }
+    config = load("systems.k.samza.factory=kafka", *(f"systems.k.{key}={value}" for key, value in options.items()))
+    assert config.system("k").options == options
+    with pytest.raises(ConfigError, match="a system's name .* has no dots"):
+        load("systems.a.b.type=memory")
+
+
 def test_systems_that_are_not_there_are_refused_together() -> None:
     text = refused("systems.x.path=/x", "task.dead.letter.stream=y.dead", "streams.z.a.samza.offset.default=oldest")
     assert "3 mistakes" in text
