@@ -10,11 +10,12 @@ import pytest
 import penstock as ps
 from penstock.errors import PenstockError
 from penstock.system.base import OffsetRange
-from penstock.system.kafka.system import KafkaSystem
-from penstock.testing.kafka_broker import KafkaBroker
+from penstock.system.registry import open_systems
+from penstock.testing.kafka_broker import KafkaBroker, Security
 from tests.support.hooked_system import HookedSystem
 from tests.support.jobs import wait_until
 from tests.support.kafka import new_topic
+from tests.support.kafka_streams import kafka_system
 from tests.support.once_world import OnceWorld, die
 from tests.support.sums_job import TASKS, Sum, drain
 
@@ -24,10 +25,10 @@ pytestmark = pytest.mark.kafka
 class KafkaWorld(OnceWorld):
     """The output is a topic."""
 
-    def __init__(self, folder: Path, broker: KafkaBroker) -> None:
+    def __init__(self, folder: Path, broker: KafkaBroker, security: Security | None = None) -> None:
         super().__init__(folder)
         self.topic = new_topic(broker, TASKS, {"retention.ms": "-1"})
-        self.kafka = KafkaSystem.configured("kafka", {"consumer.bootstrap.servers": broker.bootstrap_servers})
+        self.kafka = kafka_system(broker, security)
         self.app = ps.StreamApplication("sums")
         self.app.store("sums", key=ps.String(), value=ps.Integer())
         source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
@@ -39,8 +40,7 @@ class KafkaWorld(OnceWorld):
         self.keys = {
             "job.name": f"sums-{self.topic}",
             "systems.m.samza.factory": "memory",
-            "systems.kafka.samza.factory": "kafka",
-            "systems.kafka.consumer.bootstrap.servers": broker.bootstrap_servers,
+            **broker.system_config("kafka", security),
             f"streams.kafka.{self.topic}.output.guarantee": "exactly-once",
         }
 
@@ -81,3 +81,21 @@ def test_each_message_is_there_once(world: KafkaWorld) -> None:
     driver.loop.finish()
     world.check(driver)
     world.kill(driver)
+
+
+@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
+def test_a_job_over_tls(tmp_path: Path, kafka_broker: KafkaBroker, security: Security) -> None:
+    """With the system that the job's configuration describes: fence, transactions, progress, a second start."""
+    world = KafkaWorld(tmp_path, kafka_broker, security)
+    config = world.config()
+    assert config.system("kafka").options["consumer.security.protocol"] == security
+    world.systems["kafka"] = open_systems(config)["kafka"]
+    for first in (1, 7):
+        world.put(*range(first, first + 6))
+        driver = world.next()
+        driver.loop.start()
+        drain(driver)
+        driver.loop.finish()
+        world.check(driver)
+        world.kill(driver)
+    world.close()
