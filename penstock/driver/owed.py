@@ -60,10 +60,10 @@ class Debts:
 
     def newest(self) -> int:
         """The number of the newest record of which anything can have been published: the last one that leaves
-        anything, or one that is damaged now."""
+        anything, or one that is damaged or missing now."""
         view = self._log.known()
         left = own_debt(view.owed, self._uid, self._paths).unpublished
-        return max(left[-1].slot if left else -1, *view.damaged, -1)
+        return max(left[-1].slot if left else -1, *view.damaged, *view.faults, -1)
 
     def published(self, slot: int) -> None:
         """Everything up to the record of this number is published."""

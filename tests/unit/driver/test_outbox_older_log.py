@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import IncompatibleError
 from penstock.testing.in_process import InProcessDriver
-from tests.support.once_world import OnceWorld
+from tests.support.once_world import PATHS, OnceWorld
 from tests.support.sums_job import drain
 
 
@@ -58,6 +58,32 @@ def test_nothing_is_taken_for_published(world: OnceWorld) -> None:
             run_on(driver)
         world.kill(driver)
     assert world.output() == before
+
+
+def test_a_damaged_record_may_have_been_published(world: OnceWorld) -> None:
+    """A start that names an older checkpoint goes on, and sends again what it processes again."""
+    world.put(1)
+    driver = world.next()
+    driver.loop.start()
+    for values in (range(2, 7), range(7, 12)):  # of all keys
+        drain(driver)
+        driver.loop.commit()
+        world.put(*values)
+    origin = world.log.latest
+    assert origin is not None
+    assert origin.outbox
+    drain(driver)
+    driver.loop.commit()
+    world.kill(driver)
+    last = PATHS.checkpoint(world.log.end - 1)
+    world.store.replace(last, world.objects.get(last)[:-5])
+    driver = world.next(from_checkpoint=str(origin.id))
+    run_on(driver)
+    world.check(driver, exactly_once=False)
+    assert len(world.output()) == 16  # the last five messages twice
+    world.kill(driver)
+    run(world, 12, 13)
+    assert len(world.output()) == 18
 
 
 def run_on(driver: InProcessDriver) -> None:
