@@ -239,7 +239,7 @@ def test_options_of_a_client_that_end_as_keys_of_every_system_do() -> None:
     }
     config = load("systems.k.samza.factory=kafka", *(f"systems.k.{key}={value}" for key, value in options.items()))
     assert config.system("k").options == options
-    with pytest.raises(ConfigError, match="a system's name .* has no dots"):
+    with pytest.raises(ConfigError, match=r"a system's name .* has no dots"):
         load("systems.a.b.type=memory")
 
 
