@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -166,6 +167,19 @@ def test_places_that_do_not_exist_are_not_created(options: KafkaOptions, here: S
             writer.append(SystemStreamPartition("kafka", here.stream, 2), records(0, 1))
         with pytest.raises(ConfigError, match="not a partition of the system"):
             writer.append(SystemStreamPartition("other", here.stream, 0), records(0, 1))
+
+
+def test_that_another_epoch_has_taken_over_is_raised_and_not_logged(
+    options: KafkaOptions, name: str, here: SystemStreamPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(KafkaWriter(options, WriterIdentity(name, 1))) as writer:
+        begun = writer.begin()
+        begun.append(here, records(0, 1))
+        fences.fence(options, WriterIdentity(name, 2))
+        with pytest.raises(FencedError):
+            begun.commit()
+        begun.abort()
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 def test_a_producer_that_was_refused_is_replaced(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:

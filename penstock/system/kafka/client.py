@@ -16,6 +16,8 @@ from penstock.system.kafka.options import KafkaOptions
 C = TypeVar("C")
 
 LOG = logging.getLogger("penstock.system.kafka")
+_RAISED = frozenset({"FATAL", "TXNERR"})
+"""What librdkafka logs, and the next call of the producer raises: among them that another epoch has taken over."""
 MESSAGE_BYTES = 100_000_000
 """The largest message that a producer takes; the brokers and topics have their own limits."""
 _COMMON: Mapping[str, Any] = {
@@ -39,6 +41,15 @@ _CONSUMER_DECIDED: Mapping[str, Any] = {
 }
 _PRODUCER: Mapping[str, Any] = {"message.max.bytes": MESSAGE_BYTES, "linger.ms": 5, "compression.type": "lz4"}
 _PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all"}
+
+
+class _ClientLog:
+    """The `logger` of a client: what a call raises as well is only for debugging."""
+
+    def log(self, level: int, message: str, *arguments: str) -> None:
+        """Take a line of the client: its kind, the client's name, the text."""
+        raised = bool(arguments) and arguments[0] in _RAISED
+        LOG.log(logging.DEBUG if raised else level, message, *arguments)
 
 
 def open_consumer(options: KafkaOptions, reported: ClientErrors, decided: Mapping[str, Any] | None = None) -> Consumer:
@@ -75,7 +86,7 @@ def _opened(
     side: str,
 ) -> C:
     try:
-        return make({**settings, "error_cb": reported, "logger": LOG})
+        return make({**settings, "error_cb": reported, "logger": _ClientLog()})
     except KafkaException as error:
         if isinstance(failed := explain(error, f"`systems.{options.system}.{side}.*`", options), ConfigError):
             raise failed from None
