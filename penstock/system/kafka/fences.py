@@ -118,7 +118,7 @@ def initialised(options: KafkaOptions, transactional_id: str, topic: str | None)
     try:
         with suppress(KafkaException):  # the client tries again after half a second if it is not connected yet
             _ = made.poll(_CONNECT_SECONDS) if topic is None else made.list_topics(topic, job_log.STEP_SECONDS)
-        job_log.patiently(made.init_transactions, options, what, job_log.PATIENCE_SECONDS)
+        job_log.patiently(made.init_transactions, options, what, options.timeout_s)
     except KafkaException as error:
         raise explain(error, what, options) from error
     return made

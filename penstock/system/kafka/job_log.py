@@ -19,8 +19,6 @@ from penstock.system.kafka.options import KafkaOptions
 
 STEP_SECONDS = 1.0
 """How long one call into the client waits: an interrupt of the process is seen between two calls."""
-PATIENCE_SECONDS = 60.0
-"""How long the cluster may not answer."""
 _MESSAGES_AT_ONCE = 1000
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -72,27 +70,28 @@ class JobLog:
             passes=lambda e: isinstance(e, NotFoundError),
         )
 
-    def catch_up(self, within_seconds: float = PATIENCE_SECONDS) -> JobTopic:
+    def catch_up(self) -> JobTopic:
         """Read to the end that the topic has now.
 
         Raises:
             NotFoundError: there is no such topic.
             RetryableError: the cluster does not answer, or a transaction of another writer stays open.
         """
-        deadline = time.monotonic() + within_seconds
+        within_s = self._options.timeout_s
+        deadline = time.monotonic() + within_s
         end = self._end(deadline)
         if not self._assigned:
             self._reader.assign([self._partition])
             self._assigned = True
         while self._position < end:
-            first = self._reader.poll(min(STEP_SECONDS, within_seconds))
+            first = self._reader.poll(min(STEP_SECONDS, within_s))
             if first is not None:
                 for message in [first, *self._reader.consume(_MESSAGES_AT_ONCE, 0)]:
                     self._take(message)
             if self._position < end and time.monotonic() > deadline:
                 raise RetryableError(
                     f"the topic `{self.state.topic}` of the system `{self._options.system}` could not be read up to "
-                    f"offset {end} within {within_seconds:.0f} s: the cluster does not answer, or a transaction is open"
+                    f"offset {end} within {within_s:g} s: the cluster does not answer, or a transaction is open"
                 )
         return self.state
 
@@ -149,13 +148,13 @@ def put(options: KafkaOptions, topic: str, records: Iterable[tuple[bytes, bytes 
         if error is not None:
             failed.append(error)
 
-    writer = open_producer(options, ClientErrors(), {"message.timeout.ms": int(PATIENCE_SECONDS * 1000)})
+    writer = open_producer(options, ClientErrors(), {"message.timeout.ms": options.timeout_ms})
     try:
         with suppress(KafkaException):  # or the client waits for half a second
             writer.list_topics(topic, STEP_SECONDS)
         for key, value in records:
             writer.produce(topic, value, key, 0, None, delivered)
-        deadline = time.monotonic() + PATIENCE_SECONDS + STEP_SECONDS
+        deadline = time.monotonic() + options.timeout_s + STEP_SECONDS
         while writer.flush(STEP_SECONDS) and time.monotonic() < deadline:
             pass
         left = len(writer)
