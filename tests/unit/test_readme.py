@@ -64,6 +64,12 @@ def test_the_section_on_a_kafka_broker_runs_as_written() -> None:
     exec(compile(block, "testing.md", "exec"), {"__name__": "testing_page"})
 
 
+@pytest.mark.kafka
+def test_the_page_on_kafka_runs_as_written() -> None:
+    (block,) = examples("docs/kafka.md")
+    exec(compile(block, "kafka.md", "exec"), {"__name__": "kafka_page"})
+
+
 def test_the_page_on_applications_runs_as_written() -> None:
     (block,) = examples("docs/applications.md")
     exec(compile(block, "applications.md", "exec"), {"__name__": "applications_page"})
