@@ -19,6 +19,7 @@ from penstock.testing.kafka_broker import KAFKA_VERSION, KafkaBroker, require_ka
 
 PARTITIONS = 8
 OUTPUTS = ("aircraft-totals", "carrier-totals")
+STORES = ("aircraft", "carriers")
 KINDS: list[Kind] = ["driver", "container", "worker", "broker"]
 
 
@@ -70,10 +71,12 @@ def on_broker(broker: KafkaBroker, home: Path, flights: int | None, batch: int, 
 
 
 def configuration(broker: KafkaBroker, batch: int) -> dict[str, object]:
-    """The configuration of the job."""
+    """The configuration of the job: exactly-once output, and the changelogs of its stores in Kafka too."""
     return {
         **broker.system_config("kafka"),
         **{f"streams.kafka.{output}.output.guarantee": "exactly-once" for output in OUTPUTS},
+        "stores.backup.factories": "changelog-stream",
+        **{f"stores.{store}.changelog": f"kafka.flights-{store}-changelog" for store in STORES},
         "job.batch.max.messages": batch,
         "job.lease.ms": 3000,
         "job.retry.max": 20,

@@ -27,15 +27,15 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "HOME", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_demo_on_a_few_flights(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    small = ["--flights", "3000", "--batch", "250", "--kills", "2"]
-    monkeypatch.setattr(demo, "KINDS", ["broker", "container"])
+    small = ["--flights", "1500", "--batch", "200"]
+    monkeypatch.setattr(demo, "KINDS", ["broker"])  # other tests kill the rest
     monkeypatch.setattr(sys, "argv", ["demo", *small])
     demo.main()
     shown = capfd.readouterr().out
     assert "(broker)" in shown
-    assert "(container)" in shown
-    assert "verified: 3000 flights" in shown
+    assert "verified: 1500 flights" in shown
     assert " messages exactly once" in shown
 
 
