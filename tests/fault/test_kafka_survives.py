@@ -399,7 +399,7 @@ class TestTakeOver:
             after.append(read_committed(world.broker, world.output))
 
         first = world.driver()
-        world.at(first, step, take_over, nth=1 if step == "progress" else 3)
+        world.at(first, step, take_over, nth={"progress": 1, "publish": 2}.get(step, 3))
         with pytest.raises(FencedError):
             world.run(first)
         assert after == [read_committed(world.broker, world.output)]
