@@ -72,7 +72,8 @@ class Publishing:
         if not owed.unpublished:
             return
         logger.info(
-            "%s of the last checkpoint may not be published yet: they come first", counted(owed.messages, "message")
+            "looking whether %s of the last checkpoint are published; those that are not come first",
+            counted(owed.messages, "message"),
         )
         phase = self._board.phase
         self._board.update(phase="publishing")

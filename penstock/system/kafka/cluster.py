@@ -55,7 +55,7 @@ class Cluster:
             )
             return found
 
-        return self._call(f"the topic of `{self._name(stream)}` could not be looked at", ask, stream)
+        return self._call(f"the topic of `{self._name(stream)}` could not be read", ask, stream)
 
     def partition_count(self, stream: str) -> int:
         """How many partitions the topic has."""
@@ -91,13 +91,13 @@ class Cluster:
             if unknown := [partition for own in found for partition, offset in own.items() if offset < _NO_OFFSET]:
                 # The client gives these where a partition has no leader, as while its broker starts.
                 raise RetryableError(
-                    f"the offsets of `{self._name(stream)}` could not be looked at: the brokers at "
+                    f"the offsets of `{self._name(stream)}` could not be read: the brokers at "
                     f"{self.options.servers} do not know those of partition {unknown[0]} yet"
                 )
             return found
 
         specs = list(specs)
-        return self._call(f"the offsets of `{self._name(stream)}` could not be looked at", ask, stream)
+        return self._call(f"the offsets of `{self._name(stream)}` could not be read", ask, stream)
 
     def create(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
         """Create a topic; False if it exists."""
@@ -142,7 +142,7 @@ class Cluster:
             found = self._one(self._client.describe_configs([resource], request_timeout=self._limit))
             return {key: entry.value for key, entry in found.items() if entry.value is not None}
 
-        return self._call(f"the settings of `{self._name(stream)}` could not be looked at", ask, stream)
+        return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream)
 
     def set(self, stream: str, settings: Mapping[str, str]) -> None:
         """Change settings of a topic; the others stay as they are."""

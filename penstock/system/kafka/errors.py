@@ -177,5 +177,5 @@ def explain(
     if code in _RETRIABLE or found.retriable():
         why = "" if last is None else f"; the client reported: {last.str()}"
         limit = f" within {options.timeout_s:g} s" if code in _WAITED else ""
-        return RetryableError(f"{text}: the brokers at {options.servers} did not do it{limit}{why}")
+        return RetryableError(f"{text}: the brokers at {options.servers} did not answer{limit}{why}")
     return PenstockError(text)
