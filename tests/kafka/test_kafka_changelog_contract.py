@@ -20,7 +20,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import STORES, BackendHarness, StateBackendContract
 from penstock.testing.state_backend_harness import EngineName
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 class TestOnKafka(StateBackendContract):
