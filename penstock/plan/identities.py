@@ -10,6 +10,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.table import STREAM_RESET_OFFSET
 from penstock.errors import IncompatibleError
 from penstock.plan.positions import TaskSsp
+from penstock.wording import argument
 
 Identities: TypeAlias = Mapping[SystemStream, str]
 """What distinguishes each stream from earlier and later ones of its name, where the system has that."""
@@ -45,7 +46,7 @@ def refuse_recreated(
 def continue_in(stream: SystemStream) -> str:
     """The ways to read a stream that was deleted and created again."""
     return (
-        "Choose where to begin in the new stream, in all of its partitions: `penstock startpoint set JOB --stream "
-        f"{stream} --all-partitions --oldest` (with `--with-state clear` all stores begin empty), or for one start "
-        f"`{STREAM_RESET_OFFSET.full(str(stream))}=true`"
+        "Choose where to begin in the new stream, in all of its partitions: `penstock startpoint set JOB --oldest "
+        f"--all-partitions --stream {stream}` ({argument('with_state', 'clear')} empties all stores), or for one "
+        f"start `{STREAM_RESET_OFFSET.full(str(stream))}=true`"
     )

@@ -62,7 +62,7 @@ def refuse_losses(losses: Iterable[Loss], skipped: Collection[SystemStream] = ()
     raise NotFoundError(
         f"{first} {were} deleted before the job had read {them}{others}: it should read from offset {first.start}, and "
         f"the oldest message is {first.end}. Nothing was skipped. Choose where to continue with a startpoint "
-        f"(`penstock startpoint set JOB --stream {stream} --all-partitions --oldest`), or set "
+        f"(`penstock startpoint set JOB --oldest --all-partitions --stream {stream}`), or set "
         f"`{STREAM_ON_DATA_LOSS.full(str(stream))}=skip`: the job then continues at the oldest message and counts what "
         "is lost"
     )

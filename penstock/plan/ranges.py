@@ -52,8 +52,8 @@ def _new_messages(
             raise NotFoundError(
                 f"`{ssp}` should be read from offset {start}, but its next message will be {end.upcoming}: the stream "
                 "is not the one that was read before, or has lost its end. Nothing was skipped. Choose where to "
-                f"continue with a startpoint (`penstock startpoint set JOB --stream {ssp.system_stream} "
-                "--all-partitions --oldest`)"
+                "continue with a startpoint (`penstock startpoint set JOB --oldest --all-partitions --stream "
+                f"{ssp.system_stream}`)"
             )
         stop = end.upcoming if until is None else min(end.upcoming, until[ssp])
         if stop > start:

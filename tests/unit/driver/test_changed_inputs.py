@@ -70,7 +70,7 @@ class TestCreatedAgain:
             timed_world.driver()
         for part in (
             "the input `m.in` was deleted and created again",
-            "penstock startpoint set JOB --stream m.in --all-partitions --oldest",
+            "penstock startpoint set JOB --oldest --all-partitions --stream m.in",
             "`streams.m.in.samza.reset.offset=true`",
         ):
             assert part in str(caught.value)

@@ -72,7 +72,7 @@ def test_by_default_it_is_an_error_with_the_ways_out(timed_world: TimedWorld) ->
         steps(driver)
     for part in (
         "the offsets 2 to 4 of stream `m.in` partition 0",
-        "penstock startpoint set JOB --stream m.in --all-partitions --oldest",
+        "penstock startpoint set JOB --oldest --all-partitions --stream m.in",
         "`streams.m.in.on.data.loss=skip`",
     ):
         assert part in str(caught.value)
