@@ -171,7 +171,9 @@ def throughput(parameters: dict[str, Any]) -> dict[str, Any]:
     world.fill()
     world.messages(messages)
     with world.producing(UNREAD if how == "idle" else RATES, rows, updates_per_s=pace):
-        job = application(how).run(configuration(world.work, parameters["threads"]))
+        config = configuration(world.work, parameters["threads"])
+        config["job.batch.max.messages"] = max(1, messages // 8)  # no batch is all that is measured
+        job = application(how).run(config)
         read = Progress(job)
         began, first = read.until(EVENTS, messages // 4)
         ended, last = read.until(EVENTS, messages)
