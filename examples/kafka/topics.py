@@ -93,7 +93,7 @@ def read_committed(options: Options, topic: str) -> Iterator[Message]:
 
 
 def _ends(options: Options, topic: str) -> dict[int, int]:
-    """The end of each partition, whoever wrote to it and however it ended."""
+    """The end of each partition, markers of transactions included."""
     admin = AdminClient(dict(options), logger=QUIET)
     found = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}

@@ -54,7 +54,7 @@ class OutboxUploads:
         return tuple(found for _, own in sorted(self._uploaded.items()) for found in own)
 
     def upload(self, task: int, checkpoint_id: CheckpointId) -> dict[str, str]:
-        """Put the objects of a task. May be called again after a RetryableError, and goes on from there. There are no
+        """Put the objects of a task. May be called again after a RetryableError, and continues there. There are no
         markers of them."""
         taken = self._taken[task]
         contents = tuple(objects_of(taken, lambda n: self._paths.outbox(f"{self._epoch}-{checkpoint_id}-{task}-{n}")))

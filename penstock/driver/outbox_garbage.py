@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 class OutboxGarbage:
     """The objects of a job's outbox that the last record does not leave to be published.
 
-    Of its own epoch the driver deletes only what its records have named: what none has named yet may be a commit's in
-    flight. Whatever is of an older epoch, and not left by the last record, is never named again. That is found by
-    listing, once an epoch.
+    Of the present epoch the driver deletes only objects that its records have named: one that none has named yet may
+    be a commit's in flight. An object of an older epoch that the last record does not leave is never named again. Such
+    objects are found by listing, once an epoch.
     """
 
     def __init__(self, objects: ObjectStore, paths: JobPaths, log: CheckpointLog) -> None:

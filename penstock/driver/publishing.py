@@ -1,4 +1,4 @@
-"""Publishing what a record names, once it is in the log (NEXT section 3).
+"""Publishing what a record names, once it is in the log.
 
 Everything up to a record is published before what the next one names: slot by slot. The containers do it, and read from
 each system how far it has come, so it may be asked for any number of times.

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a commit has taken of an outbox. Whoever has it closes it."""
+    """What a commit has taken of an outbox. Its holder closes it."""
 
     task: int
     parts: Mapping[SystemStreamPartition, Sequence[Kept]]

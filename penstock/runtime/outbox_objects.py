@@ -5,7 +5,7 @@ MessagePack, and the payloads of the packets, one after the other in the order o
 checkpoint log has the hash of the whole object.
 
 A **chunk** is the least that is published in one atomic step: one or several packets of one output partition. Its
-borders are in the index, so they are the same whoever publishes it, and however often.
+borders are in the index, so each publication of it has the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 CHUNK_MESSAGES = 10_000
 """A chunk of more than one packet has at most so much."""
 OBJECT_BYTES = 16 << 20
-"""An object is full once its payloads reach this: whoever writes or reads it has all of it in memory."""
+"""An object is full once its payloads reach this. Its writer and its reader have all of it in memory."""
 _FAMILY = b"PENSTOB"
 _MARKER = _FAMILY + b"1"
 _LENGTH = struct.Struct("<I")
