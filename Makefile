@@ -8,7 +8,10 @@ CLASSES := $(VENV)/spark.jsa
 LIMIT := timeout --foreground --kill-after 60 3600
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
-.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka test test-all check bench format clean
+# Each module is compiled once, and not by each of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check bench format clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -41,16 +44,19 @@ demo-enrich-crash: $(STAMP)
 demo-kafka: $(STAMP)
 	$(BIN)/python -m examples.kafka.demo
 
+demo-pyspark: $(STAMP)
+	$(BIN)/python -m examples.pyspark.demo
+
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
 	-$(LIMIT) $(BIN)/python -m tests.support.class_archive
 
-# More processes than two cores, because half of the time a test waits: for a disk, for a timeout, for another process.
+# More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
 # Tests that share what takes long to start are in one file, which one process has for itself.
 test: $(STAMP) $(CLASSES)
-	$(LIMIT) $(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not slow and not spark"
-	$(LIMIT) $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 \
-		-m "not slow and spark" tests/integration tests/cluster tests/fault
+	$(LIMIT) $(BIN)/python -m pytest -q --in-memory -n 4 --dist worksteal -m "not slow and not spark"
+	$(LIMIT) $(BIN)/python -m pytest -q --in-memory -n 3 --dist loadfile --no-loadscope-reorder \
+		--max-worker-restart 3 -m "not slow and spark" tests/integration tests/cluster tests/fault
 
 # The long runs that kill and stop what runs have both cores for themselves.
 test-all: $(STAMP) $(CLASSES)
@@ -80,6 +86,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.side_inputs
 	$(BIN)/python -m benchmarks.standby
 	$(BIN)/python -m benchmarks.kafka
+	$(BIN)/python -m benchmarks.pyspark
 	$(BIN)/python -m benchmarks.soak
 
 format: $(STAMP)

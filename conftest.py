@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
+import penstock.spark
 import penstock.testing
 from penstock import admin
 from tests.support.example_job import ExampleJob
@@ -16,7 +17,12 @@ from tests.support.example_job import ExampleJob
 @pytest.fixture(scope="session", autouse=True)
 def _names(doctest_namespace: dict[str, Any]) -> None:
     """The names that examples use without an import (see the docstring of `penstock`)."""
-    doctest_namespace |= {"ps": penstock, "admin": admin, "TestRunner": penstock.testing.TestRunner}
+    doctest_namespace |= {
+        "ps": penstock,
+        "pss": penstock.spark,
+        "admin": admin,
+        "TestRunner": penstock.testing.TestRunner,
+    }
 
 
 @pytest.fixture(scope="session")

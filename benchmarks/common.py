@@ -60,7 +60,8 @@ class Usage:
     cpu_seconds: Mapping[str, float]
     """By kind of process, as of the last sample of each process."""
     others_cpu_seconds: float
-    """What the rest of the machine used meanwhile: contention. It includes processes too short to be sampled."""
+    """What other programs used meanwhile: contention. Neither the benchmark itself is one nor what it has started, such
+    as a broker; processes too short to be sampled are."""
     series: tuple[tuple[float, Mapping[str, float]], ...] = field(repr=False)
     """(epoch seconds, processor seconds by kind so far) of every sample."""
 
@@ -94,6 +95,10 @@ class UsageSampler:
         self._peak = MemoryPeak()
         self._cpu: dict[int, tuple[str, float]] = {}
         """Process id -> kind, processor seconds so far."""
+        self._beside: dict[int, tuple[float, float]] = {}
+        """The benchmark's own processes of other sessions: processor seconds at the beginning, and so far."""
+        self._there = {process.pid for process in _own_processes()}
+        """Those of the benchmark's own processes that had begun before."""
         self._series: list[tuple[float, Mapping[str, float]]] = []
         self._busy_before = _machine_busy_seconds()
         self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
@@ -104,7 +109,8 @@ class UsageSampler:
         self._stop.set()
         self._thread.join()
         by_kind = self._cpu_by_kind()
-        others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values())
+        beside = sum(last - first for first, last in self._beside.values())
+        others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values()) - beside
         return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
 
     def _run(self) -> None:
@@ -126,16 +132,35 @@ class UsageSampler:
                 continue  # it has ended
             kinds[kind] = kinds.get(kind, 0) + size
             self._cpu[process.pid] = (kind, times.user + times.system)
+        self._sample_beside()
         self._series.append((time.time(), self._cpu_by_kind()))
         total = sum(kinds.values())
         if total > self._peak.total_bytes:
             self._peak = MemoryPeak(total, kinds)
+
+    def _sample_beside(self) -> None:
+        for process in _own_processes():
+            try:
+                if os.getsid(process.pid) == self._session:
+                    continue
+                times = process.cpu_times()
+            except (OSError, psutil.Error):
+                continue  # it has ended
+            spent = times.user + times.system
+            first, _ = self._beside.get(process.pid, (spent if process.pid in self._there else 0.0, 0.0))
+            self._beside[process.pid] = (first, spent)
 
     def _cpu_by_kind(self) -> dict[str, float]:
         by_kind: dict[str, float] = {}
         for kind, seconds in self._cpu.values():
             by_kind[kind] = by_kind.get(kind, 0.0) + seconds
         return by_kind
+
+
+def _own_processes() -> list[psutil.Process]:
+    """The benchmark itself, and what it has started."""
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
 
 
 def session_processes(session: int) -> list[psutil.Process]:

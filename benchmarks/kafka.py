@@ -1,4 +1,4 @@
-"""A keyed count from Kafka to Kafka, through Penstock, Spark and other Python engines, and the latency of an output.
+"""A keyed count from Kafka to Kafka, through Penstock, Spark and other Python engines, and what exactly-once costs.
 
 The same events of one topic (JSON, two partitions, keys of Kafka) are counted by key, and each tenth count of a key is
 sent to another topic. Every side is durable at an interval (`--commit-s`): Penstock's checkpoints, batches of Spark's
@@ -6,10 +6,14 @@ own aggregation (its Kafka source and sink, RocksDB, changelog checkpointing), t
 (RocksDB, changelog topics), Bytewax's snapshots. The other engines run a process for each partition. They are installed
 by themselves; what cannot be installed is left out, in one line.
 
-A side runs for `--seconds` from its first message on, or until it has counted everything. Rows per second are those
-after the first `--warm-up-s`. Then, in a separate run, all its processes are killed with `kill -9` and started again at
-once: `restart` is the time until its next message can be read. What was sent is compared with a plain computation.
-Last, the latency of an output in Penstock, from `produce` to a reader of committed messages, for both guarantees.
+* `throughput`: rows per second and processor time of a row, after a warm-up. What was sent is compared with a plain
+  computation.
+* `restart`: all processes of a side are killed with `kill -9` and started again at once; the time from the kill to the
+  first message that is sent after it. Durable every second.
+* `latency`: from `produce` to a reader of committed messages, in Penstock, for both guarantees; and what the job uses
+  and writes for it. Every message has to come.
+
+Sides run in turn, `--repeat` times; medians count. Each part is put into the file of results as soon as it is done.
 
     python -m benchmarks.kafka [--parts throughput restart latency] [--sides ...] [--events N] [--repeat N]
 """
@@ -17,21 +21,22 @@ Last, the latency of an output in Penstock, from `produce` to a reader of commit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import orjson
-from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+import psutil
 
 from benchmarks.common import (
     ROOT,
@@ -39,26 +44,35 @@ from benchmarks.common import (
     begin,
     command_line,
     console,
-    finish,
-    megabytes,
     positive_options,
-    print_table,
     run_facts,
     run_side,
     session_processes,
 )
-from benchmarks.kafka_load import ENGINES, check_counts, create, install, publish, written
+from benchmarks.kafka_flow import Flow
+from benchmarks.kafka_load import ENGINES, Ends, check_counts, create, install, publish
+from benchmarks.kafka_report import equal, report, save
 from benchmarks.workload import Workload
 from penstock.testing.kafka_broker import KafkaBroker
 
 PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", *ENGINES)
-TARGETS = {**dict.fromkeys(ENGINES, 2.0), "spark": 1.2}
-"""What Penstock's rows per second divided by the side's should at least be."""
 GUARANTEES = ("at-least-once", "exactly-once")
 PARTS = ("throughput", "restart", "latency")
+_LONG_RESTART_MS = 25_000
+"""A side that takes longer is restarted once: it waits for a fixed timeout of its consumer group."""
 _LOOK_SECONDS = 0.02
+_STOP_S = 90.0
+SHOWN = {
+    "throughput": ("rows_per_second",),
+    "restart": ("restart_ms",),
+    "latency": ("rate", "p50_ms", "p99_ms", "cores", "outbox_bytes_per_message"),
+}
+"""What is printed of a run at once."""
+Runs = dict[str, list[dict[str, Any]]]
+Measurement = tuple[str, Callable[[], dict[str, Any]]]
+"""What it is of, and what makes it."""
 
 
 class Bench:
@@ -69,6 +83,7 @@ class Bench:
         self.brokers = brokers
         self.work = work
         self.workload = Workload(events=options.events, batches=10, keys=options.keys)
+        self._totals: dict[str, int] = {}
         self._outputs = 0
 
     def fill(self) -> None:
@@ -76,86 +91,88 @@ class Bench:
         create(self.brokers, [TOPIC], PARTITIONS)
         began = time.monotonic()
         publish(self.brokers, TOPIC, PARTITIONS, self.workload)
+        self._totals = {key: count for key, (count, _) in self.workload.totals().items()}
         console.print(f"{self.workload.events:,} events written in {time.monotonic() - began:.0f} s")
+
+    def run(self, part: str, sides: Sequence[str]) -> Runs:
+        """All runs of a part, by what they are of."""
+        runs: Runs = {}
+        for name, measure in getattr(self, f"_{part}_runs")(sides, runs):
+            began = time.monotonic()
+            one = measure()
+            runs.setdefault(name, []).append(one)
+            figures = ", ".join(f"{key} {one[key]:,}" for key in SHOWN[part] if one[key] is not None)
+            console.print(f"{part} of {name}: {figures} ({time.monotonic() - began:.0f} s)")
+        return runs
+
+    def _throughput_runs(self, sides: Sequence[str], runs: Runs) -> Iterator[Measurement]:
+        for commit_s in self.options.commit_s:
+            for _ in range(self.options.repeat):
+                for side in sides:
+                    yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
+
+    def _restart_runs(self, sides: Sequence[str], runs: Runs) -> Iterator[Measurement]:
+        for _ in range(self.options.repeat):
+            for side in sides:
+                if not any(one["restart_ms"] > _LONG_RESTART_MS for one in runs.get(side, ())):
+                    yield side, partial(self.restart, side)
+
+    def _latency_runs(self, sides: Sequence[str], runs: Runs) -> Iterator[Measurement]:
+        for _ in range(self.options.latency_repeat):
+            for commit_s in self.options.latency_commit_s:
+                for rate in self.options.rates:
+                    for guarantee in GUARANTEES:
+                        name = f"{guarantee}, {rate:,}, {commit_s:g} s"
+                        yield name, partial(self.latency, guarantee, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
-        given = self._given(side, commit_s)
+        seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
+        given = {**self._given(side, commit_s), "seconds": seconds}
         run = run_side(f"benchmarks.side_kafka:{function(side)}", given, Path(given["work"]))
-        verified = check_counts(self.brokers, given["output"], self.workload, every_one=side != "spark")
+        every_one = side != "spark"
+        verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
         return {**rates(run, self.options.warm_up_s), "verified": verified, **run_facts(run)}
 
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
-        output = given["output"]
-        first = self._start(side, given)
-        try:
-            self._await(lambda: written(self.brokers, output) > 0, first)
-            time.sleep(self.options.before_kill_s)
-        finally:
-            end(first)
-        killed = time.monotonic()
-        time.sleep(0.2)  # what the broker had taken before
-        before = written(self.brokers, output)
-        second = self._start(side, given)
-        try:
-            self._await(lambda: written(self.brokers, output) > before, second)
-            return {"restart_ms": round((time.monotonic() - killed) * 1000)}
-        finally:
-            end(second)
+        with Ends(self.brokers, given["output"], PARTITIONS) as ends:
+            first = self._start(side, given)
+            try:
+                self._await(lambda: ends.messages() > 0, first)
+                time.sleep(self.options.before_kill_s)
+            finally:
+                end(first)
+            killed = time.monotonic()
+            second = self._start(side, given)
+            try:
+                time.sleep(0.2)  # what the broker had taken before; no side starts within this time
+                before = ends.messages()
+                self._await(lambda: ends.messages() > before, second)
+                return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
+            finally:
+                end(second)
 
-    def latency(self, guarantee: str, rate: int) -> dict[str, Any]:
-        """Produce at a rate, and read what comes out; milliseconds between the two."""
-        topic = f"in-{guarantee}-{rate}"
-        given = {**self._given("penstock", self.options.latency_commit_s), "topic": topic, "guarantee": guarantee}
+    def latency(self, guarantee: str, rate: int, commit_s: float) -> dict[str, Any]:
+        """Produce at a rate, and read what comes out."""
+        given = {**self._given("penstock", commit_s), "guarantee": guarantee}
+        given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
         process = self._start("echo", given)
+        flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
         try:
-            return self._flow(topic, given["output"], rate, process)
-        finally:
+            flow.begin()
+            self._await(lambda: bool(flow.read()), process)
+            seconds = max(self.options.latency_s, commit_s)
+            found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
             process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                console.print(f"the job with {guarantee} did not end")
-            end(process)
-
-    def _flow(self, topic: str, output: str, rate: int, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        seconds, warm_up = self.options.latency_s, self.options.latency_s / 3
-        waits: list[tuple[float, float]] = []
-        reader = Consumer(
-            {"bootstrap.servers": self.brokers, "group.id": "latency", "isolation.level": "read_committed"}
-        )
-        reader.assign([TopicPartition(output, p, OFFSET_END) for p in range(PARTITIONS)])
-        reader.consume(1, 0.5)
-        producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 0})
-        producer.produce(topic, orjson.dumps({"at": time.time()}), b"key-0")
-        producer.flush(10)
-        self._await(lambda: bool([m for m in reader.consume(10, 0.1) if m.error() is None]), process)
-        stop = threading.Event()
-        sent = threading.Thread(target=_produce, args=(producer, topic, rate, stop))
-        began = time.time()
-        sent.start()
-        try:
-            while time.time() < began + seconds:
-                for message in reader.consume(5000, 0.05):
-                    if message.error() is None:
-                        produced = orjson.loads(message.value() or b"{}")["at"]
-                        waits.append((produced, time.time() - produced))
+            process.wait(_STOP_S)
         finally:
-            stop.set()
-            sent.join()
-            reader.close()
-        # What was produced in the last seconds may not have come yet.
-        counted = sorted(wait * 1000 for at, wait in waits if began + warm_up <= at <= began + seconds * 0.8)
-        expected = rate * (seconds * 0.8 - warm_up)
-        return {
-            "messages": len(counted),
-            "rate": round(len(counted) / expected * rate),
-            "p50_ms": round(counted[len(counted) // 2]) if counted else None,
-            "p99_ms": round(counted[len(counted) * 99 // 100]) if counted else None,
-        }
+            flow.close()
+            end(process)
+        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
+        return {**found, **written, **per_message(written)}
 
     def _given(self, side: str, commit_s: float) -> dict[str, Any]:
         self._outputs += 1
@@ -173,6 +190,7 @@ class Bench:
             "commit_s": commit_s,
             "engine": side,
             "events": self.workload.events,
+            "warm_up_s": self.options.warm_up_s,
             "seconds": self.options.seconds,
             "start_s": 120,
             "spark_rate": self.options.spark_rate,
@@ -190,24 +208,22 @@ class Bench:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=work, start_new_session=True,
             )  # fmt: skip
 
-    def _await(self, condition: Any, process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
+    def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s; its log is in {self.work}")
+                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.work.glob("*/log.txt"))
+                raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
             time.sleep(_LOOK_SECONDS)
 
 
-def _produce(producer: Producer, topic: str, rate: int, stop: threading.Event) -> None:
-    """So many messages a second, a hundredth of them at once."""
-    began, sent = time.monotonic(), 0
-    while not stop.wait(0.005):
-        due = int((time.monotonic() - began) * rate)
-        for number in range(sent, due):
-            producer.produce(topic, orjson.dumps({"at": time.time()}), f"key-{number % 10_000}")
-        sent = due
-        producer.poll(0)
-    producer.flush(10)
+def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
+    """What one message, and one commit, takes in the outbox."""
+    messages, commits = written["outbox_messages"], written["commits_with_output"]
+    return {
+        "outbox_bytes_per_message": round(written["outbox_bytes"] / messages, 1) if messages else None,
+        "outbox_bytes_per_commit": round(written["outbox_bytes"] / commits) if commits else None,
+    }
 
 
 def function(side: str) -> str:
@@ -218,19 +234,25 @@ def function(side: str) -> str:
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a side with all its processes."""
     for each in session_processes(process.pid):
-        each.send_signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.Error):
+            each.send_signal(signal.SIGKILL)
     process.wait()
 
 
 def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:
-    """Rows per second and processor time of a row, between the end of the warm-up and the last sample."""
+    """Rows per second and processor time of a row, from the end of the warm-up to the last look at which rows had come.
+
+    Between two looks at which rows came, so that a side that counts batch by batch is measured over whole batches.
+    """
     samples = run.result["samples"]
-    began = next(at for at, number in samples if number)
-    counted = [(at, number) for at, number in samples if at >= began + warm_up_s] or samples
-    (start, first), (stop, last) = counted[0], counted[-1]
+    rises = [now for before, now in pairwise([(0.0, 0), *samples]) if now[1] > before[1]]
+    warm = rises[0][0] + warm_up_s
+    start, first = max((each for each in rises if each[0] <= warm), key=itemgetter(0))
+    stop, last = rises[-1]
     rows, spent = last - first, run.usage.cpu_between(start, stop)
     return {
         "rows": rows,
+        "measured_s": round(stop - start, 2),
         "rows_per_second": round(rows / (stop - start)) if stop > start else 0,
         "cpu_us_per_row": round(sum(spent.values()) / rows * 1e6, 2) if rows else None,
     }
@@ -240,93 +262,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts that were asked for; 1 if what a side sent is wrong."""
     options = _options(arguments)
     facts = begin()
-    sides = []
-    for side in options.sides:
+    sides = _installed(options.sides) if set(options.parts) - {"latency"} else []
+    is_right = True
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-kafka-") as work,
+        KafkaBroker(heap_mb=1024, java_options=()) as broker,
+    ):
+        bench = Bench(options, broker.bootstrap_servers, Path(work))
+        if sides:
+            bench.fill()
+        for part in (part for part in PARTS if part in options.parts):
+            runs = bench.run(part, sides)
+            report(part, runs)
+            save(options.json, part, facts, _plain(options), runs)
+            is_right = is_right and equal(runs)
+    console.print(f"{time.monotonic() - began:.0f} s in all")
+    return int(not is_right)
+
+
+def _installed(sides: Sequence[str]) -> list[str]:
+    found = []
+    for side in sides:
         left_out = install(ENGINES[side]) if side in ENGINES else None
         if left_out is None:
-            sides.append(side)
+            found.append(side)
         else:
             console.print(f"{side} is left out: {left_out}")
-    found: dict[str, Any] = {"throughput": {}, "restart": {}, "latency": {}}
-    runs: dict[str, list[dict[str, Any]]] = {}
-    with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as work, KafkaBroker() as broker:
-        bench = Bench(options, broker.bootstrap_servers, Path(work))
-        if set(options.parts) - {"latency"}:
-            bench.fill()
-        for commit_s in options.commit_s if "throughput" in options.parts else ():
-            for _ in range(options.repeat):
-                for side in sides:
-                    one = bench.throughput(side, commit_s)
-                    runs.setdefault(f"{side}, {commit_s:g} s", []).append(one)
-                    console.print(f"{side}, durable every {commit_s:g} s: {one['rows_per_second']:,} rows/s")
-        for side in sides if "restart" in options.parts else ():
-            found["restart"][side] = [bench.restart(side) for _ in range(options.repeat)]
-        for guarantee in GUARANTEES if "latency" in options.parts else ():
-            for rate in options.rates:
-                found["latency"][f"{guarantee}, {rate}"] = bench.latency(guarantee, rate)
-    found["throughput"] = runs
-    report(options, sides, found)
-    finish(options.json, "kafka", facts, runs, options=_plain(options), workload=asdict(bench.workload), **found)
-    return int(not all(one["verified"]["equal"] for own in runs.values() for one in own))
-
-
-def report(options: argparse.Namespace, sides: Sequence[str], found: Mapping[str, Any]) -> None:
-    """The tables."""
-    for commit_s in options.commit_s if found["throughput"] else ():
-        own = {side: found["throughput"][f"{side}, {commit_s:g} s"] for side in sides}
-        speed = {side: statistics.median(one["rows_per_second"] for one in each) for side, each in own.items()}
-        print_table(
-            f"keyed count, durable every {commit_s:g} s",
-            ("side", "rows/s", "penstock is", "at least", "CPU µs/row", "peak PSS", "counts"),
-            [
-                (
-                    side,
-                    f"{speed[side]:,.0f}",
-                    "" if side == "penstock" or "penstock" not in speed else f"{speed['penstock'] / speed[side]:.2f} x",
-                    "" if side == "penstock" else f"{TARGETS[side]:.1f} x",
-                    f"{statistics.median(one['cpu_us_per_row'] or 0 for one in each):.1f}",
-                    megabytes(max(one["peak"]["total_bytes"] for one in each)),
-                    "verified" if all(one["verified"]["equal"] for one in each) else "WRONG",
-                )
-                for side, each in own.items()
-            ],
-        )
-    if found["restart"]:
-        print_table(
-            "from kill -9 of all processes to the next output",
-            ("side", "ms"),
-            [(side, ", ".join(f"{one['restart_ms']:,}" for one in each)) for side, each in found["restart"].items()],
-        )
-    if found["latency"]:
-        print_table(
-            f"latency of an output in Penstock, task.commit.ms = {options.latency_commit_s * 1000:.0f}",
-            ("guarantee and messages a second", "came", "p50 ms", "p99 ms"),
-            [(name, f"{e['rate']:,}", str(e["p50_ms"]), str(e["p99_ms"])) for name, e in found["latency"].items()],
-        )
+    return found
 
 
 def _plain(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: value for name, value in vars(options).items() if name != "json"}
+    return {name: value for name, value in vars(options).items() if name not in ("json", "parts")}
 
 
 def _options(given: Sequence[str] | None) -> argparse.Namespace:
     parser = command_line("kafka", __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--events", type=int, default=6_000_000)
+    parser.add_argument("--events", type=int, default=5_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--seconds", type=int, default=30, help="how long a side counts at most")
-    parser.add_argument("--warm-up-s", type=int, default=8, help="how much of that does not count")
-    parser.add_argument("--commit-s", type=float, nargs="+", default=[10.0, 1.0])
+    parser.add_argument("--seconds", type=int, default=7, help="how long a side is measured, if not for a commit")
+    parser.add_argument("--warm-up-s", type=int, default=4, help="how long it counts before that")
+    parser.add_argument("--commit-s", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument(
-        "--spark-rate", type=int, default=180_000, help="rows a second that Spark's batches are made for"
+        "--spark-rate", type=int, default=120_000, help="rows a second that Spark's batches are made for"
     )
-    parser.add_argument("--before-kill-s", type=int, default=8)
+    parser.add_argument("--before-kill-s", type=int, default=3)
     parser.add_argument("--rates", type=int, nargs="+", default=[1000, 20_000])
-    parser.add_argument("--latency-s", type=int, default=20)
-    parser.add_argument("--latency-commit-s", type=float, default=1.0)
-    parser.add_argument("--repeat", type=int, default=1)
-    return positive_options(parser, given, "events", "keys", "seconds", "repeat", "rates")
+    parser.add_argument("--latency-s", type=float, default=10.0, help="how long messages count, if not for a commit")
+    parser.add_argument("--latency-warm-up-s", type=float, default=3.0)
+    parser.add_argument("--latency-commit-s", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--latency-repeat", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=3)
+    return positive_options(parser, given, "events", "keys", "seconds", "repeat", "rates", "latency_repeat")
 
 
 if __name__ == "__main__":

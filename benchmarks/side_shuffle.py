@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from benchmarks.common import DRIVER_MEMORY
 from penstock.engine.packet_rdd import PacketRdd
 from penstock.engine.session import create_session
+from penstock.runtime.outlet import FLUSH_MESSAGES
 from penstock.runtime.packet import (
     MESSAGE_SCHEMA,
     Kind,
@@ -28,7 +29,6 @@ from penstock.runtime.packet import (
     split_by_size,
     to_batch,
 )
-from penstock.runtime.router import FLUSH_MESSAGES
 from penstock.system.partitioner import partitions_of
 
 KEY_BYTES, VALUE_BYTES = 10, 34

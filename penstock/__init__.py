@@ -73,6 +73,7 @@ __all__ = [
     "StreamTask",
     "String",
     "Sum",
+    "SystemAwayError",
     "SystemStream",
     "SystemStreamPartition",
     "TableCandidate",

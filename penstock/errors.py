@@ -8,6 +8,7 @@ PenstockError
 ├── SerdeError           a key or value does not fit its serde: declare another one, or change what is written
 ├── FencedError          another driver owns the job now: stop, write and delete nothing more
 ├── RetryableError       it may succeed when it is tried again
+│   ├── SystemAwayError      a system does not answer for now: a running job waits for it
 │   └── ContainerLostError   a container is gone: its tasks are restored in a new epoch
 ├── PenstockTimeoutError a deadline passed; the message names it and the key that sets it
 └── UserCodeError        the application raised, or a message did not decode
@@ -71,6 +72,13 @@ class FencedError(PenstockError):
 
 class RetryableError(PenstockError):
     """A failure that may pass: the same call may succeed when it is repeated."""
+
+
+class SystemAwayError(RetryableError):
+    """A system cannot be reached for now, such as Kafka while its brokers are away. Readers, writers and admins of any
+    system may raise it. A running job then waits until the system answers, however long that takes, and what was tried
+    meanwhile does not count for `job.retry.max`. The message says which system, where, what it was asked for, and why
+    there is no answer."""
 
 
 class ContainerLostError(RetryableError):
@@ -156,6 +164,7 @@ KINDS: Mapping[str, type[PenstockError]] = {
         PenstockTimeoutError,
         RetryableError,
         SerdeError,
+        SystemAwayError,
     )
 }
 """The errors that can be made from their message alone, by name: an error keeps its type between processes."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,6 +13,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import ContainerLostError, RetryableError
 
 T = TypeVar("T")
+_INTERRUPT: ContextVar[threading.Event | None] = ContextVar("penstock-interrupt", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,34 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, RetryableError) and not isinstance(error, ContainerLostError)
 
 
+@contextmanager
+def interruptible(event: threading.Event) -> Iterator[None]:
+    """Whatever this thread waits for in the block ends with RetryableError soon after the event is set, if it waits
+    with `retry` or asks `check_interrupt` now and then. An inner block replaces an outer one.
+
+    Example:
+        >>> stopping = threading.Event()
+        >>> stopping.set()
+        >>> with interruptible(stopping):
+        ...     check_interrupt("the topic could not be read")
+        Traceback (most recent call last):
+        ...
+        penstock.errors.RetryableError: the topic could not be read: nothing waits for it any more
+    """
+    before = _INTERRUPT.set(event)
+    try:
+        yield
+    finally:
+        _INTERRUPT.reset(before)
+
+
+def check_interrupt(doing: str) -> None:
+    """Raise RetryableError if what this thread does is to end now (`interruptible`). `doing`: what then fails."""
+    event = _INTERRUPT.get()
+    if event is not None and event.is_set():
+        raise RetryableError(f"{doing}: nothing waits for it any more")
+
+
 def retry(
     work: Callable[[], T],
     policy: Retry,
@@ -48,7 +79,7 @@ def retry(
         work: what is done; it must have the same effect however often it is done.
         policy: how often, how long, and with which pauses.
         passes: whether an error may pass. Others are raised at once.
-        interrupt: once it is set, no other try begins, and a pause ends.
+        interrupt: once it is set, no other try begins, and a pause ends. Without it, that of `interruptible`.
         on_failure: called with each error before the pause that follows it.
         clock: measures and waits.
 
@@ -66,7 +97,7 @@ def retry(
         >>> retry(ask, Retry(pause_s=0.001, tries=3))
         7
     """
-    interrupt = interrupt or threading.Event()
+    interrupt = interrupt or _INTERRUPT.get() or threading.Event()
     began = clock.monotonic()
     pause_s = policy.pause_s
     tries = 1

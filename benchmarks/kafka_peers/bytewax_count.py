@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bytewax.operators as op
+import orjson
 from bytewax.connectors.kafka import KafkaSinkMessage
 from bytewax.connectors.kafka import operators as kafka
 from bytewax.dataflow import Dataflow
@@ -31,19 +31,19 @@ def main() -> None:
         return
 
     def count(before: int | None, value: bytes) -> tuple[int, int]:
-        json.loads(value)
+        orjson.loads(value)
         counted.messages += 1
         number = (before or 0) + 1
         return number, number
 
     def record(item: tuple[str, int]) -> KafkaSinkMessage[Any, Any]:
-        return KafkaSinkMessage(item[0].encode(), json.dumps({"count": item[1]}).encode())
+        return KafkaSinkMessage(item[0].encode(), orjson.dumps({"count": item[1]}))
 
     flow = Dataflow("count")
     events = kafka.input("events", flow, brokers=[given["brokers"]], topics=[given["topic"]])
     keyed = op.map("keyed", events.oks, lambda message: (message.key.decode(), message.value))
     counts = op.stateful_map("count", keyed, count)
-    some = op.filter("some", counts, lambda item: item[1] % EVERY == 0)
+    some = op.filter("some", counts, lambda item: (item[1] + ord(item[0][-1])) % EVERY == 0)
     kafka.output("counts", op.map("record", some, record), brokers=[given["brokers"]], topic=given["output"])
     cli_main(
         flow,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 EVERY = 10
-"""A key's count is sent on whenever it is a multiple of this."""
+"""A key's count is sent on when it and the last character of the key add up to a multiple of this."""
 
 
 def parameters() -> dict[str, Any]:

@@ -36,7 +36,7 @@ async def count(stream: Any) -> None:
         number = table[key] + 1
         table[key] = number
         counted.messages += 1
-        if number % EVERY == 0:
+        if (number + ord(key[-1])) % EVERY == 0:
             await counts.send(key=key, value={"count": number})
 
 

@@ -28,14 +28,15 @@ def main() -> None:
     events = app.topic(given["topic"], key_deserializer="str", value_deserializer="json")
     counts = app.topic(given["output"], key_serializer="str", value_serializer="json")
 
-    def count(value: dict[str, Any], state: Any) -> int:
+    def count(value: dict[str, Any], state: Any) -> tuple[str, int]:
         number: int = state.get("count", 0) + 1
         state.set("count", number)
         counted.messages += 1
-        return number
+        return value["key"], number
 
     frame = app.dataframe(events).apply(count, stateful=True)
-    frame = frame.filter(lambda number: number % EVERY == 0).apply(lambda number: {"count": number})
+    frame = frame.filter(lambda found: (found[1] + ord(found[0][-1])) % EVERY == 0)
+    frame = frame.apply(lambda found: {"count": found[1]})
     frame.to_topic(counts)
     app.run()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from penstock.admin.jobs import NO_JOB
 from penstock.api.graph import ApplicationGraph
 from penstock.config import keys
 from penstock.config.model import JobConfig
+from penstock.config.secrets import is_secret
 from penstock.config.table import (
     JOB_NAME,
     STORE_BACKUP,
@@ -22,11 +22,12 @@ from penstock.config.table import (
     AnyKey,
     describe,
 )
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import NotFoundError
 from penstock.metadata.side_stores import SideStoreFacts
-from penstock.plan.side_inputs import side_streams, with_side_inputs
+from penstock.plan.fit import check_config
+from penstock.plan.side_inputs import with_side_inputs
+from penstock.plan.streams import UsedStreams
 
-_SECRET = re.compile(r"(?i)secret|password|passphrase|token|credential|access[.-]?key")
 _HIDDEN = "(hidden)"
 
 
@@ -111,23 +112,19 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
 
 
 def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
-    """Check an application as far as possible without its streams and without Spark.
+    """Check an application as a start does, as far as possible without its streams and without Spark.
 
     Raises:
-        ConfigError: the graph cannot be cut into stages, or systems are not configured; all of these are named.
+        ConfigError: the graph cannot be cut into stages; systems are not configured (all of these are named), or refuse
+            an option; the configuration names stores or outputs that the application does not have, or asks of an
+            output what its system cannot do.
     """
     from penstock.runtime.topology import plan_topology  # brings Arrow
 
     graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
-    streams = (*(op.stream for op in graph.sources), *(o.stream for o in graph.outputs), *side_streams(graph))
-    systems = {stream.system for stream in streams}
-    problems = [
-        f"the application uses the system `{name}`, which is not configured: set `{SYSTEM_FACTORY.full(name)}`"
-        for name in sorted(systems - set(config.system_names))
-    ]
-    if problems:
-        raise ConfigError("\n".join(problems))
+    UsedStreams.of(graph, config)
+    check_config(graph, config)
 
 
 def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[AnyKey, str]]:
@@ -161,7 +158,7 @@ def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
     value = config.resolved.find(key, subject)
     if value is None:
         return EffectiveValue(name, None, key.unset or "default")
-    text = _HIDDEN if _SECRET.search(name) else key.kind.text(value)
+    text = _HIDDEN if is_secret(name) else key.kind.text(value)
     if key is JOB_NAME and text == NO_JOB and config.origin(name) == "the application's name":
         return EffectiveValue(name, None, key.unset)
     return EffectiveValue(name, text, _origin(key, subject, config))

@@ -89,6 +89,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
     SerdeError,
+    SystemAwayError,
     UserCodeError,
 )
 from penstock.metrics.registry import MetricsRegistry
@@ -156,6 +157,7 @@ __all__ = [
     "StreamTask",
     "String",
     "Sum",
+    "SystemAwayError",
     "SystemStream",
     "SystemStreamPartition",
     "Table",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from penstock.api.batch_task import BatchTask
 from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
@@ -137,6 +138,19 @@ class ProcessSpec(OperatorSpec):
     def own_stores(self) -> tuple[str, ...]:
         """The stores of the application that the task uses: without that of its timers."""
         return tuple(name for name in self.stores if name != timers_store(self.id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTaskSpec(OperatorSpec):
+    """A BatchTask with stores: it gets all messages of a batch at once."""
+
+    task: Callable[[], BatchTask]
+    event_time: bool = False
+    """Whether event times and watermarks matter to it."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.event_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -433,8 +433,8 @@ class StreamTask(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} schedules timers but does not define on_timer")
 
     def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:  # noqa: B027
-        """The stream has ended: handle what is left. Called once at the end of a stream, after the last message and
-        the last timer of this operator, and before the operators behind it end.
+        """The stream has ended: handle what the operator still keeps. Called once at the end of a stream, after the
+        last message and the last timer of this operator, and before the operators behind it end.
 
         A run with `until="latest"` ends the stream, unless it has `close=False`; so do inputs that say that they have
         ended. What is emitted here has the operator's watermark as its timestamp, or the batch time if it has none.
@@ -528,8 +528,8 @@ class DrainListenerTask(StreamTask):
 
     @abstractmethod
     def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
-        """The run drains: handle what is left. Called once in the batch that drains, after the last message and the
-        last timer of this operator, and before the operators behind it drain.
+        """The run drains: handle what the task still keeps. Called once in the batch that drains, after the last
+        message and the last timer of this operator, and before the operators behind it drain.
 
         It may read and write stores, and emit and send. What is emitted here has the operator's watermark as its
         timestamp, or the batch time if it has none. Timers can no longer be scheduled. If it raises, the run ends with

@@ -27,14 +27,16 @@ class ChangelogStreamMarker:
 
     `offset` is that of the store's last record, None while there is none. `generation_offset` is the first offset of
     the store's present generation, which Samza does not have; None means that the stream is read from its beginning.
+    `stream_identity` is that of the stream (`SystemAdmin.stream_identity`), None where nothing is known of it.
     """
 
     ssp: SystemStreamPartition
     offset: str | None
     generation_offset: str | None = None
+    stream_identity: str | None = None
 
     def serialize(self) -> str:
-        """The JSON Samza writes, fields in its order; `generation-offset` follows only where there is one."""
+        """The JSON Samza writes, fields in its order; those that it does not have follow where there is a value."""
         document: dict[str, object] = {
             "version": VERSION,
             "changelog-ssp": {
@@ -47,6 +49,8 @@ class ChangelogStreamMarker:
         }
         if self.generation_offset is not None:
             document["generation-offset"] = self.generation_offset
+        if self.stream_identity is not None:
+            document["stream-identity"] = self.stream_identity
         return orjson.dumps(document).decode()
 
     @classmethod
@@ -64,8 +68,11 @@ class ChangelogStreamMarker:
                 f"marker `{text}` has version {version}; this Penstock reads versions up to {VERSION}"
             )
         own = decode(_Written, text, what)
-        ssp, generation = structs.astuple(own.changelog_ssp), own.generation_offset
-        return cls(SystemStreamPartition(*ssp), own.changelog_offset, None if generation is UNSET else generation)
+        generation, identity = (
+            None if each is UNSET else each for each in (own.generation_offset, own.stream_identity)
+        )
+        ssp = SystemStreamPartition(*structs.astuple(own.changelog_ssp))
+        return cls(ssp, own.changelog_offset, generation, identity)
 
 
 class _Version(Struct):
@@ -79,11 +86,12 @@ class _Ssp(Struct):
 
 
 class _Written(Struct, rename="kebab"):
-    """The fields of a marker, the last one as Penstock writes it."""
+    """The fields of a marker, the last two as Penstock writes them."""
 
     changelog_ssp: _Ssp
     changelog_offset: str | None
     generation_offset: str | UnsetType = UNSET
+    stream_identity: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

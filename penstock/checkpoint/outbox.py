@@ -58,8 +58,8 @@ class Owed:
     keepers: tuple[str, ...] = ()
     publisher: str = ""
 
-    def after(self, slot: int) -> Owed:
-        """What is left once everything up to the record of this number is published."""
+    def after(self, slot: float) -> Owed:
+        """What is still owed once everything up to the record of this number is published."""
         return replace(self, unpublished=tuple(each for each in self.unpublished if each.slot > slot))
 
     @property

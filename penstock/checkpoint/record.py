@@ -7,8 +7,8 @@ A record is written in the oldest format that can say it: claims in 1; checkpoin
 if they say nothing about it; and in 3 if the application uses event time, with `event-times`, `watermarks` and
 `ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
 run that drained, and format 6 `intermediate`, if the application has durable intermediate streams. Format 7 adds
-`outbox`, `unpublished`, `keepers` and `publisher` for output that is published exactly once, and `lost` and
-`identities` for inputs.
+`outbox`, `unpublished`, `keepers` and `publisher` for output that is published exactly once, and `lost` for
+inputs and `identities` for inputs and such outputs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CheckpointRecord:
     had not seen published, ascending by slot. `keepers` are the systems that anything was ever to be published to:
     they keep how far that is, under the name `publisher`.
     `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities` tells each
-    input from another one of its name (`SystemAdmin.stream_identity`).
+    input and each exactly-once output from another stream of its name (`SystemAdmin.stream_identity`).
     """
 
     id: CheckpointId

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 _EXPIRES = "ttl-1"
 """The form of a store whose entries have a time to live. How long they live is no part of it."""
+_ROWS = re.compile(r"(?:value|list|map)-[0-9]+\(.*\)")
+"""The values of a state variable of PySpark: its kind, the version of its form, and the fields of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +38,15 @@ class StoreLayout:
         parts = text.removesuffix(f" {_EXPIRES}").split(" ") if expires else text.split(" ")
         key, value = (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
         return cls(tuple(parts[0].split(",")), key, value, expires)
+
+    def adds_fields(self, before: StoreLayout) -> bool:
+        """Whether it is the layout from before with more fields at the end of its rows. The store is read as it is:
+        rows that were written without them have None there.
+
+        Example:
+            >>> old = StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint)")
+            >>> StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint,total:double)").adds_fields(old)
+            True
+        """
+        same = replace(self, value=before.value) == before and _ROWS.fullmatch(before.value) is not None
+        return same and self.value.startswith(f"{before.value[:-1]},")

@@ -103,14 +103,14 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
 
 
 def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
-    """Whether the system of an option knows its options itself: it is the user's own, or Kafka."""
+    """Whether the system of an option knows its options itself: the user's own, Kafka, or files."""
     name = subject.partition(".")[0]
     given = (merged.get(key.full(name)) for key in (table.SYSTEM_FACTORY, table.SYSTEM_TYPE))
     return any(setting is not None and isinstance(setting.raw, str) and _has_options(setting.raw) for setting in given)
 
 
 def _has_options(factory: str) -> bool:
-    return is_own(factory) or factory in table.KAFKA
+    return is_own(factory) or factory in table.WITH_OPTIONS
 
 
 def _shown(raw: Raw) -> str:

@@ -284,6 +284,8 @@ class JobConfig:
         options = {key.removeprefix(prefix): str(value) for key, value in found if _is_option(key, prefix)}
         if factory == "local":
             options["path"] = str(self.resolved.get(table.SYSTEM_PATH, name))
+        if factory == "files":
+            options.setdefault("listing", f"{self.job.root.rstrip('/')}/_files")
         return SystemSettings(name, factory, options)
 
     def offset_default(self, stream: SystemStream) -> OffsetDefault:

@@ -51,10 +51,11 @@ _BACKENDS = Backends(
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-KAFKA = ("kafka", _SAMZAS_KAFKA)
+WITH_OPTIONS = ("files", "kafka", _SAMZAS_KAFKA)
+"""The kinds of systems of Penstock that know their options themselves."""
 """How the factory of a system that is Kafka may be written."""
 _SYSTEM_FACTORY = Factory(
-    ("kafka", "local", "memory"),
+    ("files", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
 )
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
@@ -247,14 +248,14 @@ SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
     "The kind of system, by the key's older name.",
     unset="`local` for the system `local`; required for others")
 SYSTEM_FACTORY = Key("systems.<name>.samza.factory", _SYSTEM_FACTORY, None,
-    "The kind of system: `kafka` has the topics of a Kafka cluster, `local` keeps its streams on disk, `memory` in the "
-    "process. A system `local` always exists.",
+    "The kind of system: `kafka` has the topics of a Kafka cluster, `files` has folders of data files, `local` "
+    "keeps its streams on disk, `memory` in the process. A system `local` always exists.",
     "Samza", fallback=SYSTEM_TYPE)
 SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
     "The folder of a `local` system's streams.")
 SYSTEM_OPTION = Key("systems.<name>.<option>", Verbatim(), None,
-    "An option of a system `kafka` (docs/kafka.md) or of your own (`module:Class`), which gets all of them; a task "
-    "does not see them.",
+    "An option of a system `kafka` (docs/kafka.md), `files` (docs/dataframes.md) or of your own (`module:Class`), "
+    "which gets all of them; a task does not see them.",
     unset="what the system says")
 
 STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432",

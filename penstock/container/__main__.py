@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.server import ContainerServer
+from penstock.container.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.documents import decode
 from penstock.errors import PenstockError
 from penstock.runtime.pandas_later import keep_pandas_out
@@ -42,7 +42,7 @@ def main() -> None:
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
     spec = decode(ContainerSpec, sys.stdin.buffer.read(), "what this container was started with")
-    folder = Path(tempfile.mkdtemp(prefix="pstk-"))
+    folder = make_socket_folder()
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))
     _ignore(signal.SIGINT, signal.SIGTERM)
@@ -77,6 +77,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
+    remove_dead_folders()
     container.closed.wait()
     # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
     for server in servers:

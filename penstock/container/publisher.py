@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
-from penstock.retry import Retry, retry
+from penstock.retry import Retry, interruptible, retry
 from penstock.runtime.outbox import Taken
 from penstock.runtime.outbox_objects import Chunk, ObjectContents, decode
 from penstock.system.base import Progress, SystemWriter, WriterIdentity
@@ -124,7 +124,8 @@ class Publisher:
         def run() -> None:
             self._doing = publication
             try:
-                self._publish(publication)
+                with interruptible(self._stopping):
+                    self._publish(publication)
             except BaseException as error:
                 publication.end.set_exception(error)
             else:
@@ -146,7 +147,8 @@ class Publisher:
         """Nothing to do: the driver waits for the last publication before the run ends."""
 
     def stop(self) -> None:
-        """End after the transaction that is under way. What is not published then, a later epoch publishes."""
+        """End soon: a transaction that is under way commits, unless the system does not answer. What is not published
+        then, a later epoch publishes."""
         if self._stopping.is_set():
             return
         self._stopping.set()

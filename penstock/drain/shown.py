@@ -10,6 +10,7 @@ from penstock.drain.progress import DrainProgress
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown import show
 
 FORMAT = 1
 
@@ -46,11 +47,7 @@ class ShownDrain:
     def put(self, progress: DrainProgress) -> None:
         """Replace what is shown. If another process does so at the same time, one of both is shown. Raises
         RetryableError."""
-        try:
-            _, tag = self._objects.get_with_tag(self._key)
-        except NotFoundError:
-            tag = None
-        self._objects.put_if_match(self._key, encode_progress(progress), tag)
+        show(self._objects, self._key, encode_progress(progress))
 
     def get(self, run_id: str) -> DrainProgress | None:
         """The drain of one run, as of a few seconds ago, or at its end; None if there is none.

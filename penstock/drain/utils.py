@@ -11,10 +11,11 @@ from penstock.api.drain import DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.requests import DrainRequests
-from penstock.errors import NotFoundError
+from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.lease import LeaseState
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.system.query import NO_DRAIN, queries_of
 
 
 def write_drain_notification(
@@ -35,11 +36,15 @@ def write_drain_notification(
     Raises:
         NotFoundError: the job has no run, its last run has ended, or another run than `only_run` owns the job.
             Nothing was written.
+        IncompatibleError: the job runs inside a streaming query.
         PenstockError: the store failed.
     """
     run_id = present_run(objects, paths)
+    latest = CheckpointLog(objects, paths).read("report").latest
+    if latest is not None and queries_of(latest.identities):
+        raise IncompatibleError(NO_DRAIN)
     if run_id is None:
-        raise no_run(paths, CheckpointLog(objects, paths).read("report").latest)
+        raise no_run(paths, latest)
     if only_run not in (None, run_id):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")
     notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)

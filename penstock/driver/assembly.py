@@ -21,6 +21,7 @@ from penstock.driver.feed import Feed, OffsetFeed
 from penstock.driver.input_watch import InputWatch
 from penstock.driver.lease_gate import LeaseGate
 from penstock.driver.loss_report import LossReport
+from penstock.driver.outages import Outages
 from penstock.driver.outbox_garbage import OutboxGarbage
 from penstock.driver.owed import Debts
 from penstock.driver.parts import RunParts
@@ -49,20 +50,21 @@ def assemble(
     stop: StopRequest,
     feed: Feed | None = None,
     published: PublishedTables | None = None,
+    debts: Debts | None = None,
 ) -> RunLoop:
     """The run loop of a prepared job on these containers and this runner. Without a feed it reads the job's inputs;
-    `published` has the versions of its pushed tables."""
+    `published` has the versions of its pushed tables, `debts` what is to be published."""
     task, tasks, clock = job.config.task, job.settings.tasks, job.clock
-    failures = Failures(job.config.job.retry_max, fleet, runner, board)
+    failures = Failures(job.config.job.retry_max, fleet, runner, board, Outages(board, stop, clock))
     gate = LeaseGate(keeper, job.config.job.lease_ms, clock)
-    debts = Debts(log, job.uid, job.paths)
+    debts = debts or Debts(log, job.uid, job.paths)
     recorder = Recorder(
         log,
         job.layout,
         tasks,
         task,
         job.intermediate_layout,
-        job.identities,
+        job.recorded_identities,
         owed=debts.now,
         publisher=job.publisher,
     )

@@ -230,10 +230,12 @@ class CommitCoordinator:
 
     def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
         if flight.noted:
+            waits_for = "" if self._publishing is None else self._publishing.waits_for
+            why = f"It waits for {waits_for}" if waits_for else "Does the system of the output answer?"
             return PenstockTimeoutError(
                 f"the output of checkpoint {flight.checkpoint_id} is still not published "
                 f"{flight.age_ms(self._clock) / 1000:.0f} s after its commit began (task.commit.timeout.ms). Nothing "
-                "is lost: the next start publishes it first. Does the system of the output answer?"
+                f"is lost: the next start publishes it first. {why}"
             )
         return PenstockTimeoutError(
             f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms(self._clock) / 1000:.0f} s after "

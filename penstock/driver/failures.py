@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
+from penstock.driver.outages import Outages
 from penstock.driver.ports import BatchRunner, Fleet
 from penstock.driver.progress import ProgressBoard
-from penstock.errors import ContainerLostError, PenstockError
+from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
 
 logger = logging.getLogger(__name__)
 E = TypeVar("E", bound=Exception)
 
 
 class Failures:
-    """Counts failures against `job.retry.max`, and explains them."""
+    """Counts failures against `job.retry.max`, and explains them. A system that is away is waited for instead, once the
+    run has a checkpoint; a run that starts without it ends soon, and says so."""
 
-    def __init__(self, limit: int, fleet: Fleet, runner: BatchRunner, board: ProgressBoard) -> None:
+    def __init__(self, limit: int, fleet: Fleet, runner: BatchRunner, board: ProgressBoard, outages: Outages) -> None:
+        self._outages = outages
+        self._has_checkpoint = False
         self._limit = limit
         self._fleet = fleet
         self._runner = runner
@@ -25,14 +29,23 @@ class Failures:
 
     def reset(self) -> None:
         """A checkpoint is complete."""
+        self._has_checkpoint = True
         self._count = 0
 
+    def none(self) -> None:
+        """Everything that was asked has answered."""
+        self._outages.over()
+
     def count(self, error: Exception, *, then: str = "") -> None:
-        """One more failure. `then` says what follows, if it is retried.
+        """One more failure. `then` says what follows, if it is retried. Where a system is away, this waits for a while,
+        and counts nothing.
 
         Raises PenstockError if it is one too many, or if nothing can be tried again.
         """
         error = self._explained(error)
+        if isinstance(error, SystemAwayError) and self._has_checkpoint:
+            self._outages.wait(error)
+            return
         self._count += 1
         self._board.metrics.retries.inc()
         if self._count <= self._limit:

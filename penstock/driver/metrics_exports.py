@@ -17,6 +17,7 @@ from penstock.driver.prepare import PreparedJob
 from penstock.driver.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.metadata.shown_outage import Outage, ShownOutage
 from penstock.metadata.shown_standbys import ShownStandbys
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0
 SHOW_DRAIN_SECONDS = 1.0
 SHOW_STANDBYS_SECONDS = 1.0
+SHOW_OUTAGE_SECONDS = 1.0
 _LAST_SECONDS = 10.0
 """How long the end of a run waits for the last export."""
 
@@ -68,6 +70,8 @@ class MetricsExports:
 
             undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
             undo.callback(Every(SHOW_DRAIN_SECONDS, shows_drain(job, board, owns_job), "about the drain").close)
+            waits = shows_outage(job, run_id, board, owns_job)
+            undo.callback(Every(SHOW_OUTAGE_SECONDS, waits, "about what the run waits for").close)
             if job.config.job.standbys:
                 shows = shows_standbys(job, run_id, board, owns_job)
                 undo.callback(Every(SHOW_STANDBYS_SECONDS, shows, "about the standbys").close)
@@ -107,6 +111,23 @@ def shows_standbys(
     def show() -> None:
         nonlocal last
         now = board.standbys()
+        if now != last and owns_job():
+            shown.put(run_id, now)
+            last = now
+
+    return show
+
+
+def shows_outage(
+    job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]
+) -> Callable[[], None]:
+    """What puts the system that the run waits for into the job's folder, whenever it has changed."""
+    shown = ShownOutage(job.objects, job.paths)
+    last: Outage | None = None
+
+    def show() -> None:
+        nonlocal last
+        now = board.outage
         if now != last and owns_job():
             shown.put(run_id, now)
             last = now

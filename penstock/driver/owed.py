@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Collection
 from dataclasses import replace
@@ -12,6 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.outbox import Owed, Unpublished, outbox_name
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.metadata.paths import JobPaths
+from penstock.plan.identities import Identities, recreated
 from penstock.plan.positions import to_positions
 from penstock.plan.start import StartPlan
 from penstock.plan.streams import JobStreams
@@ -42,20 +44,27 @@ def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
 
 
 class Debts:
-    """What the log says that is still to be published, less what this driver has published. Thread-safe."""
+    """What the log says that is still to be published, less what this driver has published. Thread-safe.
 
-    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths) -> None:
+    Outputs that a query takes over (`keeps`) count as owed until it has taken them, so that every record names their
+    objects.
+    """
+
+    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths, *, keeps: bool = False) -> None:
+        """`keeps`: the job runs inside a query, which takes over what a batch has sent to its DataFrames."""
         self._log = log
         self._uid = uid
         self._paths = paths
         self._lock = threading.Lock()
-        self._through = -1
+        self._published = -1
         """Everything up to the record of this number is published."""
+        self._taken: float = -1 if keeps else math.inf
+        """Everything up to the record of this number was taken over."""
 
     def now(self) -> Owed:
         """Ascending by slot."""
         with self._lock:
-            through = self._through
+            through = min(self._published, self._taken)
         return own_debt(self._log.known().owed, self._uid, self._paths).after(through)
 
     def newest(self) -> int:
@@ -68,7 +77,17 @@ class Debts:
     def published(self, slot: int) -> None:
         """Everything up to the record of this number is published."""
         with self._lock:
-            self._through = max(self._through, slot)
+            self._published = max(self._published, slot)
+
+    def taken(self) -> None:
+        """The query has taken over everything that the last record names."""
+        with self._lock:
+            self._taken = max(self._taken, self.newest())
+
+    def keep(self) -> None:
+        """The job has gone back to the last record, and continues with all that it names."""
+        with self._lock:
+            self._taken = -1
 
 
 def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
@@ -109,6 +128,24 @@ def check_streams(owed: Owed, streams: JobStreams) -> None:
                 f"and nothing is lost. Create the stream as it was, with at least {counted(count, 'partition')} "
                 f"(`penstock stream create {stream} --partitions {count}`): the next start publishes them first"
             )
+
+
+def warn_of_new_outputs(owed: Owed, recorded: Identities, streams: JobStreams) -> None:
+    """Say where the next publication goes to a stream that was created since: its readers get the last commit as far as
+    the system does not know it as published, whatever was in the earlier stream.
+
+    Args:
+        owed: what the last record leaves to be published.
+        recorded: the identities of streams in that record.
+        streams: the streams of the job.
+    """
+    present = {each: streams.admins[each.system].stream_identity(each.stream) for each in owed.streams}
+    for stream in recreated(recorded, {each: found for each, found in present.items() if found is not None}):
+        logger.warning(
+            "the output `%s` was deleted and created again since the last checkpoint. Messages of the earlier stream "
+            "are not published again, but for those of that checkpoint, if the system has forgotten that they were",
+            stream,
+        )
 
 
 def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view: LogView) -> None:

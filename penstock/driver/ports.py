@@ -179,11 +179,11 @@ class BatchRunner(Protocol):
         ...
 
     def cancel_rest(self) -> None:
-        """Cancel what is left of earlier runs, without waiting for its end."""
+        """Cancel the tasks of earlier runs that still run, without waiting for their end."""
         ...
 
     def await_quiet(self) -> None:
-        """Cancel what is left of earlier runs, and wait until none of it goes on.
+        """Cancel the tasks of earlier runs that still run, and wait until all have ended.
 
         Raises:
             ContainerLostError: a container was lost meanwhile.

@@ -23,7 +23,14 @@ from penstock.container.package import JobPackage
 from penstock.container.protocol import Markers
 from penstock.container.side_homes import side_fingerprints
 from penstock.drain.requests import DrainRequests
-from penstock.driver.owed import check_keepers, check_streams, own_debt, warn_of_copy, warn_of_going_back
+from penstock.driver.owed import (
+    check_keepers,
+    check_streams,
+    own_debt,
+    warn_of_copy,
+    warn_of_going_back,
+    warn_of_new_outputs,
+)
 from penstock.errors import IncompatibleError
 from penstock.metadata.identity import settle
 from penstock.metadata.object_store import ObjectStore
@@ -84,6 +91,7 @@ class PreparedJob:
     """The name of who writes the outputs, the same for every run."""
     clock: Clock
     identities: Identities
+    recorded_identities: Identities
     """Those of the inputs, when the job was prepared."""
 
     @property
@@ -218,12 +226,14 @@ def prepare(
     publisher = owed.publisher or f"{paths.root}-{uid}"
     check_keepers(owed, publisher, streams)
     check_streams(owed, streams)  # before outputs are created
+    warn_of_new_outputs(owed, {} if view.latest is None else view.latest.identities, streams)
     new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
     start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))
     settings = RuntimeSettings(
         job_name=config.job.name,
         tasks=tasks,
         output_partitions=streams.create_outputs(tasks),
+        output_limits=streams.record_limits(),
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
         config=config.for_tasks(),
@@ -263,6 +273,7 @@ def prepare(
         publisher=publisher,
         clock=clock,
         identities=identities,
+        recorded_identities={**streams.output_identities(), **identities},
     )
 
 

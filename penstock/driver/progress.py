@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.drain.progress import DrainProgress
 from penstock.driver.metrics import JobMetrics
 from penstock.driver.replay import Replay
+from penstock.metadata.shown_outage import Outage
 from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.positions import Positions
 from penstock.wording import counted
@@ -187,6 +188,8 @@ class ProgressBoard:
     """What keeps the running batch from ending, in words; empty if that is not known."""
     publishing: PublishingProgress | None = None
     """The publication that is under way; None if readers see all output of the last checkpoint."""
+    outage: Outage | None = None
+    """The system that the run waits for; None if it waits for none."""
     remaining: int | None = None
     """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None

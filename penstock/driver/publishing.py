@@ -98,6 +98,12 @@ class Publishing:
         newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
         return self._thread.submit(self._in_background, epoch, abandoned, newest)
 
+    @property
+    def waits_for(self) -> str:
+        """What keeps the publication under way from going on, in words; empty if that is not known."""
+        progress = self._board.publishing
+        return "" if progress is None else progress.waits_for
+
     def close(self, *, wait: bool) -> None:
         """No call follows."""
         self._thread.shutdown(wait=wait, cancel_futures=not wait)

@@ -19,6 +19,7 @@ from penstock.driver.progress import Stopwatch
 from penstock.driver.record import CommitRequest
 from penstock.driver.side_troubles import SideTroubles
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
+from penstock.retry import interruptible
 
 logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.5
@@ -113,6 +114,17 @@ class RunLoop:
         """Commit what has ended, and wait until the checkpoint is complete."""
         self._parts.commits.make(CommitRequest(self.boundary))
 
+    def try_commit(self) -> bool:
+        """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
+        not committed is to be processed again."""
+        try:
+            self.commit()
+        except ContainerLostError as error:
+            if not self._parts.stop.immediate.is_set():
+                self._rewind(error)
+            return False
+        return True
+
     def await_commit(self) -> None:
         """Wait until the commit in flight is complete, if there is one."""
         self._parts.commits.wait()
@@ -147,6 +159,8 @@ class RunLoop:
                 return True
             self._rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
+            if self._stop.is_set():
+                return False
             parts.failures.count(error)
             parts.clock.wait(self._stop, _RETRY_SECONDS)
         return False
@@ -173,10 +187,13 @@ class RunLoop:
         if taken_back:
             self._rewind(None)
             return False
-        match self._next():
+        with interruptible(self._stop):
+            following = self._next()
+        match following:
             case End():
                 return True
             case Idle(until):
+                parts.failures.none()
                 parts.commits.if_due(self.boundary, Stopwatch())
                 parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
                 return False
@@ -207,6 +224,7 @@ class RunLoop:
             return False  # the batch is planned again, from what is there; its next run has another number
         if good is None:
             return True
+        parts.failures.none()
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
         written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)

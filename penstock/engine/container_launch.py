@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pyspark import SparkContext
 
 from penstock.config.model import ContainerSettings
-from penstock.container.launch import ensure_containers
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.engine.executor_python import Launch, PythonFault, fault_in, fault_of, starting
 from penstock.engine.executors import (
     LOCAL_ID,
     Executor,
@@ -24,7 +24,7 @@ from penstock.engine.executors import (
     rdd_on,
 )
 from penstock.engine.spark_errors import cause_of
-from penstock.errors import ContainerLostError, PenstockTimeoutError
+from penstock.errors import ConfigError, ContainerLostError, PenstockTimeoutError
 
 logger = logging.getLogger(__name__)
 _TRIES = 2
@@ -69,6 +69,7 @@ class ContainerLauncher:
         (`newcomers`).
 
         Raises:
+            ConfigError: the Python of an executor cannot run containers, at the first time or with no other executor.
             ContainerLostError: a container did not start, or the run was asked to end.
             PenstockTimeoutError: there is no executor.
         """
@@ -164,6 +165,7 @@ class ContainerLauncher:
         reason is put into `reasons`, and it is tried again as long as the caller waits.
 
         Raises:
+            ConfigError: the executor's Python cannot run containers.
             ContainerLostError: a container did not start.
         """
         ids = {executor.id for executor in executors}
@@ -174,6 +176,9 @@ class ContainerLauncher:
             return
         for executor, future in self._launch(missing, condemned).items():
             error = _error(future)
+            if (fault := _fault(future)) is not None:
+                reasons[executor.id] = self._refuse(executor, fault, others=len(executors) > 1)
+                continue
             if error is not None:
                 if executor.is_local:
                     raise ContainerLostError(f"the containers could not be started: {error}")
@@ -189,6 +194,22 @@ class ContainerLauncher:
                     raise ContainerLostError(f"a container{where} did not start: {answer.reason}")
                 found[answer.container] = answer
 
+    def _refuse(self, executor: Executor, fault: PythonFault, *, others: bool) -> str:
+        """The executor's Python cannot run containers, and never will: it is not tried again. Returns what is wrong.
+
+        A job that has run before goes on with the other executors, if there are any.
+
+        Raises:
+            ConfigError: in all other cases.
+        """
+        where = "the executor" if executor.is_local else str(executor)
+        text = fault.text(where, self._context.pythonExec)
+        if not self._started or not others:
+            raise ConfigError(text)
+        logger.error("%s. No containers are started on it as long as there are others", text)
+        self._failures[executor.id] = _TRIES
+        return text
+
     def _launch(self, executors: Sequence[Executor], condemned: frozenset[str]) -> Answers:
         """Run a Spark task on each executor that makes sure its containers run; wait for all of them."""
         timeout_s = self._settings.start_timeout_ms / 1000
@@ -196,12 +217,9 @@ class ContainerLauncher:
         addresses = {executor.id: executor.address for executor in executors if not executor.is_local}
 
         def one(executor: Executor) -> list[ContainerAddress | LaunchFailure]:
-            slots = executor.slots
+            launch = Launch(spec, executor.slots, timeout_s, condemned, addresses)
             with job_group(context, self._group(executor), "Starting Penstock containers"):
-                launch = rdd_on(context, executor).mapPartitions(
-                    lambda _: iter(ensure_containers(spec, slots, timeout_s, condemned, addresses))
-                )
-                return launch.collect()
+                return rdd_on(context, executor).mapPartitions(starting(launch)).collect()
 
         answers = {executor: self._pool.submit(one, executor) for executor in executors}
         self._await_answers(answers, time.monotonic() + timeout_s + _CANCEL_SECONDS)
@@ -229,6 +247,16 @@ class ContainerLauncher:
 
 def _executors_of(found: Mapping[str, ContainerAddress]) -> set[str]:
     return {address.executor_id for address in found.values()}
+
+
+def _fault(answer: Future[list[ContainerAddress | LaunchFailure]]) -> PythonFault | None:
+    """What is wrong with the Python of an executor that has answered, or could not; None if nothing is."""
+    if not answer.done():
+        return None
+    if (error := answer.exception()) is not None:
+        return fault_in(str(error))
+    failures = (each.reason for each in answer.result() if isinstance(each, LaunchFailure))
+    return fault_of(answer.result()) or next(filter(None, map(fault_in, failures)), None)
 
 
 def _error(answer: Future[list[ContainerAddress | LaunchFailure]]) -> str | None:

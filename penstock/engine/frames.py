@@ -25,11 +25,14 @@ class Frames(Serializer):
             _write(batch, stream)
 
     def load_stream(self, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
-        while (length := _read_length(stream)) is not None:
-            frame = stream.read(length)
-            if len(frame) < length:
-                raise EOFError(f"a frame of {length} bytes ends after {len(frame)}")
-            yield pa.ipc.read_record_batch(pa.py_buffer(frame), PACKET_SCHEMA)
+        return (pa.ipc.read_record_batch(frame, PACKET_SCHEMA) for frame in _read_frames(stream))
+
+
+class RawFrames(Serializer):
+    """Elements that are bytes, which are only read."""
+
+    def load_stream(self, stream: BinaryIO) -> Iterator[pa.Buffer]:
+        return _read_frames(stream)
 
 
 class FramesByLane(Serializer):
@@ -39,6 +42,14 @@ class FramesByLane(Serializer):
         for lane, batch in iterator:
             stream.write(_LANE.pack(_LANE.size - _LENGTH.size, lane))
             _write(batch, stream)
+
+
+def _read_frames(stream: BinaryIO) -> Iterator[pa.Buffer]:
+    while (length := _read_length(stream)) is not None:
+        frame = stream.read(length)
+        if len(frame) < length:
+            raise EOFError(f"a frame of {length} bytes ends after {len(frame)}")
+        yield pa.py_buffer(frame)
 
 
 def _write(batch: pa.RecordBatch, stream: BinaryIO) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
-from pyspark.java_gateway import launch_gateway
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.container.machine import ending
@@ -67,6 +67,8 @@ class SparkJvm:
 
 class _Current:
     jvm: SparkJvm | None = None
+    hear: Callable[[int], None] | None = None
+    """What signals to spark-submit are handed to."""
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
@@ -136,6 +138,35 @@ def _pass_on(jvm: SparkJvm) -> None:
         jvm.last_words.append(line.decode(errors="replace").rstrip())
         with suppress(OSError):  # nobody reads it: the JVM must not wait for that
             os.write(2, line)
+
+
+def hear_signals_of_submit(hear: Callable[[int], None]) -> None:
+    """With spark-submit, the process that others know is the JVM, and this one is its child: a signal to the JVM would
+    end Spark below the job. From now on the JVM hands SIGTERM and SIGINT to `hear`, in a thread of this process, and
+    runs on; it ends when this process does. Nothing happens if spark-submit did not start this process.
+    """
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    if _PORT not in os.environ or gateway is None or _Current.hear is not None:
+        return
+    _Current.hear = hear
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    misc = gateway.jvm.sun.misc
+    for name in ("TERM", "INT"):
+        misc.Signal.handle(misc.Signal(name), _SubmitSignals())
+
+
+class _SubmitSignals:
+    """Called by the JVM."""
+
+    def handle(self, received: Any) -> None:
+        """A signal came."""
+        if _Current.hear is not None:
+            _Current.hear(int(received.getNumber()))
+
+    class Java:
+        """What py4j looks for."""
+
+        implements = ("sun.misc.SignalHandler",)
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:

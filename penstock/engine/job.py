@@ -20,6 +20,7 @@ from penstock.driver.progress import (
 from penstock.driver.stop import StopRequest
 from penstock.engine.stop_signals import Ending
 from penstock.errors import NotFoundError
+from penstock.metadata.shown_outage import Outage
 from penstock.metrics.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -245,6 +246,16 @@ class Job:
             1,200 of 5,000 messages to kafka.utilisation
         """
         return self._board.publishing
+
+    @property
+    def outage(self) -> Outage | None:
+        """The system that the job waits for, since when and why; None if it waits for none.
+
+        Example:
+            >>> print(job.outage)  # doctest: +SKIP
+            waits since 2026-03-01T10:15:00.000Z: the offsets of `kafka.flights` could not be read: ...
+        """
+        return self._board.outage
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

@@ -28,13 +28,13 @@ from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
-from penstock.engine.gateway import spark_died, stop_context
+from penstock.engine.gateway import hear_signals_of_submit, spark_died, stop_context
 from penstock.engine.job import Job
 from penstock.engine.packages import Shipment
 from penstock.engine.run_view import log_progress
 from penstock.engine.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.engine.spark_runner import SparkRunner
-from penstock.engine.stop_signals import former_handlers, stop_on_signals
+from penstock.engine.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
@@ -73,7 +73,7 @@ def run_application(
         log = CheckpointLog(objects, paths)
         check_root(objects, paths, settings.job.root)
         tenure = Tenure.begin(objects, paths, log, settings.job.lease_ms)
-        undo.callback(_leave, tenure)
+        undo.callback(leave, tenure)
         job = prepare(
             graph,
             settings,
@@ -99,6 +99,7 @@ def run_application(
         handle = _start(context, job, log, tenure.keeper, undo.pop_all())
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
+        hear_signals_of_submit(pass_on)
     return handle
 
 
@@ -129,7 +130,8 @@ def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path
     raise ConfigError(f"a configuration is a dict, a path or a JobConfig, not {type(config).__name__}")
 
 
-def _leave(tenure: Tenure) -> None:
+def leave(tenure: Tenure) -> None:
+    """Give the lease back. A failure is logged."""
     try:
         tenure.leave()
     except PenstockError as error:
@@ -143,7 +145,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     spec = ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
         secret=shipment.secret,
-        host=_container_host(context),
+        host=container_host(context),
         log_directory=str(log_directory(job.config, job.paths)),
         copies_directory=str(stores_directory(job.config, job.uid)) if keeps_stores else None,
         tls=shipment.tls,
@@ -187,7 +189,7 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     return handle
 
 
-def _container_host(context: SparkContext) -> str | None:
+def container_host(context: SparkContext) -> str | None:
     """Where containers listen: loopback if everything is on this machine, else at their executor's address."""
     master: Any = context.master
     return "127.0.0.1" if str(master).startswith("local") else None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from pyspark import SparkContext
 
-from penstock.engine.packet_rdd import PacketRdd
-from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage, lane_of_tasks
+from penstock.engine.packet_rdd import PacketRdd, Step
+from penstock.engine.worker import ContainerStage, Lane, SinkStage, lane_of_tasks
 from penstock.errors import PenstockError
 from penstock.runtime.packet import REPORT_STAGE, from_batch
 from penstock.runtime.reports import Report
@@ -23,9 +23,11 @@ from penstock.runtime.topology import Topology
 class BatchPlan:
     """The callables of one execution of one batch."""
 
-    source: SourceStage
+    source: Step
     containers: tuple[ContainerStage, ...]
     sink: SinkStage | None
+    rows: PacketRdd | None = None
+    """What comes into the source; None: nothing does, it reads portions."""
 
 
 def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], plan: BatchPlan) -> list[Report]:
@@ -34,7 +36,8 @@ def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], 
     The RDDs are new for every run: Spark would skip the finished stages of old ones, and with them the containers.
     """
     lane_of = lane_of_tasks(lanes)
-    packets = PacketRdd.empty(context, len(lanes)).map_partitions(plan.source)
+    begin = PacketRdd.empty(context, len(lanes)) if plan.rows is None else plan.rows
+    packets = begin.map_partitions(plan.source)
     for stage in plan.containers:
         if topology.is_shuffled(stage.stage):
             packets = packets.exchange(lane_of, len(lanes))

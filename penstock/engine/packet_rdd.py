@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.core.rdd import _wrap_function
+from pyspark.serializers import Serializer
 from pyspark.util import _load_from_socket
 
 from penstock.engine.frames import Frames, FramesByLane
@@ -36,6 +37,13 @@ class PacketRdd:
     parent: Any
     """The JVM's RDD that the steps read."""
     steps: tuple[Step, ...] = ()
+    reads: Serializer = field(default_factory=Frames)
+    """How the first step gets the parent's frames."""
+
+    @classmethod
+    def of(cls, context: SparkContext, parent: Any, reads: Serializer) -> PacketRdd:
+        """The frames of an RDD of the JVM, arrays of bytes that are no packets yet."""
+        return cls(jvm_rdds(context), parent, reads=reads)
 
     @classmethod
     def empty(cls, context: SparkContext, partitions: int) -> PacketRdd:
@@ -50,11 +58,13 @@ class PacketRdd:
     def exchange(self, lane_of: Sequence[int], lanes: int) -> PacketRdd:
         """Every packet in the partition of its task's lane; `lane_of` has the lane of each task."""
         steps: tuple[Step, ...] = (*self.steps, ByLane(tuple(lane_of)))
-        return PacketRdd(self.jvm, self.jvm.shuffled(self.jvm.in_python(self.parent, steps, FramesByLane()), lanes))
+        frames = self.jvm.in_python(self.parent, steps, FramesByLane(), self.reads)
+        return PacketRdd(self.jvm, self.jvm.shuffled(frames, lanes))
 
     def collect(self) -> list[pa.RecordBatch]:
         """Run the job. Returns the batches that its last stage yields; raises what Spark raises."""
-        serve = self.jvm.python_rdd_object.collectAndServe(self.jvm.in_python(self.parent, self.steps, Frames()))
+        frames = self.jvm.in_python(self.parent, self.steps, Frames(), self.reads)
+        serve = self.jvm.python_rdd_object.collectAndServe(frames)
         with _load_from_socket(serve, Frames()) as batches:
             return list(batches)
 
@@ -108,12 +118,12 @@ class JvmRdds:
             self._empty[partitions] = self._context._jsc.parallelize(self._array_list(), partitions).rdd()  # noqa: SLF001
         return self._empty[partitions]
 
-    def in_python(self, parent: Any, steps: tuple[Step, ...], serializer: Frames | FramesByLane) -> Any:
+    def in_python(self, parent: Any, steps: tuple[Step, ...], serializer: Serializer, reads: Serializer) -> Any:
         """The RDD of what the steps, in a Python worker, make of the parent's frames."""
         context, function = self._context, _Steps(steps)
-        pickled = pickle.dumps((function, None, Frames(), serializer), pickle.HIGHEST_PROTOCOL)
+        pickled = pickle.dumps((function, None, reads, serializer), pickle.HIGHEST_PROTOCOL)
         if len(pickled) > _BROADCAST_BYTES:
-            command = _wrap_function(context, function, Frames(), serializer)
+            command = _wrap_function(context, function, reads, serializer)
         else:
             command = self._python_function(
                 bytearray(pickled),

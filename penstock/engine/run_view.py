@@ -37,7 +37,7 @@ class RunView:
     running: BatchProgress | None = None
     """The batch that runs, once it has run for a while."""
     waits_for: str = ""
-    """What that batch waits for, if the run drains."""
+    """What that batch waits for, if the run drains; the system that the run waits for, if one is away."""
     bootstrap: str = ""
     """How far the side inputs are, while the first batch waits for them."""
 
@@ -97,6 +97,7 @@ class RunObserver:
         done = read if self._total is None or remaining is None else self._total - remaining
         running = self._long_running()
         drain = None if running is None or phase != "draining" else self._job.drain_progress
+        outage = self._job.outage
         waits_for = "" if drain is None else drain.waits_for
         return RunView(
             phase=phase,
@@ -108,7 +109,7 @@ class RunObserver:
             restored_bytes=self._job.restored_bytes,
             lag=None if remaining is not None or progress is None else progress.lag,
             running=running,
-            waits_for=waits_for,
+            waits_for=waits_for if outage is None else f"a system: {outage.reason.partition(': ')[0]}",
             bootstrap=str(self._job.bootstrap_progress or ""),
         )
 

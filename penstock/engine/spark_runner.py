@@ -1,11 +1,12 @@
-"""Runs batches as Spark jobs: one job a run, all in one job group."""
+"""Runs batches as Spark jobs: one job a run."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -17,6 +18,7 @@ from penstock.engine.directory import ContainerDirectory
 from penstock.engine.gateway import spark_died
 from penstock.engine.lineage import BatchPlan, run_batch
 from penstock.engine.packages import Shipment
+from penstock.engine.packet_rdd import PacketRdd, Step
 from penstock.engine.spark_errors import cause_of
 from penstock.engine.worker import ContainerStage, Lane, SinkStage, SourceStage
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError
@@ -31,6 +33,45 @@ _REPORT_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 
 
+class SparkJobs(Protocol):
+    """How the Spark jobs of a run are found and cancelled."""
+
+    def enter(self) -> None:
+        """This thread submits the run's next Spark job. Raises RunBrokenError if none may be submitted any more."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel those that run, from any thread."""
+        ...
+
+    def ids(self) -> Sequence[int]:
+        """The ids of those that Spark remembers."""
+        ...
+
+
+class JobGroup:
+    """The jobs of a run that has Spark for itself: one job group."""
+
+    def __init__(self, context: SparkContext, group: str, description: str) -> None:
+        self._context = context
+        self._group, self._description = group, description
+        self._entered = False
+
+    def enter(self) -> None:
+        """See `SparkJobs`."""
+        if not self._entered:  # a property of this thread
+            self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+            self._entered = True
+
+    def cancel(self) -> None:
+        """See `SparkJobs`."""
+        self._context.cancelJobGroup(self._group)
+
+    def ids(self) -> Sequence[int]:
+        """See `SparkJobs`."""
+        return self._context.statusTracker().getJobIdsForGroup(self._group)
+
+
 class SparkRunner:
     """The `BatchRunner` of a Spark context."""
 
@@ -41,23 +82,22 @@ class SparkRunner:
         shipment: Shipment,
         directory: ContainerDirectory,
         stop: threading.Event,
+        jobs: SparkJobs | None = None,
     ) -> None:
-        """Once `stop` is set, nothing is waited for."""
+        """Once `stop` is set, nothing is waited for. `jobs`: by default a job group of the run."""
         self._context = context
         self._job = job
         self._shipment = shipment
         self._directory = directory
         self._stop = stop
-        self._group = f"penstock-{job.paths.root}-{job.claim.run_id}"
-        self._grouped = False
+        name = job.paths.root
+        self._jobs = jobs or JobGroup(context, f"penstock-{name}-{job.claim.run_id}", f"Penstock {name}")
         self._running = False
         """Whether a Spark job runs, or is about to."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         """See `BatchRunner.run`."""
-        if not self._grouped:  # a property of this thread
-            self._context.setJobGroup(self._group, f"Penstock {self._job.paths.root}", interruptOnCancel=True)
-            self._grouped = True
+        self._jobs.enter()
         lanes = self._directory.lanes()
         try:
             self._running = True
@@ -73,13 +113,22 @@ class SparkRunner:
     def _plan(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> BatchPlan:
         job, shipment = self._job, self._shipment
         return BatchPlan(
-            SourceStage(shipment.worker_package, lanes, batch, ranges.by_task, epoch),
+            self._source(epoch, lanes, batch, ranges),
             tuple(
                 ContainerStage(stage.number, lanes, shipment.secret, epoch, batch, shipment.tls)
                 for stage in job.topology.container_stages
             ),
             None if job.topology.sink is None else SinkStage(shipment.worker_package, lanes, batch, job.writer(epoch)),
+            self._rows(),
         )
+
+    def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
+        """Stage 0 of the batch."""
+        return SourceStage(self._shipment.worker_package, lanes, batch, ranges.by_task, epoch)
+
+    def _rows(self) -> PacketRdd | None:
+        """What comes into stage 0; None: nothing."""
+        return None
 
     def cancel(self) -> None:
         """Cancel the running Spark job, from any thread; there may be none."""
@@ -88,7 +137,7 @@ class SparkRunner:
 
     def _cancel_group(self) -> None:
         try:
-            self._context.cancelJobGroup(self._group)
+            self._jobs.cancel()
         except Exception as error:  # Spark is ending or dead, and its jobs with it: the loop notices that itself
             logger.debug("the Spark job was not cancelled: %s", error)
 
@@ -123,7 +172,7 @@ class SparkRunner:
     def cancel_rest(self) -> None:
         """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
         status = self._context.statusTracker()
-        if set(status.getJobIdsForGroup(self._group)) & set(status.getActiveJobsIds()):
+        if set(self._jobs.ids()) & set(status.getActiveJobsIds()):
             self._cancel_group()
 
     def _quiet_timeout_s(self) -> float:
@@ -138,8 +187,8 @@ class SparkRunner:
             return ""
         try:
             status = self._context.statusTracker()
-            jobs = sorted(status.getActiveJobsIds())
-            infos = [status.getJobInfo(job) for job in jobs if job in status.getJobIdsForGroup(self._group)]
+            jobs = sorted(set(status.getActiveJobsIds()) & set(self._jobs.ids()))
+            infos = [status.getJobInfo(job) for job in jobs]
             last = status.getStageInfo(max(infos[-1].stageIds)) if infos and infos[-1] else None
         except Exception as error:  # Spark is ending or dead: the run loop notices that itself
             logger.debug("Spark did not say what runs: %s", error)
@@ -149,7 +198,7 @@ class SparkRunner:
     def _active_tasks(self) -> int:
         """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
         status = self._context.statusTracker()
-        jobs = sorted(status.getJobIdsForGroup(self._group))[-1:]
+        jobs = sorted(self._jobs.ids())[-1:]
         infos = [status.getJobInfo(job) for job in jobs]
         stages = [status.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
         return sum(stage.numActiveTasks for stage in stages if stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -74,6 +75,13 @@ def stop_on_signals(job: Job, ending: Ending, former: dict[signal.Signals, Any])
     _handlers.add(job, ending, former)
 
 
+def pass_on(number: int) -> None:
+    """A signal that came to the process which has started this one. A signal to the whole process group comes here
+    directly as well, and perhaps earlier: what is passed on never counts as a second request to stop."""
+    if not _handlers.stops:
+        os.kill(os.getpid(), number)
+
+
 class _Handlers:
     """What this process does on a signal, for all its jobs. The handler only hands the signal to a thread: whatever
     the main thread holds when it is interrupted, a stopping job may need."""
@@ -96,6 +104,11 @@ class _Handlers:
             self._thread.start()
         for number, handler in former.items():
             signal.signal(number, handler if handler is signal.SIG_IGN else self.on_signal)
+
+    @property
+    def stops(self) -> bool:
+        """Whether jobs run that a signal has asked to stop."""
+        return self._stops.count > 0 and bool(self._active())
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """In the main thread."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,9 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.udf import UserDefinedFunction
-from pyspark.util import PythonEvalType
 
 from penstock.api.side_inputs import PushedTable
+from penstock.engine.arrow_frames import map_in_arrow
 from penstock.engine.executors import job_group, live_executors
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.open import open_store
@@ -113,9 +112,9 @@ class SparkTableBuilder:
             width = self._width(request)
             if not request.alone:
                 rows = rows.coalesce(width)
-            entries = _map_in_arrow(rows, encoder.__call__, _ENTRIES)
+            entries = map_in_arrow(rows, encoder.__call__, _ENTRIES)
             by_task = entries.repartitionById(encoder.tasks, entries["task"]).sortWithinPartitions("task", "key")
-            files = _map_in_arrow(by_task, writer.__call__, _WRITTEN)
+            files = map_in_arrow(by_task, writer.__call__, _WRITTEN)
             written = files.coalesce(width).collect() if width < encoder.tasks else files.collect()
         return files_of([row.asDict() for row in written], encoder.key_columns)
 
@@ -208,21 +207,6 @@ class _Writer:
                 registry.put_file(self.build, name, data)
 
             yield from FileWriter(put, self.encoder.key_serde, self.encoder.key_columns).write(batches)
-
-
-def _map_in_arrow(
-    rows: DataFrame, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
-) -> DataFrame:
-    """As `DataFrame.mapInArrow`, which refuses to start without pandas and does not use it."""
-    udf = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    frame: Any = rows
-    mapped = frame._jdf.mapInArrow(udf(*[rows[_quoted(name)] for name in rows.columns])._jc, False, None)  # noqa: SLF001
-    return DataFrame(mapped, rows.sparkSession)
-
-
-def _quoted(name: str) -> str:
-    """A column by its name, which may have dots."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 @contextmanager

@@ -60,7 +60,7 @@ _writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
 _settled = False
 
 
-def _settle() -> None:
+def settle_worker() -> None:
     """Once per worker process: tell Ctrl-C from failures of the application, and take what is loaded by now out of the
     garbage collector's sight.
 
@@ -99,16 +99,17 @@ class SourceStage:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
-        _settle()
+        settle_worker()
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
         progress = SourceProgress()
-        packets = self.packets(package, self.lanes[_partition()].tasks, progress)
-        yield from _alive(_batches(packets), progress)
+        packets = self.packets(package, self.lanes[spark_partition()].tasks, progress)
+        yield from alive_packets(packets, progress)
 
     def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
         """What all these tasks send, one task after the other."""
         readers = _input_readers(self.package.digest, self.epoch, package)
+        readers.expect(portion for task in tasks for _, portion in self.portions.get(task, ()))
         for task in tasks:
             portions = self.portions.get(task, ())
             yield from run_source(package.topology, package.settings, self.batch, task, portions, readers, progress)
@@ -126,8 +127,8 @@ class ContainerStage:
     tls: TlsIdentity | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
-        lane = self.lanes[_partition()]
+        settle_worker()
+        lane = self.lanes[spark_partition()]
         identity = Identity(lane.address.incarnation, self.epoch)
         call = AttemptCall(identity, self.batch, self.stage, list(lane.tasks))
         return exchange(
@@ -146,12 +147,12 @@ class SinkStage:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
-        _settle()
+        settle_worker()
         topology = package.topology
         if topology.sink is None:
             raise ValueError("a job without outputs has no sink stage")
         with closing(Spool()) as spool:
-            tasks = self.lanes[_partition()].tasks
+            tasks = self.lanes[spark_partition()].tasks
             attempts = {task: SinkAttempt(topology, package.settings, self.batch, task, spool) for task in tasks}
             for batch in batches:
                 mine, others = _split(batch, topology.sink)
@@ -189,7 +190,7 @@ class ByLane:
     lane_of: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        _settle()
+        settle_worker()
         lane_of = pa.array(self.lane_of, pa.int32())
         for batch in batches:
             lanes = lane_of.take(batch.column("dest"))
@@ -228,7 +229,8 @@ def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentit
     return _writers[key]
 
 
-def _partition() -> int:
+def spark_partition() -> int:
+    """The number of the partition that this Spark task has."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this runs inside a Spark task only")
@@ -244,6 +246,11 @@ def _split(batch: pa.RecordBatch, stage: int) -> tuple[pa.RecordBatch, pa.Record
 def _batches(packets: Iterator[Packet]) -> Iterator[pa.RecordBatch]:
     for group in split_by_size(packets):
         yield to_batch(group)
+
+
+def alive_packets(packets: Iterator[Packet], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """The packets in batches, with signs of life while there are none yet."""
+    return _alive(_batches(packets), progress)
 
 
 def _alive(batches: Iterator[pa.RecordBatch], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from penstock.documents import Count, decode_format, decoding
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown import show
 from penstock.metrics.snapshot import Row, Snapshot
 
 FORMAT = 1
@@ -83,12 +84,8 @@ class ShownMetrics:
     ) -> None:
         """Replace what is shown. If another driver does so at the same time, one of both is shown. Raises
         RetryableError."""
-        try:
-            _, tag = self._objects.get_with_tag(self._key)
-        except NotFoundError:
-            tag = None
         shown = ShownRun(run_id, time.time_ns() // 1_000_000, metrics, reached or {})
-        self._objects.put_if_match(self._key, shown.encode(), tag)
+        show(self._objects, self._key, shown.encode())
 
     def get(self) -> ShownRun | None:
         """The run as it was some seconds ago, or at the end of the last one; None if no run has put anything yet.

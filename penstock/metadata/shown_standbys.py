@@ -13,6 +13,7 @@ from penstock.documents import decode_format, decoding
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown import show
 
 FORMAT = 1
 
@@ -46,12 +47,8 @@ class ShownStandbys:
     def put(self, run_id: str, standbys: Sequence[StandbyFacts]) -> None:
         """Replace what is shown. If another process does so at the same time, one of both is shown. Raises
         RetryableError."""
-        try:
-            _, tag = self._objects.get_with_tag(self._key)
-        except NotFoundError:
-            tag = None
         written = {"format": FORMAT, "run_id": run_id, "standbys": msgspec.to_builtins(standbys)}
-        self._objects.put_if_match(self._key, orjson.dumps(written), tag)
+        show(self._objects, self._key, orjson.dumps(written))
 
     def get(self, run_id: str) -> tuple[StandbyFacts, ...]:
         """The standbys of one run, as of a few seconds ago; empty if it has none.

@@ -14,6 +14,7 @@ from penstock.documents import decode_format, decoding
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown import show
 from penstock.wording import listed
 
 FORMAT = 1
@@ -100,12 +101,8 @@ class ShownSideStores:
         if not stores:
             self._objects.delete(self._key)
             return
-        try:
-            _, tag = self._objects.get_with_tag(self._key)
-        except NotFoundError:
-            tag = None
         shown = {"format": FORMAT, **msgspec.to_builtins(_Shown(stores))}
-        self._objects.put_if_match(self._key, orjson.dumps(shown), tag)
+        show(self._objects, self._key, orjson.dumps(shown))
 
     def get(self) -> tuple[SideStoreFacts, ...]:
         """Those of the last run.

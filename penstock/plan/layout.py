@@ -12,6 +12,7 @@ from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
+from penstock.plan.row_layout import processor_change
 from penstock.wording import argument, counted, listed
 
 _EMPTY = (
@@ -49,6 +50,10 @@ def check_layout(
         now = layout.get(store)
         if now == before or store in emptied:
             continue
+        if now is not None and _is_read_as(StoreLayout.parse(before), StoreLayout.parse(now), now):
+            continue
+        if (why := processor_change(store, before, now)) is not None:
+            raise IncompatibleError(f"{why}. The checkpoint is {record.id}; nothing was changed")
         if store.endswith(OPERATOR_STORES):
             if not record.is_closed:  # after the end of the stream nothing waits in it
                 raise _changed_operator(record, store, before, now, job)
@@ -58,15 +63,19 @@ def check_layout(
                 f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
                 f"longer in the application. Declare it again, or {_EMPTY}"
             )
-        old, new = StoreLayout.parse(before), StoreLayout.parse(now)
-        if new.expires and now == str(replace(old, expires=True)):
-            continue  # its entries get a time to live in the first batch
+        old = StoreLayout.parse(before)
         if old.expires and now == str(replace(old, expires=False)):
             raise _without_ttl(record, store)
         raise IncompatibleError(
             f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
             f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or {_EMPTY}"
         )
+
+
+def _is_read_as(old: StoreLayout, new: StoreLayout, now: str) -> bool:
+    """Whether a store is read as it was written: its entries get a time to live in the first batch, or its rows have
+    more fields now."""
+    return (new.expires and now == str(replace(old, expires=True))) or new.adds_fields(old)
 
 
 def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:

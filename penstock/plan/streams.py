@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,16 +13,71 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
-from penstock.config.table import INTERMEDIATE_PARTITIONS, STREAM_GUARANTEE
+from penstock.config.table import INTERMEDIATE_PARTITIONS, STREAM_GUARANTEE, SYSTEM_FACTORY
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.plan.side_inputs import side_input_of, side_streams
-from penstock.system.base import PartitionOffsets, System, SystemAdmin
+from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
 from penstock.system.messages import partitions_with_messages
 from penstock.system.registry import open_system
 from penstock.wording import counted, listed, owned_stream
 
+logger = logging.getLogger(__name__)
+
 INTERMEDIATE = "an intermediate stream of the job, of which checkpoints say what is to be read"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedStreams:
+    """The streams that a job uses, and their systems. No stream was looked at."""
+
+    inputs: tuple[SystemStream, ...]
+    outputs: tuple[SystemStream, ...]
+    intermediates: tuple[SystemStream, ...]
+    exactly_once: frozenset[SystemStream]
+    systems: dict[str, System]
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> UsedStreams:
+        """By the graph of an application and its configuration. `given` are systems that are open already, by name.
+
+        Raises:
+            ConfigError: a system is neither given nor configured, or refuses an option; a stream is used for two
+                things; or its system cannot hold what the job writes to it.
+        """
+        inputs = tuple(op.stream for op in graph.inputs)
+        dead_letter = config.task.dead_letter_stream
+        outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
+        if len(set(outputs)) != len(outputs):
+            raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
+        changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
+        for spec in graph.written_stores:
+            settings = config.store(spec.name)
+            if settings.changelog in outputs and BACKEND in settings.backup_factories:
+                raise ConfigError(
+                    f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
+                    f"`stores.{spec.name}.changelog` to another stream"
+                )
+        intermediates = tuple(reader.stream for reader in graph.intermediates)
+        _refuse_shared(intermediates, dead_letter, changelogs)
+        side = side_streams(graph)
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
+        opened = given or {}
+        if missing := sorted(names - opened.keys() - set(config.system_names)):
+            raise ConfigError(
+                "\n".join(
+                    f"there is no system `{name}`, which the application uses; known: "
+                    f"{', '.join(config.system_names)}; set `{SYSTEM_FACTORY.full(name)}`"
+                    for name in missing
+                )
+            )
+        systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
+        for stream in intermediates:
+            _refuse_silent(stream, systems[stream.system])
+        exactly_once = frozenset(filter(config.exactly_once, outputs))
+        for stream in sorted(exactly_once):
+            _refuse_forgetful(stream, systems[stream.system])
+        return cls(inputs, outputs, intermediates, exactly_once, systems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +103,19 @@ class JobStreams:
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
-        """`given` are systems that are open already, by name. Raises ConfigError for a stream of a system that is
-        neither given nor configured."""
-        inputs = tuple(op.stream for op in graph.inputs)
-        dead_letter = config.task.dead_letter_stream
-        outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
-        if len(set(outputs)) != len(outputs):
-            raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
-        changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
-        for spec in graph.written_stores:
-            settings = config.store(spec.name)
-            if settings.changelog in outputs and BACKEND in settings.backup_factories:
-                raise ConfigError(
-                    f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
-                    f"`stores.{spec.name}.changelog` to another stream"
-                )
-        intermediates = tuple(reader.stream for reader in graph.intermediates)
-        _refuse_shared(intermediates, dead_letter, changelogs)
-        side = side_streams(graph)
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
-        opened = given or {}
-        systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
-        for stream in intermediates:
-            _refuse_silent(stream, systems[stream.system])
-        exactly_once = frozenset(filter(config.exactly_once, outputs))
-        for stream in sorted(exactly_once):
-            _refuse_forgetful(stream, systems[stream.system])
-        admins = {name: system.admin() for name, system in systems.items()}
-        least = config.job.intermediate_stream_partitions or 0
-        retention = {stream: found for stream in outputs if (found := config.retention(stream)) is not None}
+        """`given` are systems that are open already, by name. Raises ConfigError as `UsedStreams.of`."""
+        used = UsedStreams.of(graph, config, given)
         return cls(
-            inputs,
-            outputs,
-            systems,
-            admins,
+            used.inputs,
+            used.outputs,
+            used.systems,
+            {name: system.admin() for name, system in used.systems.items()},
             config.task.broadcast_inputs,
-            least,
-            retention,
-            intermediates,
-            exactly_once,
-            given=opened,
+            config.job.intermediate_stream_partitions or 0,
+            {stream: found for stream in used.outputs if (found := config.retention(stream)) is not None},
+            used.intermediates,
+            used.exactly_once,
+            given=given or {},
         )
 
     @property
@@ -137,6 +166,12 @@ class JobStreams:
             except NotFoundError:
                 admin.create_stream(stream.stream, partitions, self.retention.get(stream))
                 counts[str(stream)] = admin.partition_count(stream.stream)
+                logger.info(
+                    "created the output `%s`, which did not exist, with %s%s",
+                    stream,
+                    counted(counts[str(stream)], "partition"),
+                    f"; it keeps its messages: {self.retention[stream]}" if stream in self.retention else "",
+                )
             if stream in self.retention:
                 admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
             if (owner := admin.owner(stream.stream)) is not None:
@@ -145,6 +180,11 @@ class JobStreams:
                     "output"
                 )
         return counts
+
+    def record_limits(self) -> dict[str, RecordLimits]:
+        """By exactly-once output, what its stream refuses of a message, if anything. They exist."""
+        found = {str(own): self.admins[own.system].record_limits(own.stream) for own in self.exactly_once}
+        return {name: limits for name, limits in found.items() if limits != RecordLimits()}
 
     def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:
         """Make the durable intermediate streams with a partition for each task, where they are missing, and own them.
@@ -191,6 +231,11 @@ class JobStreams:
         """What distinguishes each input from others of its name, where the system has that. Raises NotFoundError if an
         input does not exist."""
         found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.inputs}
+        return {stream: identity for stream, identity in found.items() if identity is not None}
+
+    def output_identities(self) -> dict[SystemStream, str]:
+        """The same of each exactly-once output. Raises NotFoundError if one does not exist."""
+        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.exactly_once}
         return {stream: identity for stream, identity in found.items() if identity is not None}
 
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:

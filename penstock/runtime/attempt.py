@@ -21,9 +21,9 @@ from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedP
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.operators.base import Firing, Firings
+from penstock.runtime.outlet import FLUSH_BYTES
 from penstock.runtime.packet import Packet, decode_messages, fired_origin, origin_code
 from penstock.runtime.reports import Report, engine_error
-from penstock.runtime.router import FLUSH_BYTES
 from penstock.runtime.sources import Sources
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError

@@ -25,9 +25,12 @@ class OperatorFailedError(BaseException):
     swallow the failure of an operator after them.
     """
 
-    def __init__(self, operator: str, cause: BaseException) -> None:
+    def __init__(self, operator: str, cause: BaseException, key: object = None, what: str = "") -> None:
+        """`key` and `what` are those for which it raised, where that is not a message or a firing as a whole."""
         self.operator = operator
         self.cause = cause
+        self.key = key
+        self.what = what
         super().__init__(operator)
 
     def describe(self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "") -> FailedMessage:
@@ -41,11 +44,11 @@ class OperatorFailedError(BaseException):
             stream=str(ssp.system_stream),
             partition=ssp.partition,
             offset=offset,
-            key=_printable(key),
+            key=_printable(key if self.key is None else self.key),
             operator=self.operator,
             reason=_encodable(_reason(error)),
             traceback=_encodable(text),
-            what=_encodable(what),
+            what=_encodable(self.what or what),
         )
 
 
@@ -71,7 +74,7 @@ def blaming(operator: str) -> Iterator[None]:
 
 
 Int64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
-_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.testing.checked_")
+_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "penstock.testing.checked_")
 
 
 def _reason(error: BaseException) -> str:

@@ -18,7 +18,8 @@ from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.operators.application_code import Requests
 from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
 from penstock.runtime.operators.key_state import ListPlaces
-from penstock.runtime.router import Outlet, Router
+from penstock.runtime.outlet import Outlet
+from penstock.runtime.router import Router
 from penstock.runtime.steps import GENERAL, Step, StepLimits
 from penstock.runtime.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.runtime.wiring import Wiring
@@ -28,6 +29,7 @@ from penstock.state.side.view import SideView
 from penstock.state.stores.build import build_store, with_layers
 from penstock.state.stores.side_input import SideInputStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
+from penstock.system.limits import RecordLimits
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
 """Where a message began: what the outlets held, and the requests made so far."""
@@ -57,6 +59,8 @@ class RuntimeSettings:
     """How long what runs without a message may take."""
     run_id: str = ""
     """The run that the messages are of which say that a drain has passed."""
+    output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
+    """By exactly-once output, what its stream refuses of a message. Where it refuses nothing, it is not here."""
 
 
 class StageInstance:
@@ -85,7 +89,15 @@ class StageInstance:
         """What operators count."""
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
-        self.router = Router(topology, stage, task, settings.tasks, self.position, settings.output_partitions)
+        self.router = Router(
+            topology,
+            stage,
+            task,
+            settings.tasks,
+            self.position,
+            settings.output_partitions,
+            settings.output_limits,
+        )
         self._side_stores: dict[str, SideInputStore] = {}
         """Those of its stores that the job only reads, without their layers."""
         self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}

@@ -6,6 +6,8 @@ checkpoint log has the hash of the whole object.
 
 A **chunk** is the least that is published in one atomic step: one or several packets of one output partition. Its
 borders are in the index, so each publication of it has the same.
+
+A packet takes about 350 bytes besides its messages, so small packets of a chunk are put into the object as one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from penstock.checkpoint.outbox import OutboxObject, Part
 from penstock.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.runtime.outbox import Kept, Taken
-from penstock.runtime.packet import decode_messages
+from penstock.runtime.packet import decode_messages, encode_messages
 from penstock.runtime.spool import Spooled
 from penstock.system.base import RawRecord
 
@@ -32,6 +34,8 @@ CHUNK_MESSAGES = 10_000
 """A chunk of more than one packet has at most so much."""
 OBJECT_BYTES = 16 << 20
 """An object is full once its payloads reach this. Its writer and its reader have all of it in memory."""
+_SMALL_BYTES = 8 << 10
+"""Packets of a chunk that have less on average are joined."""
 _FAMILY = b"PENSTOB"
 _MARKER = _FAMILY + b"1"
 _LENGTH = struct.Struct("<I")
@@ -129,7 +133,7 @@ def encode(contents: ObjectContents, task: int) -> tuple[OutboxObject, bytes]:
         ssp = chunk.ssp
         before = parts.get(ssp, Part(0, 0))
         parts[ssp] = Part(before.chunks + 1, before.messages + chunk.messages)
-        own = [contents.payload(place) for place in chunk.payloads]
+        own = _joined([contents.payload(place) for place in chunk.payloads])
         payloads += own
         if not before.chunks:
             index.append(_PartIndex(ssp.system, ssp.stream, ssp.partition, chunk.number, []))
@@ -137,6 +141,13 @@ def encode(contents: ObjectContents, task: int) -> tuple[OutboxObject, bytes]:
     head = msgspec.msgpack.encode(index)
     data = b"".join([_MARKER, _LENGTH.pack(len(head)), head, *payloads])
     return OutboxObject(contents.key, task, len(data), _hash(data), parts), data
+
+
+def _joined(payloads: list[bytes | pa.Buffer]) -> list[bytes | pa.Buffer]:
+    """The same messages in the same order, in one packet if the packets are small."""
+    if len(payloads) == 1 or sum(map(len, payloads)) >= _SMALL_BYTES * len(payloads):
+        return payloads
+    return [encode_messages(pa.concat_batches([decode_messages(payload) for payload in payloads]))]
 
 
 def decode(named: OutboxObject, data: bytes) -> ObjectContents:

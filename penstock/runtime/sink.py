@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.intermediate import Ranges
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.runtime.attempt import new_token
 from penstock.runtime.batch import Batch
 from penstock.runtime.failure import failure_report
@@ -232,6 +232,8 @@ def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimi
         appended = writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
         if limit.is_over(began, now := time.monotonic()):
             failed = limit.error(f"the append to {_outputs(group[0].topology)}", now - began)
+    except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
+        failed = error
     except RetryableError:
         raise
     except PenstockError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.plan.portions import Portion
 from penstock.runtime.attempt import Attempt, new_token
 from penstock.runtime.batch import Batch
@@ -18,7 +19,7 @@ from penstock.runtime.failure import failed_attempt
 from penstock.runtime.instance import RuntimeSettings, StageInstance
 from penstock.runtime.packet import Packet
 from penstock.runtime.topology import Topology
-from penstock.system.base import RawMessage, System, SystemReader
+from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
 """Messages read at once."""
@@ -26,8 +27,9 @@ _KEPT_READERS = 64
 """Readers kept between batches: each has files or connections open."""
 
 
-_Place: TypeAlias = tuple[SystemStreamPartition, int | None]
-"""A partition, and the task that reads it where readers cannot seek: several tasks may read a broadcast input."""
+_Place: TypeAlias = tuple[SystemStreamPartition | str, int | None]
+"""A partition, and the task that reads it where readers cannot seek: several tasks may read a broadcast input. Or a
+system whose partitions share a reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,9 @@ class _Kept:
 
 
 class InputReaders:
-    """The readers of one process for the inputs of a job, one for each partition, kept from batch to batch: opening a
-    partition costs more than reading a few messages of it.
+    """The readers of one process for the inputs of a job, kept from batch to batch: opening a partition costs more than
+    reading a few messages of it. There is one for each partition, or for all partitions of a system where readers
+    share (`System.readers_share`), but for those partitions that several tasks of the process read.
 
     A reader that cannot seek (`System.readers_seek`) is kept for the portion that begins behind what it read last;
     for any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs
@@ -52,13 +55,31 @@ class InputReaders:
         self._lock = threading.Lock()
         self._kept: dict[_Place, _Kept] = {}
         """The one that was used last is at the end."""
+        self._by_task: frozenset[SystemStreamPartition] = frozenset()
+        """Partitions that several tasks read."""
         self._closed = False
+
+    def expect(self, portions: Iterable[Portion]) -> None:
+        """Be ready for what a batch reads, in any order. Before the first `read` of the batch."""
+        wanted = [portion.offsets for portion in portions]
+        times = Counter(offsets.ssp for offsets in wanted)
+        self._by_task = frozenset(ssp for ssp, count in times.items() if count > 1)
+        ranges: dict[str, list[OffsetRange]] = {}
+        for offsets in wanted:
+            if self._shares(offsets.ssp):
+                ranges.setdefault(offsets.ssp.system, []).append(offsets)
+        for name, expected in ranges.items():
+            reader = self._take((name, None), 0) or self._systems[name].reader()
+            reader.expect(expected)
+            self._keep((name, None), _Kept(reader, 0))
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
         ssp = portion.offsets.ssp
         system = self._systems[ssp.system]
-        place = (ssp, None if system.readers_seek else task)
+        place: _Place = (ssp, None if system.readers_seek else task)
+        if self._shares(ssp):
+            place = (ssp.system, None)
         reader = self._take(place, portion.offsets.start) or system.reader()
         try:
             position = yield from _read(reader, portion)
@@ -74,6 +95,9 @@ class InputReaders:
             left, self._kept = self._kept, {}
         for kept in left.values():
             kept.reader.close()
+
+    def _shares(self, ssp: SystemStreamPartition) -> bool:
+        return self._systems[ssp.system].readers_share and ssp not in self._by_task
 
     def _take(self, place: _Place, start: int) -> SystemReader | None:
         with self._lock:
@@ -140,13 +164,21 @@ class SourceProgress:
         return None if position is None else (self.tasks, position.progress())
 
 
+class PortionReaders(Protocol):
+    """What reads the portions of a task."""
+
+    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
+        """Every message of the portion, in lists. Close the iterator if you leave it before its end."""
+        ...
+
+
 def run_source(
     topology: Topology,
     settings: RuntimeSettings,
     batch: Batch,
     task: int,
     portions: Sequence[tuple[int, Portion]],
-    readers: InputReaders,
+    readers: PortionReaders,
     progress: SourceProgress | None = None,
 ) -> Iterator[Packet]:
     """Everything the task's portions (input index, portion) come to: data packets, trailers, the report."""
@@ -163,6 +195,8 @@ def run_source(
                     yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
             attempt.end_input(index, portion)
         yield from attempt.finish()
+    except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
+        yield from failed_attempt(topology, settings, 0, task, token, error)
     except RetryableError:
         raise
     except (PenstockError, OperatorFailedError) as error:

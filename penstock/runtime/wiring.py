@@ -12,8 +12,9 @@ from penstock.runtime.context import Position
 from penstock.runtime.operators.base import Node, Operator, Surroundings
 from penstock.runtime.operators.elementwise import branch_of
 from penstock.runtime.operators.table import operator_of
+from penstock.runtime.outlet import Outlet
 from penstock.runtime.places import place_of_channel
-from penstock.runtime.router import Outlet, Router
+from penstock.runtime.router import Router
 from penstock.runtime.topology import Channel, Routing, Topology
 
 Surround: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], Surroundings]

@@ -38,7 +38,7 @@ class SideSources:
         return self._admin(stream).complete_from(stream.stream)
 
     def compacts(self, stream: SystemStream) -> bool:
-        """Whether its partitions may have gaps, which are read as what is left."""
+        """Whether its partitions may have gaps: then the messages that compaction has kept are read."""
         return self._systems[stream.system].compacts_on_request
 
     def read(

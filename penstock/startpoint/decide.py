@@ -93,19 +93,27 @@ def taken_uuids(checkpoints: Iterable[CheckpointRecord]) -> frozenset[str]:
 
 
 def decide_start(
-    live: Sequence[StartpointRequest], inputs: JobInputs, checkpoints: Candidates, resolve: Resolve
+    live: Sequence[StartpointRequest],
+    inputs: JobInputs,
+    checkpoints: Candidates,
+    resolve: Resolve,
+    new: Collection[StartpointRequest] = (),
 ) -> StartDecision:
-    """Where the job begins.
+    """Where the job begins. `new` are those of `live` that nobody has written yet.
 
     Raises:
         IncompatibleError: a request is for what the job does not read, cannot be resolved, or contradicts another
             one; or no retained checkpoint is near enough. Says which, and what to do.
     """
     for request in live:
-        _refuse_misplaced(request, inputs)
+        if reason := _misplaced(request, inputs):
+            raise _refused(request, reason, request not in new)
     found = fan_out(live, inputs.tasks)
     with_state = choose_state(counting(found))
-    offsets = {task: {ssp: _resolved(request, resolve) for ssp, request in own.items()} for task, own in found.items()}
+    offsets = {
+        task: {ssp: _resolved(request, resolve, request not in new) for ssp, request in own.items()}
+        for task, own in found.items()
+    }
     if with_state != "nearest" or checkpoints.origin is None:
         return StartDecision(checkpoints.origin, offsets, found, with_state)
     if checkpoints.named:
@@ -172,45 +180,41 @@ _ALTERNATIVES = (
 )
 
 
-def _refuse_misplaced(request: StartpointRequest, inputs: JobInputs) -> None:
+def _misplaced(request: StartpointRequest, inputs: JobInputs) -> str | None:
+    """Why the request is for nothing that the job reads; None if it is for something."""
     ssp, task = request.key.ssp, request.key.task
     readers = [name for name, ssps in inputs.tasks.items() if ssp in ssps]
     if task is not None and readers and task not in readers:
-        raise _refused(
-            request, f"`{task}` does not read `{ssp}`, which {', '.join(f'`{name}`' for name in readers)} do"
-        )
+        return f"`{task}` does not read `{ssp}`, which {', '.join(f'`{name}`' for name in readers)} do"
     if readers:
-        return
+        return None
     stream = ssp.system_stream
     if stream in inputs.others:
-        raise _refused(request, f"`{stream}` is {inputs.others[stream]}")
+        return f"`{stream}` is {inputs.others[stream]}"
     partitions = {each.partition for ssps in inputs.tasks.values() for each in ssps if each.system_stream == stream}
     if partitions:
-        raise _refused(
-            request, f"input `{stream}` has {counted(len(partitions), 'partition')}, there is no {ssp.partition}"
-        )
+        return f"input `{stream}` has {counted(len(partitions), 'partition')}, there is no {ssp.partition}"
     known = sorted({str(each.system_stream) for ssps in inputs.tasks.values() for each in ssps})
-    raise _refused(
-        request, (f"`{stream}` is not an input of the job, which reads {', '.join(f'`{k}`' for k in known)}")
-    )
+    return f"`{stream}` is not an input of the job, which reads {', '.join(f'`{k}`' for k in known)}"
 
 
-def _refused(request: StartpointRequest, reason: str) -> IncompatibleError:
-    return IncompatibleError(f"the startpoint for {request} cannot be applied: {reason}. {_how_to_delete(request)}")
+def _refused(request: StartpointRequest, reason: str, waits: bool) -> IncompatibleError:
+    delete = f". {_how_to_delete(request)}" if waits else ""
+    return IncompatibleError(f"the startpoint for {request} cannot be applied: {reason}{delete}")
 
 
 def _how_to_delete(request: StartpointRequest) -> str:
     key = request.key
     task = "" if key.task is None else f" --task '{key.task}'"
     where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
-    return f"To delete a request that waits: `penstock startpoint delete JOB {where}`"
+    return f"To delete this request, which waits for a start: `penstock startpoint delete JOB {where}`"
 
 
-def _resolved(request: StartpointRequest, resolve: Resolve) -> int:
+def _resolved(request: StartpointRequest, resolve: Resolve, waits: bool) -> int:
     try:
         return resolve(request)
     except (IncompatibleError, NotFoundError) as error:
-        raise _refused(request, str(error)) from error
+        raise _refused(request, str(error), waits) from error
     except PenstockError as error:
         error.add_note(f"while the startpoint for {request} was resolved")
         raise

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
+from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError, SystemAwayError
 from penstock.os_errors import explained
 from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
@@ -88,12 +88,14 @@ def restore_store(
         )
     failed: list[Tried] = []
     refused: PenstockError | None = None
+    away: SystemAwayError | None = None
     for name in named:
         try:
             engine = _restore(contexts(name), store, name, markers[name][store], directory, open_engine, progress)
         except PenstockError as error:
             if progress.cancelled.is_set():
                 raise
+            away = error if isinstance(error, SystemAwayError) else away
             failed.append(Tried(store, task, name, str(error), isinstance(error, RetryableError)))
             if isinstance(error, ConfigError):
                 refused = error
@@ -103,7 +105,8 @@ def restore_store(
             return Restored(engine, name, tuple(failed), tuple(each for each in before if each not in named))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
     if any(each.may_pass for each in failed):
-        raise RetryableError(f"store `{store}` of task {task} could not be restored for now. Tried {tried}")
+        kind = RetryableError if away is None else SystemAwayError
+        raise kind(f"store `{store}` of task {task} could not be restored for now. Tried {tried}") from away
     if refused is not None:  # nothing says that it is damaged
         raise ConfigError(f"store `{store}` of task {task} could not be restored. Tried {tried}") from refused
     raise CorruptError(

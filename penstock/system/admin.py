@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -16,8 +17,9 @@ from penstock.api.startpoint import (
     StartpointVisitor,
 )
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.system.limits import RecordLimits
 from penstock.system.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets
-from penstock.system.writer import WriterIdentity
+from penstock.system.writer import Progress, WriterIdentity
 from penstock.wording import counted, flag
 
 
@@ -126,6 +128,15 @@ class SystemAdmin(ABC):
         self.partition_count(stream)
         return StreamRetention()
 
+    def record_limits(self, stream: str) -> RecordLimits:
+        """The records that the stream refuses from any writer. A job with exactly-once output asks it at its start,
+        and takes no such record into a checkpoint. By default, nothing is refused.
+
+        Raises NotFoundError if there is no such stream.
+        """
+        self.partition_count(stream)
+        return RecordLimits()
+
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
         """Change when the stream deletes its oldest messages, and delete those that are to go now.
 
@@ -204,6 +215,19 @@ class SystemAdmin(ABC):
         """
         return True
 
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks of writers of this name, for people: unlike `SystemWriter.progress` it fences nobody, so a
+        transaction that is open may follow.
+
+        Args:
+            name: that of a `WriterIdentity`.
+            ssps: the partitions that are asked about; one without a mark is not in the answer.
+
+        Raises:
+            IncompatibleError: the system does not say it.
+        """
+        raise IncompatibleError("this system does not say how far a writer has published")
+
     def progress_place(self, name: str) -> str:
         """Where the system keeps what writers of this name marked, in words, as a user would bring it back.
 
@@ -224,7 +248,7 @@ class SystemAdmin(ABC):
 
         Raises:
             NotFoundError: there is no such stream.
-            IncompatibleError: the system keeps no owners (`System.compacts_on_request`).
+            IncompatibleError: the system keeps no owners (`System.keeps_owners`).
             ConfigError: the stream deletes old messages (`set_retention`), which its owner would miss.
         """
         raise IncompatibleError(f"the system of the stream `{stream}` does not record who owns a stream")
@@ -232,6 +256,15 @@ class SystemAdmin(ABC):
     def owner(self, stream: str) -> str | None:
         """The owner on record; None if the stream has none. Raises NotFoundError if there is no such stream."""
         return None
+
+    def owners(self) -> dict[str, str]:
+        """The owner of every stream that has one, by the stream's name."""
+        found = {}
+        for stream in self.streams():
+            with suppress(NotFoundError):  # deleted meanwhile
+                if (owner := self.owner(stream)) is not None:
+                    found[stream] = owner
+        return found
 
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False

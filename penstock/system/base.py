@@ -7,6 +7,7 @@ ranges are half-open, `[start, end)`. A system of your own is a subclass of `Sys
 
 from penstock.system.admin import SystemAdmin
 from penstock.system.definition import System
+from penstock.system.limits import RecordLimits
 from penstock.system.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets, RawMessage, RawRecord
 from penstock.system.names import check_options, check_stream_name, is_stream_name
 from penstock.system.reader import CHUNK_BYTES, SystemReader
@@ -33,6 +34,7 @@ __all__ = [
     "Progress",
     "RawMessage",
     "RawRecord",
+    "RecordLimits",
     "System",
     "SystemAdmin",
     "SystemReader",

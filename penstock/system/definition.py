@@ -52,6 +52,8 @@ class System(ABC):
     compacts_by_age: ClassVar[bool] = False
     """Whether a stream of `SystemAdmin.create_compacted` keeps the newest record of every key, and says how far it may
     have been compacted (`SystemAdmin.compaction`)."""
+    keeps_owners: ClassVar[bool] = False
+    """Whether a stream can name who alone writes it (`SystemAdmin.own`). A system that compacts on request must."""
     retains: ClassVar[bool] = False
     """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
     ends_streams: ClassVar[bool] = False
@@ -68,6 +70,10 @@ class System(ABC):
     readers_seek: ClassVar[bool] = False
     """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
     fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""
+
+    readers_share: ClassVar[bool] = False
+    """Whether one reader reads many partitions as well as a reader for each of them does. A process then keeps one for
+    all partitions, and names what it will read of them (`SystemReader.expect`)."""
 
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
         """How many messages are between these ends; None where offsets have gaps, and only reading would tell.

@@ -76,6 +76,7 @@ class MemorySystem(System):
     dense_offsets: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
+    keeps_owners: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
@@ -237,6 +238,12 @@ class MemoryAdmin(SystemAdmin):
             for partition in partitions:
                 partition.ended_at = partition.upcoming
 
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks."""
+        with self._system.lock:
+            partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
+            return {ssp: own.progress[name] for ssp, own in partitions.items() if name in own.progress}
+
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`; upcoming if none has."""
         with self._system.lock:
@@ -300,7 +307,7 @@ class MemoryReader(SystemReader):
     def read_compacted(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """What is left of the range; see `SystemReader.read_compacted`."""
+        """The messages of the range that compaction has kept; see `SystemReader.read_compacted`."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from penstock.errors import IncompatibleError
 from penstock.system.messages import OffsetRange, RawMessage
@@ -52,6 +52,16 @@ class SystemReader(ABC):
         Raises:
             NotFoundError: a message of the range no longer exists or does not exist yet; none is ever skipped.
             ConfigError: the range ends before it starts, or a bound is not positive.
+        """
+
+    def expect(self, ranges: Sequence[OffsetRange]) -> None:  # noqa: B027
+        """Be ready for these ranges: each will be read next, or a part of it from its beginning. Partitions that are
+        not among them will not be read for a while.
+
+        It only saves time, and any range may still be read. Nothing is opened here and nothing is raised.
+
+        Args:
+            ranges: at most one for each partition.
         """
 
     def read_compacted(

@@ -12,6 +12,9 @@ from penstock.system.memory import MemorySystem
 
 _SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
 
+_ABOVE = {"files": "penstock.files.system:FilesSystem"}
+"""Systems that keep objects, and so are in packages above this one."""
+
 
 def open_system(settings: SystemSettings) -> System:
     """The system that `systems.<name>.*` describes.
@@ -21,7 +24,7 @@ def open_system(settings: SystemSettings) -> System:
     """
     where = f"`systems.{settings.name}.samza.factory` = `{settings.factory}`"
     found = _SYSTEMS.get(settings.factory) or named_class(
-        settings.factory,
+        _ABOVE.get(settings.factory, settings.factory),
         System,  # type: ignore[type-abstract]
         "penstock.system.base.System",
         where,

@@ -323,6 +323,7 @@ class InProcessRunner:
         job = self._job
         found: list[Packet] = []
         with closing(InputReaders(job.streams.systems)) as readers:
+            readers.expect(portion for own in ranges.by_task.values() for _, portion in own)
             for task in range(job.settings.tasks):
                 own = ranges.by_task.get(task, ())
                 found.extend(run_source(job.topology, job.settings, batch, task, own, readers))

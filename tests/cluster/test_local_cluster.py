@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import class_archive
 from tests.support.chaos import Chaos, chaos
 from tests.support.jobs import DriverProcess, Home, kill, wait_until
 
@@ -14,6 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MASTER = {
     "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.extraJavaOptions": class_archive.java_options(),
     "spark.executor.memory": "1g",
     "spark.ui.enabled": "false",
     "job.retry.max": 20,

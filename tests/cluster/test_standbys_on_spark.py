@@ -14,6 +14,7 @@ from penstock import admin
 from penstock.admin.job.metrics import metrics_of
 from penstock.admin.job.status import JobStatus
 from penstock.admin.jobs import open_job
+from tests.support import class_archive
 from tests.support.jobs import DriverProcess, Home, kill, wait_until
 
 pytestmark = pytest.mark.spark
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spark
 TASKS = 2
 EXECUTORS = {
     "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.extraJavaOptions": class_archive.java_options(),
     "spark.executor.memory": "1g",
     "spark.ui.enabled": "false",
 }

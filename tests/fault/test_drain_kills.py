@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import jobs
+from tests.support import class_archive, jobs
 from tests.support.drained_job import DrainHome, Read
 from tests.support.fault_jobs import executor_env
 from tests.support.faults import Fault
@@ -27,6 +27,7 @@ CONFIG = {
 }
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.extraJavaOptions": class_archive.java_options(),
     "spark.executor.memory": "1g",
     "spark.ui.enabled": "false",
 }

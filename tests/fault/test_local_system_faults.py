@@ -97,13 +97,14 @@ def batches_of(found: list[RawMessage]) -> list[tuple[bytes, int, int, int]]:
     return whole
 
 
-def test_an_appender_is_killed_at_random_moments(system: LocalSystem) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_an_appender_is_killed_at_random_moments(system: LocalSystem, kills: int) -> None:
     """Every acknowledged batch is there, where it was said to be; of the one in flight all or nothing."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     acknowledged: list[tuple[bytes, int, int, int]] = []
-    for run in range(6):
+    for run in range(kills):
         name = f"run-{run}"
         process = start_appender(system, name, 1_000_000, rng.randrange(1 << 32))
         assert process.stdout is not None
@@ -122,11 +123,12 @@ def test_an_appender_is_killed_at_random_moments(system: LocalSystem) -> None:
     assert append(system, ssp(system, 0), records(0, 1)) == len(stored(system)) - 1
 
 
-def test_a_compactor_is_killed_at_random_moments(system: LocalSystem) -> None:
-    """Whatever a compaction was doing, what is left says the same as all that was ever written."""
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_a_compactor_is_killed_at_random_moments(system: LocalSystem, kills: int) -> None:
+    """Wherever a compaction was killed, the messages that remain give the same content as all that were written."""
     rng = random.Random(11)
     dropped_some = False
-    for epoch in range(1, 7):
+    for epoch in range(1, kills + 1):
         upcoming = system.admin().offsets(STREAM)[0].upcoming
         command = [sys.executable, "-c", COMPACTOR, system.root, str(epoch), str(upcoming)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""`kill -9` of containers at steps of a publication, on Spark: each message is in the output exactly once."""
+"""`kill -9` of containers, PySpark workers and executors, on Spark: each message is in the output exactly once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fault.test_publication_kills import CONFIG, IN_CONTAINER, MESSAGES, _counts
+from tests.support.chaos import Victims, chaos
 from tests.support.fault_jobs import FaultHome
 from tests.support.faults import Fault
+from tests.support.jobs import DriverProcess
 
 pytestmark = pytest.mark.spark
 
@@ -29,6 +31,42 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
     finally:
         driver.clean_up()
     assert not home.faults.left()
+    verify_once(home)
+
+
+CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.ui.enabled": "false"}
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills", "master", "victims"),
+    [
+        (1, 3, {"spark.master": "local[2,4]"}, DriverProcess.workers),
+        pytest.param(2, 5, {"spark.master": "local[2]"}, DriverProcess.workers, marks=pytest.mark.slow),
+        pytest.param(3, 4, CLUSTER, DriverProcess.workers, marks=pytest.mark.slow),
+        pytest.param(4, 2, CLUSTER, DriverProcess.executors, marks=pytest.mark.slow),
+    ],
+    ids=["workers", "workers without attempts", "workers of executors", "executors"],
+)
+def test_processes_of_spark_are_killed_within_batches(
+    tmp_path: Path, seed: int, kills: int, master: dict[str, str], victims: Victims
+) -> None:
+    """With `local[2,4]` Spark runs a task again, beside what its first attempt left in an outbox; otherwise the batch
+    is run again, in a new epoch where a container went with its executor."""
+    messages = 250 * (kills + 1)
+    home = FaultHome(tmp_path, config={**CONFIG, "job.retry.max": 100})
+    home.publish(messages, seed=seed)
+    with chaos(home, seed, **master) as attack:
+        attack.start()
+        struck = 0
+        for moment in attack.moments(kills, messages):
+            struck += attack.await_moment(moment) and attack.strike(victims, "process of Spark")
+        attack.finish()
+        assert struck == kills
+        verify_once(home)
+
+
+def verify_once(home: FaultHome) -> None:
+    """The state, and each message of the outputs once."""
     home.verify_ended()
     events = [event for partitions in home.published.values() for own in partitions.values() for event in own]
     for stream, field in (("totals", "key"), ("regions", "region")):

@@ -1,4 +1,4 @@
-"""`kill -9` of what writes a side store, at any moment: entries and positions are of one moment in what is left."""
+"""`kill -9` of what writes a side store, at any moment: afterwards, entries and positions are of one moment."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import jobs
+from tests.support import class_archive, jobs
 from tests.support.jobs import DriverProcess, kill, wait_until
 from tests.support.sided_app import NAMES
 from tests.support.sided_job import SidedHome, pause
@@ -20,6 +20,7 @@ from tests.support.sided_job import SidedHome, pause
 pytestmark = pytest.mark.spark
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.extraJavaOptions": class_archive.java_options(),
     "spark.executor.memory": "1g",
     "spark.ui.enabled": "false",
 }

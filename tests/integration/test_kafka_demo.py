@@ -1,4 +1,4 @@
-"""`make demo-kafka` on a few flights, and what is left when it is told to end."""
+"""`make demo-kafka` on a few flights, and that it leaves nothing behind when it is asked to end."""
 
 from __future__ import annotations
 

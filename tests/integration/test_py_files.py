@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,45 @@ def test_a_module_that_only_the_driver_finds(tmp_path: Path) -> None:
     assert "name its file (.py, or a .zip of a package) in `spark.submit.pyFiles`" in failed.stderr, failed.stderr
     done = call(str(script), str(modules), str(helper))
     assert "ended at" in done.stdout, done.stderr
+
+
+LACKING = """
+import sys
+import penstock as ps
+
+app = ps.StreamApplication("lacking")
+app.store("counts")
+app.input("local.in").process(lambda: ps.StreamTask(), stores=["counts"])
+config = {"spark.master": "local[1]", "spark.pyspark.python": sys.argv[1]}
+if len(sys.argv) > 2:
+    config["spark.submit.pyFiles"] = sys.argv[2]
+app.run(config, until="latest").await_termination()
+"""
+
+
+@pytest.mark.parametrize("ships", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_python_that_lacks_what_penstock_needs_ends_the_run_at_once(tmp_path: Path, ships: bool) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True, timeout=120)
+    python = str(tmp_path / "empty" / "bin" / "python")
+    (tmp_path / "script.py").write_text(LACKING)
+    (tmp_path / "helper.py").write_text("")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PENSTOCK_HOME"] = str(tmp_path / "home")
+
+    def call(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env=environment,
+            cwd=tmp_path,
+        )
+
+    assert call("-m", "penstock.cli", "stream", "create", "in", "--partitions", "1").returncode == 0
+    done = call("script.py", python, *([str(tmp_path / "helper.py")] if ships else []))
+    assert done.returncode == 1
+    said = f"the Python of the executor.*, `{re.escape(python)}`, has no module `penstock`. .*--archives"
+    assert re.search(said, done.stderr), done.stderr
+    assert "since the last checkpoint" not in done.stderr, "it was tried again"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.support.jobs import Home, wait_until
 from tests.support.places import ROOT
+from tests.support.submitted import submitted, write_application
 
 pytestmark = pytest.mark.spark
 
@@ -69,3 +71,18 @@ def test_what_spark_defaults_say_is_kept_without_spark_submit(tmp_path: Path) ->
     assert conf["spark.app.name"] == "job"
     assert conf["spark.locality.wait"] == "7s"
     assert conf["spark.python.worker.idleTimeoutSeconds"] == "4321"
+
+
+def test_a_job_with_py_files_stops_at_a_sigterm_to_spark_submit(tmp_path: Path) -> None:
+    """The process that others know is Spark's JVM: it hands the signal to the driver, which commits."""
+    home = Home(tmp_path)
+    shipped = write_application(tmp_path / "app")
+    home.publish(400)
+    with submitted(home, ("--master", "local[2]", *shipped)) as driver:
+        wait_until(lambda: home.length("totals") >= 400 or not driver.running, "the output")
+        assert driver.containers()
+        driver.terminate()
+        assert driver.ended() == 0
+        assert f"ended at {home.checkpoints[-1].id}" in driver.log
+    assert home.checkpoints[-1].ended == "stopped"
+    home.verify()

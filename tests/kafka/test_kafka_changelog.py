@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError
+from penstock.errors import ConfigError, FencedError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -24,11 +24,9 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness, Content, random_changes
-from tests.kafka.test_kafka_once import KafkaWorld
 from tests.support.jobs import wait_until
 from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.once_world import die
-from tests.support.sums_job import drain
+from tests.support.kafka_once_world import KafkaOnceWorld
 
 pytestmark = pytest.mark.kafka
 
@@ -310,23 +308,11 @@ def test_a_job_that_died_before_its_first_checkpoint_starts_again(
 
 
 def test_drivers_are_killed_whose_state_and_output_are_in_kafka(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
-    world = KafkaWorld(tmp_path, kafka_broker)
+    world = KafkaOnceWorld(tmp_path, kafka_broker)
     world.keys |= {
         "stores.sums.backup.factories": "changelog-stream",
         "stores.sums.changelog": f"kafka.{world.topic}-sums-changelog",
     }
-    for number, step in enumerate(["before the record", "after the record", "committed"]):
-        world.put(*range(6 * number + 1, 6 * number + 7))
-        driver = world.next()
-        driver.loop.start()
-        drain(driver)
-        world.at(driver, step, die)
-        with pytest.raises(PenstockError, match="was killed"):
-            driver.loop.commit()
-        world.kill(driver)
-    driver = world.next()
-    driver.loop.start()
-    drain(driver)
-    driver.loop.finish()
-    world.check(driver)
+    world.kill_drivers("before the record", "after the record", "committed")
+    world.finish()
     world.close()

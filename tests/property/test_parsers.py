@@ -295,6 +295,10 @@ def hints_of(kind: Hashable) -> dict[str, Any]:
     return get_type_hints(cast("type", kind))
 
 
+_EXACT: dict[Any, type] = {None: NoneType, NoneType: NoneType, int: int}
+"""Types whose values are of no other class: a bool is no number."""
+
+
 def conforms(value: object, hint: Any) -> bool:
     """Whether a value is what its declaration says, all the way down."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -308,14 +312,14 @@ def conforms(value: object, hint: Any) -> bool:
         if arguments[-1] is Ellipsis:
             return all(conforms(each, arguments[0]) for each in value)
         return len(value) == len(arguments) and all(map(conforms, value, arguments))
+    if origin is frozenset:
+        return isinstance(value, frozenset) and all(conforms(each, arguments[0]) for each in value)
     if origin is not None and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
             conforms(key, arguments[0]) and conforms(each, arguments[1]) for key, each in value.items()
         )
-    if hint in {None, NoneType}:
-        return value is None
-    if hint is int:
-        return type(value) is int
+    if hint in _EXACT:
+        return type(value) is _EXACT[hint]
     if not isinstance(value, hint):
         return False
     own = hints_of(cast("Hashable", type(value))) if is_dataclass(value) or isinstance(value, Struct) else {}

@@ -1,4 +1,4 @@
-"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (150 by default), `PENSTOCK_LIFE` is the seed of one
+"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (80 by default), `PENSTOCK_LIFE` is the seed of one
 that is to be lived again."""
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from penstock.state.backends.changelog_files import backup
 from tests.support.random_life import Life
 
 PARTS = 20
-LIVES = int(os.environ.get("PENSTOCK_LIVES", "150"))
+LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
 MORE = 3000
 STARTS = 4
-FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +34,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def live(seed: int) -> None:
     """One life; a failure names its seed."""
-    with tempfile.TemporaryDirectory(prefix="penstock-life-", dir=FOLDER) as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-life-") as folder:
         life = Life(seed, Path(folder))
         try:
             life.live(STARTS)

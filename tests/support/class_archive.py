@@ -13,12 +13,22 @@ from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
 _QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
+_WITH_ARCHIVE = f"{_QUIET} -XX:SharedArchiveFile={ARCHIVE}"
 
 
 def use() -> None:
-    """JVMs that are started from here on begin with the archive, if there is one."""
-    if ARCHIVE.exists() and ARCHIVE.stat().st_size:
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{_QUIET} -XX:SharedArchiveFile={ARCHIVE}")
+    """Drivers' JVMs that are started from here on begin with the archive, if there is one."""
+    if _has_archive():
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", _WITH_ARCHIVE)
+
+
+def java_options() -> str:
+    """What other JVMs of Spark need in order to start quickly."""
+    return f"-XX:TieredStopAtLevel=1 {_WITH_ARCHIVE if _has_archive() else ''}".strip()
+
+
+def _has_archive() -> bool:
+    return ARCHIVE.exists() and ARCHIVE.stat().st_size > 0
 
 
 def main() -> None:

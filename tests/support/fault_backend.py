@@ -289,6 +289,10 @@ class HookedSystem(System):
         return self._inner.compacts_on_request
 
     @property
+    def keeps_owners(self) -> bool:  # type: ignore[override]
+        return self._inner.keeps_owners
+
+    @property
     def reports_appended(self) -> bool:  # type: ignore[override]  # the wrapped one's
         return self._inner.reports_appended
 

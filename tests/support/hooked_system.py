@@ -22,6 +22,7 @@ _FLAGS = (
     "dense_offsets",
     "fences",
     "compacts_on_request",
+    "keeps_owners",
     "compacts_by_age",
     "retains",
     "ends_streams",
@@ -29,6 +30,7 @@ _FLAGS = (
     "reports_appended",
     "keeps_progress",
     "readers_seek",
+    "readers_share",
 )
 STEPS = ("progress", "begin", "append", "mark", "commit", "committed")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 import penstock as ps
 from penstock.checkpoint.log import CheckpointLog
@@ -257,14 +258,24 @@ def read_committed(broker: KafkaBroker, topic: str) -> list[Given]:
     return found
 
 
+_LATE = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT)
+
+
 def _written(broker: KafkaBroker, topic: str) -> dict[int, int]:
     """By partition, the end of what was written, whether it is committed or not."""
     consumer = _consumer(broker, "read_uncommitted")
+    deadline = time.monotonic() + TIMEOUT_S
+    ends: dict[int, int] = {}
     try:
-        return {
-            n: consumer.get_watermark_offsets(TopicPartition(topic, n), TIMEOUT_S, cached=False)[1]
-            for n in sorted(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions)
-        }
+        for n in sorted(consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions):
+            while n not in ends:
+                try:
+                    ends[n] = consumer.get_watermark_offsets(TopicPartition(topic, n), TIMEOUT_S, cached=False)[1]
+                except KafkaException as error:  # a broker that has just started leads the partition a little later
+                    if error.args[0].code() not in _LATE or time.monotonic() > deadline:
+                        raise
+                    consumer.poll(0.1)
+        return ends
     finally:
         consumer.close()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from pyspark import cloudpickle
 
 import penstock as ps
 from benchmarks.side_penstock import follow
+from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 
 
@@ -42,7 +46,7 @@ def first_bytes(value: bytes) -> bytes:
 
 def run(parameters: dict[str, Any]) -> dict[str, Any]:
     """Publish `messages` of `bytes` to each of `partitions`, and read them to the end: rows of every batch, and how
-    many messages the output has."""
+    many messages the output has. If they are `counted`, also how often its messages are there."""
     import tests.support.large_batches as module
 
     cloudpickle.register_pickle_by_value(module)
@@ -67,6 +71,19 @@ def run(parameters: dict[str, Any]) -> dict[str, Any]:
         **parameters["config"],
     }
     batches = follow(module.application().run(config, until="latest"))
-    written = sum(ends.upcoming for ends in admin.offsets("out").values())
+    ends = admin.offsets("out")
     admin.close()
-    return {"rows": [batch["rows"] for batch in batches], "written": written}
+    found = {"rows": [batch["rows"] for batch in batches], "written": sum(each.upcoming for each in ends.values())}
+    return found | ({"copies": _copies(system, ends)} if parameters.get("counted") else {})
+
+
+def _copies(system: LocalSystem, ends: Mapping[int, PartitionOffsets]) -> dict[str, int]:
+    """By how often a message is in the output, how many messages there are that often."""
+    copies: Counter[bytes] = Counter()
+    reader = system.reader()
+    for partition, own in ends.items():
+        whole = OffsetRange(ps.SystemStreamPartition("local", "out", partition), own.oldest, own.upcoming)
+        for chunk in reader.read(whole, 10):
+            copies.update(hashlib.sha256(value or b"").digest() for _, _, _, value in chunk)
+    reader.close()
+    return {str(often): messages for often, messages in Counter(copies.values()).items()}

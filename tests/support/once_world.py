@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
@@ -17,7 +19,7 @@ from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.hooked_store import HookedStore
 from tests.support.hooked_system import HookedSystem
-from tests.support.sums_job import World
+from tests.support.sums_job import World, drain
 
 PATHS = JobPaths("sums", "1")
 STEPS = (
@@ -85,6 +87,28 @@ class OnceWorld(World):
         driver.close()
         self.store.heal()
         self.hooked.at = lambda _: None
+
+    def kill_drivers(self, *steps: str) -> None:
+        """A driver for each step: it reads new messages, and is killed when its commit comes to the step."""
+        for step in steps:
+            first = len(self.given) + 1
+            self.put(*range(first, first + 6))
+            driver = self.next()
+            driver.loop.start()
+            drain(driver)
+            self.at(driver, step, die)
+            with pytest.raises(DiedError):
+                driver.loop.commit()
+            self.kill(driver)
+
+    def finish(self) -> None:
+        """The next driver runs to its end; state and output are those of the oracle."""
+        driver = self.next()
+        driver.loop.start()
+        drain(driver)
+        driver.loop.finish()
+        self.check(driver)
+        self.kill(driver)
 
     @property
     def log(self) -> LogView:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from tests.support import class_archive
 from tests.support.hosts import Host, hosts
 from tests.support.jobs import DriverProcess, Home, wait_until
 
@@ -32,7 +33,11 @@ class Standalone:
     @property
     def config(self) -> dict[str, object]:
         """What a job needs in order to run here."""
-        return {"spark.master": f"spark://{self.main.address}:{_PORT}", "spark.executor.memory": "512m"}
+        return {
+            "spark.master": f"spark://{self.main.address}:{_PORT}",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": class_archive.java_options(),
+        }
 
     def driver(self, home: Home, until: str | None = "latest", **config: object) -> DriverProcess:
         """A driver on the main host."""
@@ -80,7 +85,7 @@ def _java(host: Host, log: Path, command: list[str], env: Mapping[str, str] | No
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": " ".join(
             [
-                "-XX:TieredStopAtLevel=1",
+                class_archive.java_options(),
                 "-Dspark.worker.timeout=5",
                 # Otherwise a master forgets a dead worker after 16 times that, and takes no notice of it afterwards.
                 "-Dspark.dead.worker.persistence=1000",

@@ -18,8 +18,8 @@ import penstock.testing
 
 SUBMODULES = {
     "admin", "api", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver", "engine",
-    "errors", "metadata", "metrics", "os_errors", "plan", "retry", "runtime", "side", "startpoint", "state", "system",
-    "tables", "testing", "wording",
+    "errors", "files", "metadata", "metrics", "os_errors", "plan", "retry", "runtime", "side", "spark", "startpoint",
+    "state", "system", "tables", "testing", "wording",
 }  # fmt: skip
 
 

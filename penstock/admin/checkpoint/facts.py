@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.jobs import FoundJob
+from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.outbox import Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
 from penstock.checkpoint.versions import versions_of
 from penstock.errors import NotFoundError
@@ -109,6 +111,14 @@ class CheckpointFacts:
     intermediate: tuple[IntermediateFacts, ...] = ()
     side_stores: tuple[SideStoreFacts, ...] = ()
     """The stores that no checkpoint has, because the last run only reads them."""
+    outbox: tuple[OutboxOutput, ...] = ()
+    """What it has for exactly-once outputs, by output, with what earlier ones had left."""
+    outbox_objects: int = 0
+    outbox_bytes: int = 0
+    keepers: tuple[str, ...] = ()
+    """The systems that keep how far publishing is."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """By input partition, the offsets that were gone before the job had read them."""
 
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
@@ -142,7 +152,11 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
     """
     view = CheckpointLog(job.objects, job.paths).read("report")
     facts = checkpoint_facts(view, checkpoint_id, job.paths)
-    return replace(facts, side_stores=tuple(each for each in side_stores(job) if each.store not in facts.stores))
+    record = find_checkpoint(view, checkpoint_id, job.paths.root)
+    owed = (*record.unpublished, Unpublished(facts.slot, record.outbox))
+    outbox = outbox_outputs(owed, read_marks(owed, record.publisher, job.config))
+    side = tuple(each for each in side_stores(job) if each.store not in facts.stores)
+    return replace(facts, outbox=outbox, side_stores=side)
 
 
 def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
@@ -215,6 +229,11 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
         ),
         problems=problems(view, paths),
         intermediate=intermediate_facts(record),
+        outbox_objects=sum(len(each.objects) for each in record.unpublished) + len(record.outbox),
+        outbox_bytes=sum(each.size_bytes for own in record.unpublished for each in own.objects)
+        + sum(each.size_bytes for each in record.outbox),
+        keepers=record.keepers,
+        lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
     )
 
 

@@ -15,6 +15,7 @@ from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.side_inputs import SideInputStatus, side_inputs_in
 from penstock.admin.job.tables import TableUse, tables_in
 from penstock.admin.jobs import FoundJob
+from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -31,6 +32,7 @@ from penstock.container.logs import log_directory
 from penstock.errors import PenstockError
 from penstock.metadata.lease import LeaseHolder
 from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
+from penstock.metadata.shown_outage import Outage, ShownOutage
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
 from penstock.metadata.side_stores import SideStoreFacts
 from penstock.plan.identities import continue_in
@@ -110,6 +112,8 @@ class OutboxStatus:
     messages: int
     since_slot: int
     """The number of the oldest record that any of them is of."""
+    published: int | None = None
+    """How many are published for certain; None if a system could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,8 @@ class JobStatus:
     """The stores that the last run only reads, and what fills them."""
     outbox: OutboxStatus | None = None
     """The exactly-once output of the last checkpoint; None if it has none."""
+    outage: Outage | None = None
+    """The system that the run waits for, as of a few seconds ago; None if it waits for none, or does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,20 +270,25 @@ def assemble(
         standbys=()
         if owner is None or lease.running == "not running"
         else ShownStandbys(job.objects, job.paths).get(owner.run_id),
+        outage=None
+        if owner is None or lease.running == "not running"
+        else ShownOutage(job.objects, job.paths).get(owner.run_id),
         intermediate=() if last is None else intermediate_facts(last),
-        outbox=_outbox(view.owed),
+        outbox=_outbox(view.owed, job.config),
     )
 
 
-def _outbox(owed: Owed) -> OutboxStatus | None:
+def _outbox(owed: Owed, config: JobConfig) -> OutboxStatus | None:
     if not owed.unpublished:
         return None
-    streams: Counter[str] = Counter()
-    for own in owed.unpublished:
-        for each in own.objects:
-            for ssp, part in each.parts.items():
-                streams[str(ssp.system_stream)] += part.messages
-    return OutboxStatus(dict(sorted(streams.items())), owed.messages, owed.unpublished[0].slot)
+    outputs = outbox_outputs(owed.unpublished, read_marks(owed.unpublished, owed.publisher, config))
+    counts = [each.published for each in outputs]
+    return OutboxStatus(
+        {each.output: each.messages for each in outputs},
+        owed.messages,
+        owed.unpublished[0].slot,
+        None if None in counts else sum(count for count in counts if count is not None),
+    )
 
 
 def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:

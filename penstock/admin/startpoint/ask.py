@@ -49,7 +49,7 @@ def ask_for(
     now_ms, ttl_ms = time.time_ns() // 1_000_000, job.found.config.job.startpoint_ttl_ms
     there = sort_out(job.manager.requests(), taken_uuids(job.view.checkpoints), now_ms, ttl_ms)
     new = sort_out(requests, (), now_ms, ttl_ms)
-    decision = job.decide((*there.live, *new.live))
+    decision = job.decide((*there.live, *new.live), new.live)
     changes = job.changes(decision)
     nearest, why_not = _nearest(job, decision)
     if not dry_run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -64,9 +64,10 @@ class StartpointJob:
         """The checkpoints a start may begin with."""
         return Candidates(self.origin, self.view.restorable, self.found.config.task.checkpoint_read_versions)
 
-    def decide(self, live: Sequence[StartpointRequest]) -> StartDecision:
-        """What a start would do now. Raises what `decide_start` raises."""
-        return decide_start(live, self.inputs, self.candidates(), self.resolve)
+    def decide(self, live: Sequence[StartpointRequest], new: Collection[StartpointRequest] = ()) -> StartDecision:
+        """What a start would do now; `new` are those of `live` that are not written. Raises what `decide_start`
+        raises."""
+        return decide_start(live, self.inputs, self.candidates(), self.resolve, new)
 
     def resolve(self, request: StartpointRequest) -> int:
         """The offset a request means now."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,26 +13,21 @@ from pathlib import Path
 from penstock.admin.checkpoint.append import append_record
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.state.spark_target import StoreTarget
+from penstock.admin.state.store_uploads import StoreUploads
 from penstock.checkpoint.edit import Content, successor
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.value import Markers
-from penstock.errors import IncompatibleError, PenstockError
-from penstock.metadata.identity import settle
-from penstock.state.admins import BackendAdmins
-from penstock.state.backends.base import BackendContext, StoreCopy
+from penstock.errors import IncompatibleError
+from penstock.state.backends.base import StoreCopy
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.spark.load import BaseUpload, StoreLoad
+from penstock.state.spark.load import StoreLoad
 from penstock.state.spark.mapping import EntryMapping
 from penstock.state.spark.reader import SparkState
 from penstock.system.partitioner import partition_of
 
-logger = logging.getLogger(__name__)
-
 Progress = Callable[[int, int], None]
 """Called now and then with the partition of Spark's state that is read, and the number of entries so far."""
 
-_UPLOADERS = 4
 _SHOW_EVERY = 5000
 
 
@@ -88,7 +81,7 @@ def _fill(
 
 def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
     """Claim, upload, append."""
-    latest = target.view.latest
+    latest, store = target.view.latest, target.spec.name
     with claimed_job(target.found, target.log, "import") as claim:
         view = target.log.known()
         if view.latest != latest or view.retained != target.view.retained:
@@ -98,58 +91,19 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
         now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
         draft = _successor(target, claim, {}, now_ms, nanos)
         roots = BackendRoots(target.found.config, target.found.objects)
-        uploads: list[BaseUpload] = []
+        uploads = StoreUploads(target.found, target.tasks, target.systems, target.view, claim.epoch)
         try:
-            uploads = _open_uploads(target, claim, roots)
-            markers = _upload(uploads, copies, target.base.base.id, draft.id)
-            record = _successor(target, claim, markers, now_ms, nanos)
+            uploads.prepare([store])
+            uploads.add(store, copies, roots)
+            markers = uploads.run(target.base.base.id, draft.id)
+            own = {task: {name: found[store] for name, found in each.items()} for task, each in markers.items()}
+            record = _successor(target, claim, own, now_ms, nanos)
             append_record(target.log, record, target.found.paths.root)
-            for upload in uploads:
-                _clean_up(upload, record.id, markers[upload.task][upload.backend])
+            uploads.done(record.id, markers)
         finally:
-            for upload in uploads:
-                upload.close()
+            uploads.close()
             roots.close()
     return record
-
-
-def _open_uploads(target: StoreTarget, claim: Claim, roots: BackendRoots) -> list[BaseUpload]:
-    found, store = target.found, target.spec.name
-    uid = settle(found.objects, found.paths, found.config.job.root)
-    with closing(
-        BackendAdmins(
-            found.config,
-            found.paths,
-            found.objects,
-            target.tasks,
-            [store],
-            target.systems,
-            uid,
-            target.view.restorable,
-        )
-    ) as admins:
-        admins.prepare(claim.epoch)
-
-    def context(backend: str, task: int) -> BackendContext:
-        objects = roots.of(backend)
-        return BackendContext(objects, found.paths, task, (store,), claim.epoch, found.config, target.systems)
-
-    return [BaseUpload(backend, context(backend, task)) for task in range(target.tasks) for backend in target.backends]
-
-
-def _upload(
-    uploads: list[BaseUpload], copies: list[StoreCopy], before: CheckpointId, checkpoint_id: CheckpointId
-) -> dict[int, dict[str, str]]:
-    """Task -> backend -> marker of the store."""
-    with ThreadPoolExecutor(_UPLOADERS, thread_name_prefix="import") as pool:
-        futures = [pool.submit(each.run, before, checkpoint_id, copies[each.task]) for each in uploads]
-        try:
-            markers: dict[int, dict[str, str]] = {}
-            for each, future in zip(uploads, futures, strict=True):
-                markers.setdefault(each.task, {})[each.backend] = future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    return markers
 
 
 def _successor(
@@ -180,11 +134,3 @@ def _with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:
     for backend, marker in own.items():
         kept.setdefault(backend, {})[store] = marker
     return {backend: stores for backend, stores in kept.items() if stores}
-
-
-def _clean_up(upload: BaseUpload, checkpoint_id: CheckpointId, marker: str) -> None:
-    """What fails here costs space, no state: the job's next commit does it again."""
-    try:
-        upload.done(checkpoint_id, marker)
-    except PenstockError as error:
-        logger.warning("cleaning up in backend %s failed: %s", upload.backend, error)

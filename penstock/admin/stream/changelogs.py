@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import closing
 
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
@@ -11,7 +11,7 @@ from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.errors import NotFoundError, PenstockError
+from penstock.errors import PenstockError
 from penstock.state.backends.changelog_stream.owner import is_owned_by
 from penstock.system.registry import open_system
 
@@ -38,14 +38,8 @@ def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
 
 def _owned(found: FoundJob, name: str, uid: str) -> list[str]:
     system = open_system(found.config.system(name))
-    if not system.compacts_on_request:
+    if not system.keeps_owners:
         return []
-    admin, owned = system.admin(), []
-    try:
-        for stream in admin.streams():
-            with suppress(NotFoundError):  # deleted meanwhile
-                if is_owned_by(admin.owner(stream) or "", found.paths.root, uid):
-                    owned.append(f"{name}.{stream}")
-    finally:
-        admin.close()
-    return owned
+    with closing(system.admin()) as admin:
+        owners = admin.owners()
+    return [f"{name}.{stream}" for stream, owner in sorted(owners.items()) if is_owned_by(owner, found.paths.root, uid)]

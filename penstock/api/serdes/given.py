@@ -51,4 +51,5 @@ def _made(serde: type[Serde[Any]]) -> str:
     """How an instance of the class is made."""
     if not serde.__module__.startswith("penstock."):
         return f"{serde.__qualname__}()"
-    return _TUPLE if serde.__name__ == "Tuple" else f"ps.{serde.__name__}()"
+    package = "pss" if serde.__module__.startswith("penstock.spark.") else "ps"
+    return _TUPLE if serde.__name__ == "Tuple" else f"{package}.{serde.__name__}()"

@@ -50,14 +50,14 @@ class VersionValue(Serde[Any]):
     """The value of a version, or None if the key has none as of its time."""
 
     def __init__(self, value: Serde[Any]) -> None:
-        self._value = value
+        self.value = value
 
     @property
     def name(self) -> str:
-        return f"version({self._value.name})"
+        return f"version({self.value.name})"
 
     def to_bytes(self, obj: Any) -> bytes:
-        return b"\x00" if obj is DELETED else b"\x01" + self._value.to_bytes(obj)
+        return b"\x00" if obj is DELETED else b"\x01" + self.value.to_bytes(obj)
 
     def from_bytes(self, data: bytes) -> Any:
-        return self._value.from_bytes(data[1:]) if data[0] else None
+        return self.value.from_bytes(data[1:]) if data[0] else None

@@ -17,7 +17,7 @@ from penstock.cli.checkpoint import set as checkpoint_set
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
-from penstock.wording import utc_text
+from penstock.wording import counted, size_text, utc_text
 
 app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
@@ -144,6 +144,7 @@ def _show(facts: CheckpointFacts) -> None:
             ("versions", ", ".join(map(str, facts.versions)) or None),
             ("startpoints", ", ".join(facts.consumed_startpoints) or None),
             ("reset operators", ", ".join(facts.reset_operators) or None),
+            *_outbox_rows(facts),
         ]
     )
     offsets = [(each.task, ssp, offset) for each in facts.tasks for ssp, offset in each.next_offsets.items()]
@@ -161,9 +162,23 @@ def _show(facts: CheckpointFacts) -> None:
     ]
     if found:
         print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
+    if facts.outbox:
+        rows = [(each.output, each.messages, each.published) for each in facts.outbox]
+        print_table("Exactly-once output", ("output", "messages", "published"), rows, right="messages published")
+    if facts.lost:
+        print_table("Lost before they were read", ("input", "messages"), facts.lost.items(), right="messages")
     for side in facts.side_stores:
         say(f"note: {side.note({store for _, store, _, _ in found})}")
     _print_problems(list(facts.problems))
+
+
+def _outbox_rows(facts: CheckpointFacts) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = []
+    if facts.outbox_objects:
+        rows.append(("outbox", f"{counted(facts.outbox_objects, 'object')}, {size_text(facts.outbox_bytes)}"))
+    if facts.keepers:
+        rows.append(("progress is kept in", ", ".join(facts.keepers)))
+    return rows
 
 
 def _show_intermediate(streams: Sequence[IntermediateFacts]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.admin.job.delete import JobContent, delete_job, job_content
 from penstock.admin.job.lease import refuse_running
 from penstock.admin.jobs import open_job
+from penstock.cli.shared.commands import as_pasted
 from penstock.cli.shared.confirm import Yes, confirm
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
@@ -36,7 +37,7 @@ def delete(
     else:
         say(f"job {content.job} was deleted")
         if content.changelogs:
-            commands = "\n".join(f"  penstock stream delete {stream}" for stream in content.changelogs)
+            commands = "\n".join("  " + as_pasted(f"penstock stream delete {stream}") for stream in content.changelogs)
             say(f"its changelogs and intermediate streams are still there; to delete them:\n{commands}")
 
 

@@ -20,6 +20,7 @@ from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.watermarks import END_OF_TIME
 from penstock.cli.job.drain_table import print_drain
+from penstock.cli.shared.commands import remember_job
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import (
@@ -37,7 +38,12 @@ from penstock.wording import counted, utc_text
 _WATCH_SECONDS = 1.0
 
 AnyJob = Annotated[
-    str | None, typer.Argument(metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.")
+    str | None,
+    typer.Argument(
+        metavar="JOB",
+        help="The job: `name-id`, or its name alone. Without it, all jobs.",
+        callback=remember_job,
+    ),
 ]
 
 
@@ -166,6 +172,7 @@ def _show(facts: JobStatus) -> None:
     rows: list[tuple[str, object]] = [
         ("job", facts.job),
         ("status", f"{facts.status}: {facts.reason}"),
+        *([("waits for", f"since {utc_text(facts.outage.since_ms)}: {facts.outage.reason}")] if facts.outage else []),
         ("holder" if facts.status != "not running" else "last holder", facts.holder),
         ("run id", facts.run_id),
         ("epoch", facts.epoch),
@@ -209,8 +216,12 @@ def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
     if facts.outbox is None:
         return []
     outputs = ", ".join(f"{count:,} to {stream}" for stream, count in facts.outbox.outputs.items())
-    publishes = "the next start makes sure of it" if facts.status == "not running" else "the job does it"
-    return [("  publishes", f"{outputs}, exactly once: {publishes}")]
+    done = facts.outbox.published
+    if done == facts.outbox.messages:
+        return [("  exactly once", f"{outputs}: published")]
+    there = "" if done is None else f", {done:,} of them are published"
+    publishes = "the next start makes sure of it" if facts.status == "not running" else "the job publishes them"
+    return [("  exactly once", f"{outputs}{there}: {publishes}")]
 
 
 def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:

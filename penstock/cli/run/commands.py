@@ -12,10 +12,12 @@ import typer
 from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
+from penstock.cli.shared.commands import remember_application, remember_job
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
 from penstock.cli.shared.options import Assignments, ConfigFile, Debug
 from penstock.config.load import load_config
 from penstock.errors import UserCodeError
+from penstock.metadata.paths import JobPaths
 from penstock.wording import counted
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ def run(
         typer.Argument(
             metavar="APP",
             help="module:object or file.py:object; an application, or a function that returns one.",
+            callback=remember_application,
             show_default=False,
         ),
     ],
@@ -81,6 +84,7 @@ def run(
     loaded = load_application(application)
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
     settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
+    remember_job(JobPaths(settings.job.name, settings.job.id).root)
     with StopSignals() as signals:
         job: Job | None = None
         try:

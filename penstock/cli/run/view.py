@@ -10,6 +10,7 @@ from typing import Protocol
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
+from penstock.cli.shared.commands import for_people
 from penstock.cli.shared.output import stderr_console
 from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
@@ -40,9 +41,9 @@ class TerminalDisplay:
 
     def __init__(self) -> None:
         console = stderr_console()
-        self._remove_handler = _log_to(
-            RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=False)
-        )
+        handler = RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=False)
+        handler.setFormatter(_ForPeople("%(message)s"))
+        self._remove_handler = _log_to(handler)
         fields = ("phase", "messages", "rate", "batch", "checkpoint")
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in fields]
         self._bar = Progress(SpinnerColumn(), columns[0], BarColumn(bar_width=24), *columns[1:], console=console)
@@ -96,8 +97,13 @@ class LogDisplay:
         self._remove_handler()
 
 
+class _ForPeople(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return for_people(super().format(record))
+
+
 def _utc_formatter() -> logging.Formatter:
-    formatter = logging.Formatter(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
+    formatter = _ForPeople(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     return formatter
 

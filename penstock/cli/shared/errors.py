@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from penstock.cli.shared.commands import for_people, forget_call
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
 
 
@@ -41,6 +42,7 @@ class ReportingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
+        forget_call()
         print_notices()
         try:
             return super().invoke(ctx)
@@ -87,7 +89,7 @@ def report(error: PenstockError) -> None:
 
 
 def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) -> None:
-    """The user's traceback, the message it happened at, and what is left of the job."""
+    """The user's traceback, the message it happened at, and the checkpoint that the state is of."""
     _print(failed.traceback if failed.traceback.strip() else failed.reason)
     say(f"error: the application failed in {failed.place}")
     state = f"The state is as of checkpoint {last_checkpoint}. " if last_checkpoint else ""
@@ -118,10 +120,8 @@ def report_unexpected(error: BaseException) -> None:
 
 
 def say(text: str) -> None:
-    """One message for people, to standard error. Arguments of the library are shown as options."""
-    from penstock.cli.shared.arguments import with_options
-
-    print(with_options(text), file=sys.stderr, flush=True)
+    """One message for people, to standard error, with options and commands as they can be pasted."""
+    print(for_people(text), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:

@@ -7,15 +7,28 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.shared.commands import remember_assignments, remember_file, remember_job
 from penstock.cli.shared.errors import show_tracebacks
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Configuration: a YAML or properties file.", show_default=False),
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Configuration: a YAML or properties file.",
+        callback=remember_file,
+        show_default=False,
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.", show_default=False),
+    typer.Option(
+        "-c",
+        metavar="KEY=VALUE",
+        help="Set a configuration key; may be repeated.",
+        callback=remember_assignments,
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to standard output.")]
 Debug = Annotated[
@@ -26,6 +39,7 @@ JobName = Annotated[
     typer.Argument(
         metavar="JOB",
         help="The job: `name-id`, or its name alone, with the `job.id` of the configuration.",
+        callback=remember_job,
         show_default=False,
     ),
 ]

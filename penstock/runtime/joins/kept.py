@@ -40,6 +40,6 @@ class Kept(ABC):
         """Remove messages that no message at `done` or later can join. Nothing is held.
 
         Args:
-            before: what `done` was the last time. What is left from then on may stay longer than it must.
+            before: what `done` was the last time. Messages from then on may be kept longer than needed.
             most: how many entries to remove at most.
         """

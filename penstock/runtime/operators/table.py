@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.api.graph import (
+    BatchTaskSpec,
     FilterSpec,
     FlatMapSpec,
     InputSpec,
@@ -24,6 +25,7 @@ from penstock.api.graph import (
     WindowSpec,
 )
 from penstock.runtime.operators.base import Operator
+from penstock.runtime.operators.batch_task import BatchTaskOperator
 from penstock.runtime.operators.filter import Filter
 from penstock.runtime.operators.flat_map import FlatMap
 from penstock.runtime.operators.input import Input
@@ -41,6 +43,7 @@ from penstock.runtime.operators.temporal_join import TemporalJoin
 from penstock.runtime.operators.window import WindowOperator
 
 OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
+    BatchTaskSpec: BatchTaskOperator,
     FilterSpec: Filter,
     FlatMapSpec: FlatMap,
     InputSpec: Input,

@@ -57,7 +57,7 @@ class _MemoryScan(Iterator[tuple[bytes, bytes]]):
         return self._found.popleft()
 
     def take(self, most: int | None = None) -> None:
-        """Copy what is left, at most so many entries. Under the lock."""
+        """Copy the next entries, at most so many. Under the lock."""
         if not self._complete:
             keys = list(islice(self._map.irange(self._next, self._end, inclusive=(self._inclusive, False)), most))
             self._found.extend((key, self._map[key]) for key in keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -28,12 +28,22 @@ class Difference:
         return "removed" if self.after is None else "changed"
 
 
-def diff(before: StoreVersion, after: StoreVersion) -> Iterator[Difference]:
-    """The differences, in key order. Both are restored before this returns, except for tasks that have the same content
-    in both. What has expired in a version is not in it. Raises as `StoreVersion.restore`."""
-    tasks = [task for task in before.tasks if not before.has_content_of(after, task)]
-    old = before.scan(tasks=tasks)
-    return differences(old, after.scan(tasks=tasks))
+View: TypeAlias = Callable[[Iterable[Entry], int], Iterator[Entry]]
+"""What makes other entries of those of a store and a batch time, in the same order."""
+
+
+def diff(
+    before: StoreVersion, after: StoreVersion, tasks: Iterable[int] | None = None, view: View | None = None
+) -> Iterator[Difference]:
+    """The differences of these tasks (None: of all), in key order, between what the view makes of each version. Both
+    are restored before this returns, except for tasks that have the same content in both. What has expired in a version
+    is not in it. Raises as `StoreVersion.restore`."""
+    wanted = before.tasks if tasks is None else tasks
+    unlike = [task for task in wanted if not before.has_content_of(after, task)]
+    old, new = before.scan(tasks=unlike), after.scan(tasks=unlike)
+    if view is not None:
+        old, new = view(old, before.record.batch_time_ms), view(new, after.record.batch_time_ms)
+    return differences(old, new)
 
 
 def differences(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[Difference]:

@@ -48,13 +48,16 @@ class StateReader:
         objects: ObjectStore,
         systems: Mapping[str, System],
         report: Callable[[int], None] = lambda _: None,
+        *,
+        scratch: Path | None = None,
     ) -> None:
-        """`report` is called with the number of bytes that were read."""
+        """`report` is called with the number of bytes that were read. The scratch folder is made in `scratch`, if it is
+        given, else where the system has temporary files."""
         self._config = config
         self._roots = BackendRoots(config, objects)
         self._systems = systems
         self._paths = paths
-        self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-", dir=scratch))
         self._folders = count()
         self._progress = RestoreProgress(threading.Event(), report)
 

@@ -63,7 +63,7 @@ class LockedFolder:
             logger.exception("`%s` is damaged, and that could not be noted. Remove the folder", self.path)
 
     def empty(self) -> None:
-        """Remove the content. If the process dies meanwhile, what is left is not taken for content.
+        """Remove the content. If the process dies meanwhile, files that remain do not count as content.
 
         Raises:
             OSError: it cannot be removed.

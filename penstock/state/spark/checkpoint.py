@@ -30,12 +30,15 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """A stateful operator. `variables` has the state variables of a transformWithState and their types."""
+    """A stateful operator. `variables` has the state variables of a transformWithState and their types, `expiring`
+    those of them with a time to live, and `time_mode` is its time mode."""
 
     number: int
     name: str
     stores: Mapping[str, StoreFacts]
     variables: Mapping[str, str]
+    expiring: frozenset[str] = frozenset()
+    time_mode: str = ""
 
 
 class SparkCheckpoint:
@@ -69,6 +72,21 @@ class SparkCheckpoint:
             raise IncompatibleError(f"the state of `{self.url}` is encoded as {encoding}; only unsaferow can be read")
         if conf.get(_PREFIX + "rowChecksum.enabled", "false") == "true":
             raise IncompatibleError(f"the state of `{self.url}` has row checksums ({_PREFIX}rowChecksum.enabled)")
+
+    def query_id(self) -> str:
+        """The id of the query, which distinguishes it from all others. Raises NotFoundError, CorruptError."""
+        what = f"`metadata` of `{self.url}` is damaged"
+        try:
+            return decode(_Query, self.files.get("metadata"), what).id
+        except NotFoundError:
+            raise NotFoundError(f"`{self.url}` has no metadata: it is not the checkpointLocation of a query") from None
+
+    def watermarks(self, batch: int) -> tuple[int, int]:
+        """The watermark of a committed batch, and the one of the batch after it, in epoch milliseconds; 0: none."""
+        what = f"`{{}}/{batch}` of `{self.url}` is damaged"
+        during = decode(_Offsets, self._offset_lines(batch)[1], what.format("offsets")).batch_watermark_ms
+        commit = self.files.get(f"commits/{batch}").partition(b"\n")[2]
+        return during, decode(_Commit, commit, what.format("commits")).next_batch_watermark_ms
 
     def source_offsets(self, batch: int) -> list[str]:
         """How far the batch read each of the query's sources, in each source's own words. Raises as `check_batch`."""
@@ -178,10 +196,16 @@ class SparkCheckpoint:
 
 class _Commit(Struct, rename="camel"):
     state_unique_ids: dict[str, list[list[str]]] | None = None
+    next_batch_watermark_ms: int = 0
 
 
-class _Offsets(Struct):
+class _Offsets(Struct, rename="camel"):
     conf: dict[str, str] = field(default_factory=dict)
+    batch_watermark_ms: int = 0
+
+
+class _Query(Struct):
+    id: str
 
 
 class _Store(Struct, rename="camel"):
@@ -204,10 +228,12 @@ class _Metadata(Struct, rename="camel"):
 class _Variable(Struct, rename="camel"):
     state_name: str
     state_variable_type: str
+    ttl_enabled: bool = False
 
 
 class _Properties(Struct, rename="camel"):
     state_variables: tuple[_Variable, ...] = ()
+    time_mode: str = ""
 
 
 def _operator(number: int, text: bytes, what: str) -> OperatorFacts:
@@ -223,4 +249,6 @@ def _operator(number: int, text: bytes, what: str) -> OperatorFacts:
     }
     properties = decode(_Properties, written.operator_properties_json or "{}", what)
     variables = {each.state_name: each.state_variable_type for each in properties.state_variables}
-    return OperatorFacts(number, written.operator_info.operator_name, stores, variables)
+    expiring = frozenset(each.state_name for each in properties.state_variables if each.ttl_enabled)
+    name = written.operator_info.operator_name
+    return OperatorFacts(number, name, stores, variables, expiring, properties.time_mode)

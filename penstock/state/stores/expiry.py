@@ -140,7 +140,7 @@ def has_begun(meta: bytes | None) -> bool:
 
 
 def adoption_of(meta: bytes) -> Adoption | None:
-    """What is left of the adoption, from the value of META."""
+    """The adoption as far as it is not done, from the value of META; None once it is done."""
     rest = meta[len(_VERSION) :]
     return None if rest[:1] == b"\x00" else Adoption(int.from_bytes(rest[1:9], "big"), rest[9:])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from confluent_kafka.admin import OffsetSpec
@@ -11,21 +12,26 @@ from confluent_kafka.admin import OffsetSpec
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
 from penstock.system.base import (
     Compaction,
     OffsetRange,
     OpenTransaction,
     PartitionOffsets,
+    Progress,
+    RecordLimits,
     SystemAdmin,
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.kafka import compaction, fences
+from penstock.system.kafka import compaction, fences, job_log, limits
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
-from penstock.system.kafka.job_topic import job_topic
+from penstock.system.kafka.job_topic import JobTopic, job_topic
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.owners import TOPIC as OWNERS
+from penstock.system.kafka.owners import Owners
 from penstock.system.kafka.reader import KafkaReader
+from penstock.system.kafka.scripts import alter_command
 from penstock.system.kafka.uncommitted import first_timestamps
 from penstock.wording import counted
 
@@ -43,6 +49,7 @@ class KafkaAdmin(SystemAdmin):
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         self._cluster = Cluster(options)
+        self._owners = Owners(options)
 
     def partition_count(self, stream: str) -> int:
         """The number of partitions, asked for each time."""
@@ -75,7 +82,7 @@ class KafkaAdmin(SystemAdmin):
 
     def stream_identity(self, stream: str) -> str | None:
         """The topic's id."""
-        return str(self._cluster.describe(stream).topic_id)
+        return self._topic_id(stream)
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Create a topic with the settings `systems.<name>.default.stream.*`.
@@ -140,16 +147,39 @@ class KafkaAdmin(SystemAdmin):
 
     def delete_stream(self, stream: str) -> None:
         """Delete the topic, and wait until the brokers no longer know it."""
-        identity = self.stream_identity(stream)
+        identity = self._topic_id(stream)
         self._cluster.delete(stream)
 
         def is_gone() -> bool:
             try:
-                return self.stream_identity(stream) != identity
+                return self._topic_id(stream) != identity
             except NotFoundError:
                 return True
 
         self._cluster.wait_until(f"the topic of `{self._name(stream)}` was deleted", is_gone)
+        try:
+            self._owners.forget(identity)
+        except PenstockError as error:
+            logger.warning("whose the deleted `%s` was stays in the topic `%s`: %s", self._name(stream), OWNERS, error)
+
+    def own(self, stream: str, owner: str) -> str:
+        """Who alone writes the topic, see `penstock.system.kafka.owners`. It holds for the topic, not for another one
+        of its name."""
+        return self._owners.own(stream, self._topic_id(stream), owner)
+
+    def owner(self, stream: str) -> str | None:
+        """The owner on record."""
+        return self._owners.read().owner(self._topic_id(stream))
+
+    def owners(self) -> dict[str, str]:
+        """The owners of all topics that have one."""
+        found = {}
+        known = self._owners.read()
+        for stream in known.streams():
+            with suppress(NotFoundError):
+                if (owner := known.owner(self._topic_id(stream))) is not None:
+                    found[stream] = owner
+        return found
 
     def retention(self, stream: str) -> StreamRetention:
         """The topic's `retention.ms` and `retention.bytes`. A topic that is only compacted keeps its messages.
@@ -163,6 +193,17 @@ class KafkaAdmin(SystemAdmin):
         age, size = (int(settings.get(key, "-1")) for key in ("retention.ms", "retention.bytes"))
         return StreamRetention(None if age < 0 else max(age, 1), None if size < 0 else max(size, LEAST_RETENTION_BYTES))
 
+    def record_limits(self, stream: str) -> RecordLimits:
+        """By the topic's `max.message.bytes` and `cleanup.policy`, and the client's largest message. A user without the
+        right to read the topic's settings gets those of the client only."""
+        self._cluster.partition_count(stream)
+        try:
+            settings = self._cluster.settings(stream)
+        except ConfigError as error:
+            logger.warning("messages that `%s` refuses are noticed late: %s", self._name(stream), error)
+            settings = {}
+        return limits.record_limits(settings, self._options.producer)
+
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
         """Change the topic's `retention.ms` and `retention.bytes`. The brokers delete what is to go in their own time,
         a segment of the log at once (`segment.ms`, `segment.bytes`): 0 is returned.
@@ -175,7 +216,8 @@ class KafkaAdmin(SystemAdmin):
         if retention.is_limited and "delete" not in policy:
             raise ConfigError(
                 f"the topic of `{self._name(stream)}` has `cleanup.policy={policy}`: no limit deletes its messages. "
-                "Set it to `compact,delete` or `delete` first"
+                "First let the brokers delete in it: `"
+                f"{alter_command(self._options.servers, stream, 'cleanup.policy=delete')}`"
             )
         self._cluster.set(stream, _limits(retention))
         self._cluster.wait_until(
@@ -192,6 +234,15 @@ class KafkaAdmin(SystemAdmin):
     def keeps_progress_of(self, name: str) -> bool:
         """Whether the topic of the writer's name is there."""
         return fences.has_job_topic(self._options, name)
+
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks, by the topic of the writer's name."""
+        if not self.keeps_progress_of(name):
+            return {}
+        log = job_log.TopicLog(self._options, JobTopic(job_topic(name)), committed=True)
+        with closing(log):
+            marks = log.catch_up().progress
+        return {ssp: marks[place] for ssp in ssps if (place := (ssp.stream, ssp.partition)) in marks}
 
     def progress_place(self, name: str) -> str:
         """The topic of the writer's name."""
@@ -219,11 +270,15 @@ class KafkaAdmin(SystemAdmin):
 
     def close(self) -> None:
         """Close the connections."""
+        self._owners.close()
         self._cluster.close()
 
+    def _topic_id(self, stream: str) -> str:
+        return str(self._cluster.describe(stream).topic_id)
+
     def _make(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
-        """Create the topic; False if it was there with so many partitions."""
-        made = self._cluster.create(stream, partitions, settings, replicas)
+        """Create the topic; False if it was there with so many partitions. Then no right to create it is needed."""
+        made = not self._is_there(stream) and self._cluster.create(stream, partitions, settings, replicas)
         self._cluster.wait_until(
             f"the topic of `{self._name(stream)}` was created", lambda: self._is_ready(stream, partitions)
         )
@@ -232,7 +287,21 @@ class KafkaAdmin(SystemAdmin):
                 f"the stream `{self._name(stream)}` exists with {counted(found, 'partition')}; {partitions} were asked "
                 "for"
             )
+        if made:
+            logger.info(
+                "created the topic of `%s`: %s, %s each, %s",
+                self._name(stream),
+                counted(partitions, "partition"),
+                counted(min(len(each.replicas) for each in self._cluster.describe(stream).partitions), "replica"),
+                ", ".join(f"{key}={value}" for key, value in sorted(settings.items())),
+            )
         return made
+
+    def _is_there(self, stream: str) -> bool:
+        try:
+            return self.partition_count(stream) > 0
+        except NotFoundError:
+            return False
 
     def _is_ready(self, stream: str, partitions: int) -> bool:
         """Whether the topic is known, and each partition has a leader. Another count is there to stay."""

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import ConfigError
 from penstock.system.kafka.errors import ClientErrors, explain
+from penstock.system.kafka.limits import CLIENT_BYTES, COMPRESSION
 from penstock.system.kafka.options import KafkaOptions
 
 C = TypeVar("C")
@@ -18,8 +19,6 @@ C = TypeVar("C")
 LOG = logging.getLogger("penstock.system.kafka")
 _RAISED = frozenset({"FATAL", "TXNERR"})
 """What librdkafka logs, and the next call of the producer raises: among them that another epoch has taken over."""
-MESSAGE_BYTES = 100_000_000
-"""The largest message that a producer takes; the brokers and topics have their own limits."""
 _COMMON: Mapping[str, Any] = {
     "client.id": "penstock",
     "log_level": 2,  # a failed connection is logged ten times a second otherwise; errors name the last one
@@ -39,7 +38,7 @@ _CONSUMER_DECIDED: Mapping[str, Any] = {
     "enable.partition.eof": True,
     "allow.auto.create.topics": False,
 }
-_PRODUCER: Mapping[str, Any] = {"message.max.bytes": MESSAGE_BYTES, "linger.ms": 5, "compression.type": "lz4"}
+_PRODUCER: Mapping[str, Any] = {"message.max.bytes": CLIENT_BYTES, "linger.ms": 5, "compression.type": COMPRESSION}
 _PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
@@ -19,10 +21,11 @@ from confluent_kafka.admin import (
 )
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
-from penstock.retry import Retry, retry
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.base import check_stream_name
-from penstock.system.kafka.client import open_admin
+from penstock.system.kafka.access import topic
+from penstock.system.kafka.client import LOG, open_admin
 from penstock.system.kafka.errors import ClientErrors, explain, is_not_found, kafka_error
 from penstock.system.kafka.options import KafkaOptions
 
@@ -34,6 +37,21 @@ _NO_OFFSET = -1
 """What an answer has where no message is as late as the time that was asked for."""
 _SPARE_S = 5.0
 """How much longer than the client itself a call is waited for."""
+_LOOK_S = 0.25
+"""What lies between two looks whether the wait for an answer is to end."""
+_REFUSED_S = 1.0
+"""After so long without an answer, a report that the client is not let in counts. It may be an old one before."""
+SAY_S = 3.0
+"""After so long without an answer, the log says what is tried."""
+_LIST_S = 5.0
+"""How long one request for all topics is: nothing can end it."""
+
+
+class _Trying(threading.local):
+    """What this thread asks."""
+
+    doing = ""
+    began = 0.0
 
 
 class Cluster:
@@ -42,6 +60,9 @@ class Cluster:
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
+        self._trying = _Trying()
+        self._has_said = False
+        """Whether the log has what is tried, since the last answer."""
         self._reported = ClientErrors()
         self._client = open_admin(options, self._reported)
 
@@ -90,7 +111,7 @@ class Cluster:
             found = [{at.partition: one.offset for at, one in self._all(each).items()} for each in asked]
             if unknown := [partition for own in found for partition, offset in own.items() if offset < _NO_OFFSET]:
                 # The client gives these where a partition has no leader, as while its broker starts.
-                raise RetryableError(
+                raise SystemAwayError(
                     f"the offsets of `{self._name(stream)}` could not be read: the brokers at "
                     f"{self.options.servers} do not know those of partition {unknown[0]} yet"
                 )
@@ -102,11 +123,11 @@ class Cluster:
     def create(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
         """Create a topic; False if it exists."""
         check_stream_name(stream)
-        topic = NewTopic(stream, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
+        new = NewTopic(stream, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
 
         def ask() -> bool:
             try:
-                self._one(self._client.create_topics([topic], **self._limits))
+                self._one(self._client.create_topics([new], **self._limits))
             except KafkaException as error:
                 found = kafka_error(error)
                 if found is None or found.code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -114,7 +135,7 @@ class Cluster:
                 return False
             return True
 
-        return self._call(f"the topic of `{self._name(stream)}` could not be created", ask, stream)
+        return self._call(f"the topic of `{self._name(stream)}` could not be created", ask, stream, "Create")
 
     def delete(self, stream: str) -> None:
         """Delete a topic."""
@@ -122,6 +143,7 @@ class Cluster:
             f"the topic of `{self._name(stream)}` could not be deleted",
             lambda: self._one(self._client.delete_topics([stream], **self._limits)),
             stream,
+            "Delete",
         )
 
     def delete_records(self, before: Mapping[SystemStreamPartition, int]) -> None:
@@ -132,6 +154,7 @@ class Cluster:
             f"messages of `{name}` could not be deleted",
             lambda: self._all(self._client.delete_records(wanted, **self._limits)),
             name.partition(".")[2],
+            "Delete",
         )
 
     def settings(self, stream: str) -> dict[str, str]:
@@ -142,7 +165,7 @@ class Cluster:
             found = self._one(self._client.describe_configs([resource], request_timeout=self._limit))
             return {key: entry.value for key, entry in found.items() if entry.value is not None}
 
-        return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream)
+        return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream, "DescribeConfigs")
 
     def set(self, stream: str, settings: Mapping[str, str]) -> None:
         """Change settings of a topic; the others stay as they are."""
@@ -154,13 +177,14 @@ class Cluster:
             f"the settings of `{self._name(stream)}` could not be changed",
             lambda: self._one(self._client.incremental_alter_configs([resource], request_timeout=self._limit)),
             stream,
+            "AlterConfigs",
         )
 
     def topics(self) -> list[str]:
         """The names of all topics."""
         return self._call(
             f"the topics of the system `{self.options.system}` could not be listed",
-            lambda: sorted(self._client.list_topics(timeout=self._limit).topics),
+            lambda: sorted(self._client.list_topics(timeout=min(self._limit, _LIST_S)).topics),
         )
 
     def wait_until(self, what: str, done: Callable[[], bool]) -> None:
@@ -193,25 +217,30 @@ class Cluster:
     def _policy(self) -> Retry:
         return Retry(_AGAIN.pause_s, longest_pause_s=_AGAIN.longest_pause_s, within_s=self._limit)
 
-    def _call(self, doing: str, ask: Callable[[], V], stream: str | None = None) -> V:
+    def _call(self, doing: str, ask: Callable[[], V], stream: str | None = None, operation: str = "Describe") -> V:
+        """`operation`: what the client must have the right to do with the stream."""
+        began = time.monotonic()
+
         def once() -> V:
-            self._client.poll(0)  # else what the client reports would only gather
+            self._trying.doing, self._trying.began = doing, began
+            self._look()  # else what the client reports would only gather
             try:
                 found = ask()
             except KafkaException as error:
-                self._client.poll(0)
-                raise self._explained(error, doing, stream) from error
+                self._look()
+                raise self._explained(error, doing, stream, operation) from error
             except LateError as error:
-                raise RetryableError(
+                raise SystemAwayError(
                     f"{doing}: the client for the brokers at {self.options.servers} did not answer within "
-                    f"{self._limit + _SPARE_S:g} s"
+                    f"{self._limit + _SPARE_S:g} s{self._reported.why}"
                 ) from error
             self._reported.forget()
+            self._has_said = False
             return found
 
         return retry(once, self._policy)
 
-    def _explained(self, error: KafkaException, doing: str, stream: str | None) -> PenstockError:
+    def _explained(self, error: KafkaException, doing: str, stream: str | None, operation: str) -> PenstockError:
         found = kafka_error(error)
         if stream is not None and found is not None:
             if is_not_found(found):
@@ -219,13 +248,42 @@ class Cluster:
             if found.code() == KafkaError._NOENT:
                 self.describe(stream)  # says so if there is none; otherwise no partition has a leader now
                 return RetryableError(f"{doing}: {found.str()}")
-        return explain(error, doing, self.options, self._reported)
+        right = None if stream is None else topic(operation, stream)
+        return explain(error, doing, self.options, self._reported, right)
 
     def _one(self, futures: Mapping[Any, Future[V]]) -> V:
         return next(iter(self._all(futures).values()))
 
     def _all(self, futures: Mapping[K, Future[V]]) -> dict[K, V]:
-        return {key: future.result(self._limit + _SPARE_S) for key, future in futures.items()}
+        return {key: self._awaited(future) for key, future in futures.items()}
+
+    def _awaited(self, future: Future[V]) -> V:
+        deadline = time.monotonic() + self._limit + _SPARE_S
+        while not future.done() and time.monotonic() < deadline:
+            try:
+                return future.result(_LOOK_S)
+            except LateError:
+                self._look()
+        return future.result(0)
+
+    def _look(self) -> None:
+        """Between two waits: take what the client reports. Raises ConfigError if the brokers do not let it in, and
+        RetryableError if the call is to end."""
+        self._client.poll(0)
+        doing, took_s = self._trying.doing, time.monotonic() - self._trying.began
+        check_interrupt(doing)
+        if took_s >= _REFUSED_S:
+            self._reported.check(doing, self.options)
+        if took_s >= SAY_S and not self._has_said:
+            self._has_said = True
+            LOG.warning(
+                "the brokers at %s have not answered for %.0f s, and are tried for %g s: %s%s",
+                self.options.servers,
+                took_s,
+                self._limit,
+                doing,
+                self._reported.why,
+            )
 
     def _name(self, stream: str) -> str:
         return f"{self.options.system}.{stream}"

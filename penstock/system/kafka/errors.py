@@ -6,10 +6,11 @@ import threading
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.system.kafka.access import IDEMPOTENT, TRANSACTIONS, Right
 from penstock.system.kafka.options import KafkaOptions
 
-_RETRIABLE = frozenset(
+_AWAY = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -17,12 +18,7 @@ _RETRIABLE = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._MSG_TIMED_OUT,
         KafkaError._WAIT_COORD,
-        KafkaError._WAIT_CACHE,
         KafkaError._RESOLVE,
-        KafkaError._QUEUE_FULL,
-        KafkaError._RETRY,
-        KafkaError._PURGE_INFLIGHT,
-        KafkaError._PURGE_QUEUE,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
@@ -35,17 +31,26 @@ _RETRIABLE = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.NOT_CONTROLLER,
-        KafkaError.CONCURRENT_TRANSACTIONS,
-        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.ELECTION_NOT_NEEDED,
-        KafkaError.THROTTLING_QUOTA_EXCEEDED,
-        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
-        KafkaError.INVALID_FETCH_SESSION_EPOCH,
     }
 )
+"""There is no connection, or nobody has taken over yet what a broker did that is away."""
+_RETRIABLE = _AWAY | {
+    KafkaError._WAIT_CACHE,
+    KafkaError._QUEUE_FULL,
+    KafkaError._RETRY,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._PURGE_QUEUE,
+    KafkaError.CONCURRENT_TRANSACTIONS,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.ELECTION_NOT_NEEDED,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+    KafkaError.INVALID_FETCH_SESSION_EPOCH,
+}
+"""What may pass."""
 _NOT_FOUND = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -63,6 +68,11 @@ _NOT_ALLOWED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+_RIGHTS = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TRANSACTIONS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: IDEMPOTENT,
+}
+"""Where the error says which right it is."""
 _NO_ENTRY = frozenset(
     {
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -95,6 +105,8 @@ _WRONG = frozenset(
 )
 _DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90})  # 90: PRODUCER_FENCED
+_BROKEN_OFF = ("transport failure", "isconnect", "imed out", "onnection reset", "onnection closed")
+"""What the client says of a connection that ended while it was made: that it was not let in is not known."""
 _WAITED = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE})
 
 
@@ -124,6 +136,18 @@ class ClientErrors:
         """After a call that went well."""
         self._last = None
 
+    def check(self, doing: str, options: KafkaOptions) -> None:
+        """Raise ConfigError if the brokers have refused to let the client in: it would only try again."""
+        last = self.last
+        if last is not None and _is_refusal(last):
+            raise _no_entry(last, doing, options)
+
+    @property
+    def why(self) -> str:
+        """What was reported last, to be put behind a text."""
+        last = self.last
+        return "" if last is None else f"; the client reported: {last.str()}"
+
 
 def kafka_error(error: BaseException) -> KafkaError | None:
     """The KafkaError inside an exception of the client; None if it has none."""
@@ -142,8 +166,40 @@ def is_not_found(error: KafkaError) -> bool:
     return error.code() in _NOT_FOUND
 
 
+def is_of_group(error: KafkaError) -> bool:
+    """Whether the brokers refuse a consumer group. The client asks for the coordinator of its group, although
+    partitions are assigned by hand and nothing is committed for a group: no right on a group is needed."""
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def away(doing: str, options: KafkaOptions, reported: ClientErrors, *, within_s: float | None = None) -> PenstockError:
+    """The error for brokers that did not answer in time, or do not let the client in."""
+    last = reported.last
+    if last is not None and _is_refusal(last):
+        return _no_entry(last, doing, options)
+    limit = options.timeout_s if within_s is None else within_s
+    return SystemAwayError(f"{doing}: the brokers at {options.servers} did not answer within {limit:g} s{reported.why}")
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    if error.code() == KafkaError.SASL_AUTHENTICATION_FAILED:
+        return True
+    return error.code() in _NO_ENTRY and not any(each in error.str() for each in _BROKEN_OFF)
+
+
+def _no_entry(error: KafkaError, doing: str, options: KafkaOptions) -> ConfigError:
+    return ConfigError(
+        f"{doing}: {error.str()} ({error.name()}). The brokers at {options.servers} do not let the client in: correct "
+        f"`systems.{options.system}.consumer.*` and `.producer.*`: `security.protocol`, `ssl.*`, `sasl.*`"
+    )
+
+
 def explain(
-    error: KafkaException | KafkaError, doing: str, options: KafkaOptions, reported: ClientErrors | None = None
+    error: KafkaException | KafkaError,
+    doing: str,
+    options: KafkaOptions,
+    reported: ClientErrors | None = None,
+    right: Right | None = None,
 ) -> PenstockError:
     """The error of Penstock for one of Kafka.
 
@@ -152,22 +208,21 @@ def explain(
         doing: what failed, such as "the topic `kafka.flights` could not be read".
         options: those of the system.
         reported: what the client reported in the background.
+        right: what the brokers refuse if they say that the client may not do it.
     """
     found = error if isinstance(error, KafkaError) else kafka_error(error)
     if found is None:
         return PenstockError(f"{doing}: {error}")
     last = None if reported is None or found.code() not in _WAITED | {KafkaError._TRANSPORT} else reported.last
-    if last is not None and last.code() in _NO_ENTRY:
+    if last is not None and _is_refusal(last):
         found = last
     code = found.code()
     text = f"{doing}: {found.str()} ({found.name()})"
     if code in _NO_ENTRY:
-        return ConfigError(
-            f"{text}. The brokers at {options.servers} do not let the client in: correct "
-            f"`systems.{options.system}.consumer.*` and `.producer.*`: `security.protocol`, `ssl.*`, `sasl.*`"
-        )
+        return _no_entry(found, doing, options) if _is_refusal(found) else _not_now(found, text, options, last)
     if code in _NOT_ALLOWED:
-        return ConfigError(f"{text}. Grant the job's user the right on the brokers at {options.servers}")
+        needed = _RIGHTS.get(code, right)
+        return ConfigError(f"{text}. {'Grant the user the right' if needed is None else needed.missing(options)}")
     if code in _NOT_FOUND:
         return NotFoundError(text)
     if code in _WRONG:
@@ -175,7 +230,18 @@ def explain(
     if code in _DAMAGED:
         return CorruptError(text)
     if code in _RETRIABLE or found.retriable():
-        why = "" if last is None else f"; the client reported: {last.str()}"
-        limit = f" within {options.timeout_s:g} s" if code in _WAITED else ""
-        return RetryableError(f"{text}: the brokers at {options.servers} did not answer{limit}{why}")
+        return _not_now(found, text, options, last)
     return PenstockError(text)
+
+
+def is_away(error: KafkaError | None) -> bool:
+    """Whether it says that no broker answers."""
+    return error is not None and error.code() in _AWAY
+
+
+def _not_now(error: KafkaError, text: str, options: KafkaOptions, last: KafkaError | None) -> RetryableError:
+    why = "" if last is None else f"; the client reported: {last.str()}"
+    if error.code() not in _AWAY | _NO_ENTRY:
+        return RetryableError(f"{text}: the brokers at {options.servers} refuse it for now{why}")
+    limit = f" within {options.timeout_s:g} s" if error.code() in _WAITED else ""
+    return SystemAwayError(f"{text}: the brokers at {options.servers} did not answer{limit}{why}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from contextvars import copy_context
 
 from confluent_kafka import KafkaException, Producer
 
@@ -39,7 +40,7 @@ def fence(options: KafkaOptions, writer: WriterIdentity) -> None:
         RetryableError: the cluster does not answer.
     """
     topic = job_topic(writer.name)
-    with closing(job_log.JobLog.created(options, topic)) as log:
+    with closing(job_log.created(options, JobTopic(topic))) as log:
         state = log.state
         state.check_fence(writer, options.system)
         if writer.epoch not in state.fences:
@@ -56,14 +57,16 @@ def retire(options: KafkaOptions, topic: str, producers: Sequence[str], fences: 
         _end(options, producers[0], topic)
     elif producers:
         with ThreadPoolExecutor(min(len(producers), _AT_ONCE), thread_name_prefix="kafka-fence") as threads:
-            list(threads.map(lambda each: _end(options, each, topic), producers))
+            contexts = [copy_context() for _ in producers]  # what interrupts this thread interrupts them
+            list(threads.map(lambda own, each: own.run(_end, options, each, topic), contexts, producers))
     keys = [*map(producer_key, producers), *map(fence_key, fences)]
     if keys:
         job_log.put(options, topic, [(key, None) for key in keys])
 
 
-def register(options: KafkaOptions, writer: WriterIdentity) -> tuple[str, Producer, JobTopic]:
-    """A new producer that a newer epoch can fence: its transactional id, it, and what the topic says.
+def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErrors) -> tuple[str, Producer, JobTopic]:
+    """A new producer that a newer epoch can fence: its transactional id, it, and what the topic says. `reported` gets
+    what the producer reports.
 
     The order is everything: the id is on record before the producer can write, and the fences are read afterwards.
 
@@ -72,11 +75,11 @@ def register(options: KafkaOptions, writer: WriterIdentity) -> tuple[str, Produc
     """
     topic = job_topic(writer.name)
     transactional_id = new_transactional_id(topic)
-    with closing(job_log.JobLog.created(options, topic)) as log:
+    with closing(job_log.created(options, JobTopic(topic))) as log:
         state = log.state
         state.check_fence(writer, options.system)  # it is refused here as well, without leaving anything behind
         job_log.put(options, topic, [producer_record(transactional_id, writer.epoch)])
-        made = initialised(options, transactional_id, topic)
+        made = initialised(options, transactional_id, topic, reported)
         try:
             state = log.catch_up()
             state.check_fence(writer, options.system)
@@ -89,7 +92,7 @@ def register(options: KafkaOptions, writer: WriterIdentity) -> tuple[str, Produc
 
 def check(options: KafkaOptions, writer: WriterIdentity) -> None:
     """Raise FencedError if a larger epoch has taken over."""
-    with closing(job_log.JobLog(options, job_topic(writer.name), committed=False)) as log:
+    with closing(job_log.TopicLog(options, JobTopic(job_topic(writer.name)), committed=False)) as log:
         log.catch_up().check_fence(writer, options.system)
 
 
@@ -99,7 +102,7 @@ def has_job_topic(options: KafkaOptions, writer_name: str) -> bool:
     Raises:
         RetryableError: the cluster does not answer.
     """
-    with closing(job_log.JobLog(options, job_topic(writer_name), committed=False)) as log:
+    with closing(job_log.TopicLog(options, JobTopic(job_topic(writer_name)), committed=False)) as log:
         try:
             log.catch_up()
         except NotFoundError:
@@ -107,22 +110,26 @@ def has_job_topic(options: KafkaOptions, writer_name: str) -> bool:
     return True
 
 
-def initialised(options: KafkaOptions, transactional_id: str, topic: str | None) -> Producer:
+def initialised(options: KafkaOptions, transactional_id: str, topic: str | None, reported: ClientErrors) -> Producer:
     """A producer of this id: what others of the id had under way has ended, and they can write no more.
 
     Args:
         topic: one that exists.
+        reported: gets what the producer reports.
     """
-    made = open_producer(options, ClientErrors(), {"transactional.id": transactional_id})
+    made = open_producer(options, reported, {"transactional.id": transactional_id})
     what = f"the transactions of `{transactional_id}` could not be initialised"
     try:
         with suppress(KafkaException):  # the client tries again after half a second if it is not connected yet
             _ = made.poll(_CONNECT_SECONDS) if topic is None else made.list_topics(topic, job_log.STEP_SECONDS)
-        job_log.patiently(made.init_transactions, options, what, options.timeout_s)
+        job_log.patiently(made, made.init_transactions, options, what, options.timeout_s, reported)
     except KafkaException as error:
-        raise explain(error, what, options) from error
+        raise explain(error, what, options, reported) from error
+    except BaseException:
+        job_log.discard(made)
+        raise
     return made
 
 
 def _end(options: KafkaOptions, transactional_id: str, topic: str) -> None:
-    job_log.discard(initialised(options, transactional_id, topic))
+    job_log.discard(initialised(options, transactional_id, topic, ClientErrors()))

@@ -19,6 +19,16 @@ RENAMED: Mapping[str, str] = {
     "sasl.oauthbearer.scope.claim.name": "sasl.oauthbearer.scope",
 }
 """Properties with another name and the same values."""
+HELD = frozenset(
+    {
+        "buffer.memory",
+        "sasl.jaas.config",
+        "ssl.keystore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+    }
+)
+"""Properties of the Java client that are translated into others."""
 
 _DECIDED = "Penstock decides it: "
 _NO_GROUP = _DECIDED + "a job assigns partitions itself and joins no consumer group"

@@ -1,24 +1,26 @@
-"""Reads and writes the topic of a writer's name (`job_topic`)."""
+"""Reads and writes the small topics of Penstock: that of a writer's name (`job_topic`), and that of `owners`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from typing import Self
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from penstock.errors import NotFoundError, RetryableError
-from penstock.retry import Retry, retry
+from penstock.retry import Retry, check_interrupt, retry
+from penstock.system.kafka import access
 from penstock.system.kafka.client import open_consumer, open_producer
 from penstock.system.kafka.cluster import Cluster
-from penstock.system.kafka.errors import ClientErrors, explain
+from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group
 from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions
 
 STEP_SECONDS = 1.0
 """How long one call into the client waits: an interrupt of the process is seen between two calls."""
+_PAUSE_SECONDS = 0.05
 _MESSAGES_AT_ONCE = 1000
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -30,37 +32,40 @@ _SETTINGS = {
 }
 
 
-class JobLog:
-    """What a job's topic says. Each `catch_up` reads what was added since the last one."""
+class TopicState(Protocol):
+    """What the records of a topic say, read in their order."""
 
-    def __init__(self, options: KafkaOptions, topic: str, *, committed: bool) -> None:
+    topic: str
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        """Take in the next record."""
+
+
+S = TypeVar("S", bound=TopicState)
+
+
+class TopicLog(Generic[S]):
+    """What a topic says. Each `catch_up` reads what was added since the last one."""
+
+    def __init__(self, options: KafkaOptions, state: S, *, committed: bool) -> None:
         """
         Args:
             committed: whether records of open and aborted transactions are left out. Then `catch_up` waits for the
                 transactions that were open when it was called.
         """
         self._options = options
-        self.state = JobTopic(topic)
-        self._ends = _open_consumer(options, "read_uncommitted")
-        self._reader = _open_consumer(options, "read_committed") if committed else self._ends
-        self._partition = TopicPartition(topic, 0, 0)
+        self.state = state
+        self._reported = ClientErrors()
+        self._ends = self._open_consumer("read_uncommitted")
+        self._reader = self._open_consumer("read_committed") if committed else self._ends
+        self._partition = TopicPartition(state.topic, 0, 0)
         self._position = 0
         self._assigned = False
         self._connected = False
 
-    @classmethod
-    def created(cls, options: KafkaOptions, topic: str) -> Self:
-        """As the constructor, for all records; the topic is created if there is none."""
-        log = cls(options, topic, committed=False)
-        try:
-            log.catch_up()
-        except NotFoundError:
-            _create(options, topic)
-            log.wait_until_there()
-        except BaseException:
-            log.close()
-            raise
-        return log
+    @property
+    def _right(self) -> access.Right:
+        return access.topic("Read", self.state.topic)
 
     def wait_until_there(self) -> None:
         """Wait for a topic that was just created."""
@@ -70,7 +75,7 @@ class JobLog:
             passes=lambda e: isinstance(e, NotFoundError),
         )
 
-    def catch_up(self) -> JobTopic:
+    def catch_up(self) -> S:
         """Read to the end that the topic has now.
 
         Raises:
@@ -84,6 +89,7 @@ class JobLog:
             self._reader.assign([self._partition])
             self._assigned = True
         while self._position < end:
+            check_interrupt(self._doing)
             first = self._reader.poll(min(STEP_SECONDS, within_s))
             if first is not None:
                 for message in [first, *self._reader.consume(_MESSAGES_AT_ONCE, 0)]:
@@ -91,21 +97,38 @@ class JobLog:
             if self._position < end and time.monotonic() > deadline:
                 raise RetryableError(
                     f"the topic `{self.state.topic}` of the system `{self._options.system}` could not be read up to "
-                    f"offset {end} within {within_s:g} s: the cluster does not answer, or a transaction is open"
+                    f"offset {end} within {within_s:g} s: the brokers at {self._options.servers} do not answer, or a "
+                    f"transaction is open{self._reported.why}"
                 )
         return self.state
 
     def _end(self, deadline: float) -> int:
         while True:
+            check_interrupt(self._doing)
+            if self._ends is not self._reader or not self._assigned:  # otherwise messages would come
+                self._ends.poll(0)
             try:
                 if not self._connected:
                     self._ends.list_topics(self.state.topic, STEP_SECONDS)  # or the client waits for a second
                     self._connected = True
                 return int(self._ends.get_watermark_offsets(self._partition, STEP_SECONDS, cached=False)[1])
             except KafkaException as error:
-                failure = explain(error, f"the topic `{self.state.topic}` could not be read", self._options)
+                self._reported.check(self._doing, self._options)
+                failure = explain(error, self._doing, self._options, self._reported, self._right)
+                if isinstance(failure, NotFoundError) and self._exists():
+                    failure = away(f"{self._doing}: no broker leads it", self._options, self._reported)
                 if not isinstance(failure, RetryableError) or time.monotonic() > deadline:
                     raise failure from error
+                time.sleep(_PAUSE_SECONDS)
+
+    def _exists(self) -> bool:
+        """Whether the brokers know the topic. The client takes a partition without a leader for none at all, as while
+        its broker comes back."""
+        try:
+            found = self._ends.list_topics(self.state.topic, STEP_SECONDS).topics[self.state.topic]
+        except KafkaException:
+            return True  # it is not known: the caller asks again
+        return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
     def _take(self, message: Message) -> None:
         offset = message.offset()
@@ -120,10 +143,17 @@ class JobLog:
                 f"the topic `{self.state.topic}` of the system `{self._options.system}` was deleted, and what writers "
                 "of this name have published is no longer known"
             )
-        elif not failed.retriable():
-            failure = explain(failed, f"the topic `{self.state.topic}` could not be read", self._options)
+        elif not failed.retriable() and not is_of_group(failed):
+            failure = explain(failed, self._doing, self._options, self._reported, self._right)
             if not isinstance(failure, RetryableError):
                 raise failure
+
+    @property
+    def _doing(self) -> str:
+        return f"the topic `{self.state.topic}` could not be read"
+
+    def _open_consumer(self, isolation: str) -> Consumer:
+        return open_consumer(self._options, self._reported, {"isolation.level": isolation})
 
     def close(self) -> None:
         """Close the connections."""
@@ -132,12 +162,36 @@ class JobLog:
             self._ends.close()
 
 
-def _is_missing(error: Exception) -> bool:
-    return isinstance(error, NotFoundError)
+JobLog: TypeAlias = TopicLog[JobTopic]
+"""What a job's topic says."""
 
 
-def put(options: KafkaOptions, topic: str, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+def created(options: KafkaOptions, state: S) -> TopicLog[S]:
+    """The log of a topic, with all its records. The topic is created if there is none."""
+    log = TopicLog(options, state, committed=False)
+    try:
+        try:
+            log.catch_up()
+        except NotFoundError:
+            _create(options, state.topic)
+            log.wait_until_there()
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+def put(
+    options: KafkaOptions,
+    topic: str,
+    records: Iterable[tuple[bytes, bytes | None]],
+    *,
+    within_s: float | None = None,
+) -> None:
     """Write records outside of any transaction; when it returns they are on all replicas in sync.
+
+    Args:
+        within_s: how long that may take; None: as long as the options say.
 
     Raises:
         RetryableError: it is not known whether they are there.
@@ -148,22 +202,25 @@ def put(options: KafkaOptions, topic: str, records: Iterable[tuple[bytes, bytes 
         if error is not None:
             failed.append(error)
 
-    writer = open_producer(options, ClientErrors(), {"message.timeout.ms": options.timeout_ms})
+    doing, reported = f"the topic `{topic}` could not be written", ClientErrors()
+    limit_s = options.timeout_s if within_s is None else within_s
+    writer = open_producer(options, reported, {"message.timeout.ms": max(1, round(limit_s * 1000))})
     try:
         with suppress(KafkaException):  # or the client waits for half a second
             writer.list_topics(topic, STEP_SECONDS)
         for key, value in records:
             writer.produce(topic, value, key, 0, None, delivered)
-        deadline = time.monotonic() + options.timeout_s + STEP_SECONDS
+        deadline = time.monotonic() + limit_s + STEP_SECONDS
         while writer.flush(STEP_SECONDS) and time.monotonic() < deadline:
-            pass
+            check_interrupt(doing)
+            reported.check(doing, options)
         left = len(writer)
     finally:
         discard(writer)
     if failed:
-        raise explain(failed[0], f"the topic `{topic}` could not be written", options)
+        raise explain(failed[0], doing, options, reported, access.topic("Write", topic))
     if left:
-        raise RetryableError(f"the topic `{topic}` of the system `{options.system}` could not be written in time")
+        raise away(doing, options, reported, within_s=limit_s)
 
 
 def _create(options: KafkaOptions, topic: str) -> None:
@@ -173,12 +230,20 @@ def _create(options: KafkaOptions, topic: str) -> None:
         cluster.create(topic, 1, _SETTINGS, int(replicas))
 
 
-def patiently(call: Callable[[float], object], options: KafkaOptions, what: str, seconds: float) -> object:
+def patiently(
+    producer: Producer,
+    call: Callable[[float], object],
+    options: KafkaOptions,
+    what: str,
+    seconds: float,
+    reported: ClientErrors,
+) -> object:
     """Call what may be called again until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`.
 
     Raises:
         KafkaException: what does not pass by calling again.
-        RetryableError: it took longer than `seconds`; the outcome is not known.
+        RetryableError: it took longer than `seconds`, or is to end now; the outcome is not known.
+        ConfigError: the brokers do not let the client in.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -188,9 +253,10 @@ def patiently(call: Callable[[float], object], options: KafkaOptions, what: str,
             if not error.args[0].retriable():
                 raise
             if time.monotonic() > deadline:
-                raise RetryableError(
-                    f"{what}: the system `{options.system}` has not answered for {seconds:.0f} s"
-                ) from error
+                raise explain(error, what, options, reported) from error
+            check_interrupt(what)
+            producer.poll(0)
+            reported.check(what, options)
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 time.sleep(0.05)
 
@@ -200,13 +266,3 @@ def discard(writer: Producer) -> None:
     with suppress(KafkaException):
         writer.purge()
         writer.flush(0)
-
-
-def _open_consumer(options: KafkaOptions, isolation: str) -> Consumer:
-    return open_consumer(
-        options,
-        ClientErrors(),
-        {
-            "isolation.level": isolation,
-        },
-    )

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import ConfigError
-from penstock.system.kafka.java import RENAMED, translate, whole_number
+from penstock.system.kafka.java import HELD, REFUSED, RENAMED, translate, whole_number
 from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.values import expected
 
 DEFAULT_TIMEOUT_MS = 30_000
 """How long a call waits for the brokers before it is a RetryableError."""
@@ -101,7 +102,7 @@ def _connects(key: str) -> bool:
 
 
 def _checked(
-    name: str, properties: Mapping[str, str], known: Collection[str], others: Collection[str]
+    name: str, properties: Mapping[str, str], known: frozenset[str], others: Collection[str]
 ) -> dict[str, str]:
     found = translate(name, properties)
     for key in found:
@@ -110,7 +111,11 @@ def _checked(
         if key in others:
             side = "consumers" if name.endswith("producer") else "producers"
             raise ConfigError(f"`{name}.{key}` cannot be set: only {side} have it")
-        raise ConfigError(_unknown(f"{name}.", key, [*known, *RENAMED]))
+        raise ConfigError(_unknown(f"{name}.", key, _taken(known)))
+    for key, value in properties.items():
+        translated = RENAMED.get(key, key)
+        if (wanted := expected(translated, found.get(translated, value).strip())) is not None:
+            raise ConfigError(f"`{name}.{key}` = `{value}`: expected {wanted}")
     return found
 
 
@@ -122,4 +127,12 @@ def _unknown(prefix: str, key: str, known: Collection[str]) -> str:
 
 def _all_names() -> list[str]:
     sides = {"consumer.": SHARED | CONSUMER, "producer.": SHARED | PRODUCER}
-    return [part + key for part, keys in sides.items() for key in keys] + [f"consumer.{_TIMEOUT}"]
+    topics = ["default.stream.replication.factor", "default.stream.min.insync.replicas"]
+    return [part + key for part, keys in sides.items() for key in _taken(keys)] + [f"consumer.{_TIMEOUT}", *topics]
+
+
+def _taken(known: frozenset[str]) -> list[str]:
+    """The names that a configuration may have, of either client: those of the Java client only where they belong."""
+    renamed = {name for name, translated in RENAMED.items() if translated in known}
+    held = HELD if known & SHARED else frozenset()
+    return sorted(({*known} | renamed | held) - REFUSED.keys())

@@ -30,10 +30,12 @@ class KafkaSystem(System):
 
     fences: ClassVar[bool] = True
     compacts_by_age: ClassVar[bool] = True
+    keeps_owners: ClassVar[bool] = True
     retains: ClassVar[bool] = True
     commits_atomically: ClassVar[bool] = True
     reports_appended: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
+    readers_share: ClassVar[bool] = True
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> Self:

@@ -12,10 +12,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka import job_log
+from penstock.system.kafka.access import Right, topic
 from penstock.system.kafka.errors import explain, is_fenced
+from penstock.system.kafka.scripts import alter_command
 from penstock.wording import listed
 
 if TYPE_CHECKING:
@@ -83,14 +86,14 @@ class KafkaTransaction(WriterTransaction):
         run = _Run(self._writer.reports_every_offset(ssp))
         runs.append(run)
         produce = self._begun().produce
-        topic, partition, sent = ssp.stream, ssp.partition, 0
+        name, partition, sent = ssp.stream, ssp.partition, 0
         report: _Report | None = run.delivered
         for record in following:  # the loop of every message; one is held back, because the last one is reported
             try:
                 timestamp, key, value = held
                 if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
                     raise TypeError
-                produce(topic, value, key, partition, report, None, timestamp if timestamp != 0 else 1)
+                produce(name, value, key, partition, report, None, timestamp if timestamp != 0 else 1)
             except (BufferError, KafkaException, TypeError, ValueError, OverflowError):
                 self._send(ssp, held, report)
             sent += 1
@@ -144,10 +147,17 @@ class KafkaTransaction(WriterTransaction):
         if producer is None:
             return
         try:
-            job_log.patiently(producer.abort_transaction, self._writer.options, "abort", _ABORT_SECONDS)
+            job_log.patiently(
+                producer,
+                producer.abort_transaction,
+                self._writer.options,
+                "the transaction could not be aborted",
+                _ABORT_SECONDS,
+                self._writer.reported,
+            )
         except BaseException as error:
             self._writer.lose_producer()
-            if not isinstance(error, KafkaException | RetryableError):
+            if not isinstance(error, KafkaException | PenstockError):
                 raise
         else:
             if self._has_failed:
@@ -174,6 +184,7 @@ class KafkaTransaction(WriterTransaction):
             try:
                 return producer.produce(ssp.stream, value, key, ssp.partition, report, None, timestamp)
             except BufferError:
+                check_interrupt(f"a message could not be appended to `{ssp}`")
                 # What the brokers do not take fails within the transaction's time, and makes room as well.
                 if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
                     raise ConfigError(
@@ -189,11 +200,12 @@ class KafkaTransaction(WriterTransaction):
         patience_s = self._writer.options.timeout_s
         deadline = time.monotonic() + patience_s
         while _flushed(producer):
+            check_interrupt(_COMMIT)
             self._check_places()
             if time.monotonic() > deadline:
-                raise RetryableError(
-                    f"{_COMMIT}: the brokers of the system `{self._system}` have not taken all messages within "
-                    f"{patience_s:g} s"
+                raise SystemAwayError(
+                    f"{_COMMIT}: the brokers of the system `{self._system}` at {self._writer.options.servers} have not "
+                    f"taken all messages within {patience_s:g} s{self._writer.reported.why}"
                 )
 
     def _check_places(self) -> None:
@@ -210,13 +222,19 @@ class KafkaTransaction(WriterTransaction):
         self._writer.is_committing = True
         try:
             job_log.patiently(
-                producer.commit_transaction, self._writer.options, _COMMIT, self._writer.options.timeout_s
+                producer,
+                producer.commit_transaction,
+                self._writer.options,
+                _COMMIT,
+                self._writer.options.timeout_s,
+                self._writer.reported,
             )
-        except RetryableError:
+        except PenstockError:
             self._producer = None
             self._writer.lose_producer()  # what becomes of the transaction is not known
             raise
         self._writer.is_committing = False
+        self._writer.reported.forget()
 
     def _ranges(self) -> Appended:
         found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
@@ -252,11 +270,23 @@ class KafkaTransaction(WriterTransaction):
             return ConfigError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
                 f"client's `systems.{self._system}.producer.max.request.size`. Raise them; where messages are small, "
-                f"lower `systems.{self._system}.producer.batch.size` instead"
+                f"lower `systems.{self._system}.producer.batch.size` instead. {self._alter('max.message.bytes=...')}"
             )
-        failed = explain(reason, what, self._writer.options)
+        if reason.code() == KafkaError.INVALID_RECORD:
+            keyless = f"{what}: {reason.str()} ({reason.name()}). A compacted topic refuses messages without a key"
+            return ConfigError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
+        failed = explain(reason, what, self._writer.options, self._writer.reported, self._right)
         passes = reason.txn_requires_abort() and type(failed) is PenstockError
         return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
+
+    def _alter(self, setting: str) -> str:
+        """How to change a setting of the topic, with one of those that this transaction writes to."""
+        name = min((ssp.stream for ssp in self._runs), default="...")
+        return f"To change the topic: `{alter_command(self._writer.options.servers, name, setting)}`"
+
+    @property
+    def _right(self) -> Right:
+        return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
     def _refused(self, error: KafkaException, what: str) -> PenstockError:
         """What the caller gets if the producer cannot be used again."""
@@ -264,7 +294,7 @@ class KafkaTransaction(WriterTransaction):
         self._writer.lose_producer()
         reason: KafkaError = error.args[0]
         if not _is_refused(reason):
-            return explain(reason, what, self._writer.options)
+            return explain(reason, what, self._writer.options, right=self._right)
         try:
             self._writer.check_fence()
         except PenstockError as fenced:

@@ -18,11 +18,20 @@ from penstock.system.base import (
     check_may_mark,
 )
 from penstock.system.kafka import fences, job_log
-from penstock.system.kafka.job_topic import job_topic, new_transactional_id, producer_key, progress_record
+from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.job_topic import (
+    JobTopic,
+    job_topic,
+    new_transactional_id,
+    producer_key,
+    progress_record,
+)
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.places import Places
 from penstock.system.kafka.transaction import KafkaTransaction
 
+_CLOSE_SECONDS = 2.0
+"""For how long a writer that is closed tries to delete its registration."""
 _MOST_REFUSED = 5
 """How many producers a writer replaces one after the other, without a commit in between."""
 
@@ -38,6 +47,8 @@ class KafkaWriter(SystemWriter):
         self.options = options
         self.identity = identity
         self.places = Places(options)
+        self.reported = ClientErrors()
+        """What the producers reported."""
         self._topic = None if identity is None else job_topic(identity.name)
         self._id = ""
         self._producer: Producer | None = None
@@ -103,7 +114,7 @@ class KafkaWriter(SystemWriter):
         self.places.close()
         if self._id and self._topic is not None and not self.is_committing:
             with suppress(PenstockError, KafkaException):  # a newer epoch deletes it as well
-                job_log.put(self.options, self._topic, [(producer_key(self._id), None)])
+                job_log.put(self.options, self._topic, [(producer_key(self._id), None)], within_s=_CLOSE_SECONDS)
         self._id = ""
 
     # What transactions use.
@@ -114,9 +125,9 @@ class KafkaWriter(SystemWriter):
             self._end_lost()
             if self.identity is None:
                 self._id = new_transactional_id(job_topic("nobody"))
-                self._producer = fences.initialised(self.options, self._id, None)
+                self._producer = fences.initialised(self.options, self._id, None, self.reported)
             else:
-                self._id, self._producer, state = fences.register(self.options, self.identity)
+                self._id, self._producer, state = fences.register(self.options, self.identity, self.reported)
                 epoch = self.identity.epoch
                 self._has_taken_over = epoch in state.fences and not state.older_producers(epoch)
         return self._producer
@@ -187,7 +198,7 @@ class KafkaWriter(SystemWriter):
             return
         if self.identity is None:
             for each in self._lost:
-                job_log.discard(fences.initialised(self.options, each, None))
+                job_log.discard(fences.initialised(self.options, each, None, self.reported))
         else:
             fences.check(self.options, self.identity)
             fences.retire(self.options, job_topic(self.identity.name), self._lost)
@@ -197,7 +208,7 @@ class KafkaWriter(SystemWriter):
         identity = check_may_mark(self.identity)
         self._marks = None
         if self._log is None:
-            self._log = job_log.JobLog(self.options, job_topic(identity.name), committed=True)
+            self._log = job_log.TopicLog(self.options, JobTopic(job_topic(identity.name)), committed=True)
         try:
             state = self._log.catch_up()
         except BaseException:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
-from penstock.system.base import OffsetRange, PartitionOffsets, SystemAdmin, WriterIdentity
+from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
 from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.partition import (
@@ -23,6 +23,7 @@ from penstock.system.local.partition import (
     raise_fence,
     wall_time_ms,
 )
+from penstock.system.local.progress import read_progress
 from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, stored_integer, transaction
 from penstock.wording import owned_stream
@@ -136,6 +137,16 @@ class LocalAdmin(SystemAdmin):
                 put_end(connection, self._files.partition_path(ssp))
 
         in_parallel(end_one, self._partitions(stream))
+
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks."""
+        found = {}
+        for ssp in ssps:
+            path = self._files.partition_path(ssp)
+            with self._pool.use(path) as connection:
+                if (mark := read_progress(connection, path, name)) is not None:
+                    found[ssp] = mark
+        return found
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.

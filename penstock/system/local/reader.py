@@ -42,7 +42,8 @@ class LocalReader(SystemReader):
     def read_compacted(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """What is left of the range; see `SystemReader.read_compacted`. No transaction is open between two chunks."""
+        """The messages of the range that compaction has kept; see `SystemReader.read_compacted`. No transaction is open
+        between two chunks."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 

@@ -33,6 +33,7 @@ class LocalSystem(System):
     dense_offsets: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
+    keeps_owners: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
     retains: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True

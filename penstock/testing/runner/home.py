@@ -83,8 +83,11 @@ class RunnerHome:
         Raises:
             ConfigError: something cannot run. No stream is made then.
         """
-        loaded = load_config(overrides=self._given, default_job_name=self._name)
-        graph = checked_graph(with_side_inputs(app.graph(), loaded), self.mistakes)
+        declared = app.graph()
+        given = self._given or {}
+        added = _unconfigured(declared, given)
+        loaded = load_config(overrides={**added, **given}, default_job_name=self._name)
+        graph = checked_graph(with_side_inputs(declared, loaded), self.mistakes)
         plan_topology(graph, self._dead, loaded.exactly_once_streams)
         config = self._driver_config(graph, loaded)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
@@ -94,7 +97,8 @@ class RunnerHome:
         feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock)
         paths = JobPaths(config.job.name, config.job.id)
         tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
-        return RunnerJob(graph, config, loaded.for_tasks(), feed, tables)
+        seen = {key: value for key, value in loaded.for_tasks().items() if key not in added}
+        return RunnerJob(graph, config, seen, feed, tables)
 
     def driver(self, job: RunnerJob) -> InProcessDriver:
         """A driver of the next run."""
@@ -135,6 +139,17 @@ class RunnerHome:
         broadcast_inputs = _broadcast(self._broadcast_inputs)
         task = replace(config.task, dead_letter_stream=self._dead, broadcast_inputs=broadcast_inputs)
         return replace(config, task=task)
+
+
+def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:
+    """The systems of the application's streams that the test does not configure: they are in memory, as all are."""
+    streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
+    names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
+    return {
+        SYSTEM_FACTORY.full(name): "memory"
+        for name in sorted(names)
+        if not any(key == "systems" or key.startswith(f"systems.{name}.") for key in given)
+    }
 
 
 def _exactly_once(given: JobConfig) -> dict[str, object]:

@@ -46,12 +46,12 @@ class StreamOfTest:
     value_serde: Serde[Any]
 
     def message(self, item: Any) -> tuple[bytes | None, bytes | None]:
-        """The bytes of a value, or of a tuple (key, value).
+        """The bytes of a value, or of a tuple (key, value). A Row of PySpark is a value.
 
         Raises:
             SerdeError: one does not fit its serde.
         """
-        key, value = item if isinstance(item, tuple) else (None, item)
+        key, value = item if type(item) is tuple else (None, item)
         return self._bytes("key", self.key_serde, key), self._bytes("value", self.value_serde, value)
 
     def _bytes(self, part: Part, serde: Serde[Any], obj: Any) -> bytes | None:

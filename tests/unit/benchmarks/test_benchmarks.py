@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +208,19 @@ class TestSides:
         usage = UsageSampler(2**22 + 1).close()
         assert usage.peak.total_bytes == 0
         assert usage.cpu_between(0, time.time()) == {}
+
+    def test_what_the_benchmark_started_is_no_other_program(self) -> None:
+        sampler = UsageSampler(2**22 + 1)
+        spin = "import time\nwhile time.process_time() < 1: pass"
+        with subprocess.Popen([sys.executable, "-c", spin], start_new_session=True) as process:
+            while not (seen := sampler._beside.get(process.pid)) or seen[1] < 0.3:
+                time.sleep(0.01)
+            process.kill()
+        sampler.close()
+        first, last = sampler._beside[process.pid]
+        assert first == 0
+        assert last >= 0.3
+        assert os.getpid() in sampler._beside
 
     def test_json_is_written_whole(self, tmp_path: Path) -> None:
         path = tmp_path / "results" / "x.json"

@@ -369,7 +369,7 @@ class TestSmoke:
         assert result["growth"]["deltas"]["50"]["durable"] > 0
         assert result["ratios"]["snapshots"]["10000"]["bytes"] > 0.9
 
-    @pytest.mark.parametrize("page_cache", ["warm", "cold"])
+    @pytest.mark.parametrize("page_cache", ["cold", pytest.param("warm", marks=pytest.mark.slow)])
     def test_restore(self, tmp_path: Path, page_cache: str) -> None:
         path = tmp_path / "restore.json"
         given = ["--megabytes", "1", "--deltas", "0", "2", "--changed", "100", "--repeat", "2"]

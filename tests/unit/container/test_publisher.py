@@ -335,7 +335,7 @@ def test_what_an_attempt_published_that_failed_later_is_no_later_record(world: W
     world.check()
 
 
-@pytest.mark.parametrize("count", [3, 11])
+@pytest.mark.parametrize("count", [3, 8])
 def test_a_partition_in_several_objects_of_which_some_are_published(world: World, count: int) -> None:
     """Chunks of a partition are numbered from object to object."""
     *_, named = world.make(24, size=1000)

@@ -61,16 +61,6 @@ def crash(world: OnceWorld, step: str, nth: int = 1) -> None:
     world.kill(driver)
 
 
-def finish(world: OnceWorld) -> None:
-    """The next run, to its end."""
-    driver = world.next()
-    driver.loop.start()
-    drain(driver)
-    driver.loop.finish()
-    world.check(driver)
-    world.kill(driver)
-
-
 class TestCrashAfterTheRecord:
     """Crash after the record: before, during, and after publishing."""
 
@@ -78,7 +68,7 @@ class TestCrashAfterTheRecord:
     def test_each_message_is_there_once(self, world: OnceWorld, step: str) -> None:
         crash(world, step)
         world.put(13, 14)
-        finish(world)
+        world.finish()
 
     def test_the_next_start_publishes_before_its_first_batch(self, world: OnceWorld) -> None:
         crash(world, "publish")
@@ -97,7 +87,7 @@ class TestCrashAfterTheRecord:
             with pytest.raises(PenstockError, match="was killed"):
                 driver.loop.start()
             world.kill(driver)
-        finish(world)
+        world.finish()
 
 
 class TestRewinds:
@@ -141,7 +131,7 @@ class TestRecord9:
         assert not record.outbox
         assert [each.objects for each in record.unpublished] == [latest.outbox]
         assert (record.keepers, record.publisher) == (latest.keepers, latest.publisher)
-        finish(world)
+        world.finish()
 
     def test_then_from_6(self, world: OnceWorld, caplog: pytest.LogCaptureFixture) -> None:
         crash(world, "publish")
@@ -176,21 +166,21 @@ class TestRecord9:
         world.keys["task.checkpoint.retained"] = 1
         crash(world, "publish")
         assert len(world.log.restorable) == 1
-        finish(world)
+        world.finish()
 
     def test_the_objects_of_the_last_record_stay_whatever_is_retained(self, world: OnceWorld) -> None:
         crash(world, "publish")
         latest = world.log.latest
         assert latest is not None
         assert {each.key for each in latest.outbox} <= set(world.outbox)
-        finish(world)
+        world.finish()
         assert world.outbox == []
 
 
 def test_killed_after_publishing_started_again_after_eight_days(world: OnceWorld) -> None:
     crash(world, "published")
     world.clock.advance(8 * 86_400_000)
-    finish(world)
+    world.finish()
 
 
 def commit_for_ever(driver: InProcessDriver) -> None:
@@ -230,14 +220,14 @@ def test_a_driver_sleeps_while_another_one_takes_over(world: OnceWorld, step: st
     world.check(others[0])
     world.kill(others[0])
     world.put(10)
-    finish(world)
+    world.finish()
 
 
 def test_a_guarantee_that_is_taken_away_and_given_back(world: OnceWorld) -> None:
     crash(world, "append")
     guarantee = {"streams.m.sums.output.guarantee": world.keys.pop("streams.m.sums.output.guarantee")}
     world.put(13, 14)
-    finish(world)
+    world.finish()
     world.keys |= guarantee
     world.put(15, 16)
     driver = world.next()
@@ -247,7 +237,7 @@ def test_a_guarantee_that_is_taken_away_and_given_back(world: OnceWorld) -> None
     with pytest.raises(PenstockError, match="was killed"):
         driver.loop.commit()
     world.kill(driver)
-    finish(world)
+    world.finish()
 
 
 class TestOutputsThatAreNoLongerDeclared:
@@ -314,7 +304,7 @@ class TestWhatEndsAStart:
             world.next()
         assert len(world.log.claims) == claims
         monkeypatch.undo()
-        finish(world)
+        world.finish()
 
     def test_a_system_loses_it_while_the_job_runs(self, world: OnceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         world.put(1, 2, 3)
@@ -343,7 +333,7 @@ class TestWhatEndsAStart:
             driver.loop.start()
         world.kill(driver)
         world.store.replace(key, data)
-        finish(world)
+        world.finish()
 
 
 def test_messages_that_no_container_publishes(world: OnceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +347,7 @@ def test_messages_that_no_container_publishes(world: OnceWorld, monkeypatch: pyt
     world.kill(driver)
     assert world.outbox
     monkeypatch.undo()
-    finish(world)
+    world.finish()
 
 
 class TestTheEndOfARun:
@@ -373,7 +363,7 @@ class TestTheEndOfARun:
         assert world.log.latest is not None
         assert world.log.latest.ended == "stopped"
         assert not world.output()
-        finish(world)
+        world.finish()
 
     def test_a_drain_deletes_its_request_only_after_that(self, world: OnceWorld) -> None:
         world.put(1, 2, 3)
@@ -387,7 +377,7 @@ class TestTheEndOfARun:
         assert world.objects.list(PATHS.metadata_folder("samza-drain-v1"))
         world.kill(driver)
         world.put(4)
-        finish(world)
+        world.finish()
         assert not world.objects.list(PATHS.metadata_folder("samza-drain-v1"))
 
 
@@ -428,7 +418,7 @@ class TestASystemThatIsDown:
             driver.loop.finish()
         up.set()
         world.kill(driver)
-        finish(world)
+        world.finish()
 
 
 def test_nothing_grows(world: OnceWorld) -> None:

@@ -239,6 +239,21 @@ def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: W
     world.check(successor, exactly_once=False)
 
 
+def test_a_container_lost_in_an_awaited_commit_leads_back(world: World) -> None:
+    world.put(*range(6))
+    driver = world.driver()
+    driver.loop.start()
+    drain(driver)
+    driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(0))
+    ended = driver.loop.boundary
+    assert not driver.loop.try_commit()
+    assert driver.loop.boundary.batch < ended.batch
+    drain(driver)
+    assert driver.loop.try_commit()
+    assert driver.loop.boundary.positions == ended.positions
+    world.check(driver, exactly_once=False)
+
+
 def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World) -> None:
     driver = world.driver(task_commit_ms=60_000)
     driver.loop.start()

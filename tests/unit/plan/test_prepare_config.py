@@ -54,7 +54,8 @@ def test_versions_that_hold_everything() -> None:
     check("a", **{"task.checkpoint.read.versions": "1,2"})
 
 
-def test_outputs_are_created_with_the_configured_retention(tmp_path: Path) -> None:
+def test_outputs_are_created_with_the_configured_retention(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock.plan")
     app = ps.StreamApplication("flights")
     app.input("local.trips").send_to(app.output("local.copies"))
     config: dict[str, object] = {"systems.local.path": str(tmp_path), "streams.local.copies.retention.bytes": "2GB"}
@@ -70,6 +71,11 @@ def test_outputs_are_created_with_the_configured_retention(tmp_path: Path) -> No
 
     for _ in range(2):
         assert create() == StreamRetention(max_bytes=2 << 30)
+    (created,) = [record.getMessage() for record in caplog.records]
+    assert created == (
+        "created the output `local.copies`, which did not exist, with 3 partitions; it keeps its messages: 2GB per "
+        "partition"
+    )
     with pytest.raises(IncompatibleError, match=r"2GB per partition; asked for: 7d, 2GB per partition.* stream retain"):
         create(**{"streams.local.copies.retention.ms": "7d"})
     LocalSystem("local", str(tmp_path)).admin().set_retention("copies", StreamRetention(max_age_ms=1))

@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.plan.portions import Portion
-from penstock.runtime import router
+from penstock.runtime import outlet
 from penstock.runtime.attempt import _next_piece
 from penstock.runtime.batch import Batch
 from penstock.runtime.instance import RuntimeSettings
@@ -67,7 +67,7 @@ def test_a_source_sends_large_messages_before_it_has_many(system: MemorySystem) 
     sizes = [len(p.payload) for p in packets if p.kind == Kind.DATA and p.payload is not None]
     assert values_of(packets) == values
     assert len(sizes) == 5
-    assert max(sizes) < router.FLUSH_BYTES + (3 << 20)
+    assert max(sizes) < outlet.FLUSH_BYTES + (3 << 20)
 
 
 def test_messages_that_become_large_are_sent_before_there_are_many(system: MemorySystem) -> None:
@@ -94,7 +94,7 @@ def test_messages_that_become_large_are_sent_before_there_are_many(system: Memor
 def test_pieces_stay_between_one_message_and_the_most(messages: int, sent_bytes: int) -> None:
     piece = _next_piece(messages, sent_bytes)
     assert 1 <= piece <= 1024
-    if sent_bytes > router.FLUSH_BYTES:
+    if sent_bytes > outlet.FLUSH_BYTES:
         assert piece <= messages
     else:
         assert piece >= messages

@@ -56,9 +56,9 @@ PACKETS = st.lists(
 )
 
 
-@given(PACKETS, st.integers(1, 8), st.integers(1, 2000), st.integers(1, 4000))
+@given(PACKETS, st.integers(1, 8), st.integers(1, 2000), st.integers(1, 4000), st.sampled_from([0, 450, 4000]))
 def test_any_messages_come_back_in_order(
-    packets: list[tuple[int, list[RawRecord]]], messages: int, chunk_bytes: int, object_bytes: int
+    packets: list[tuple[int, list[RawRecord]]], messages: int, chunk_bytes: int, object_bytes: int, small_bytes: int
 ) -> None:
     expected: dict[int, list[RawRecord]] = {}
     for partition, records in packets:
@@ -67,6 +67,7 @@ def test_any_messages_come_back_in_order(
         patch.setattr(outbox_objects, "CHUNK_MESSAGES", messages)
         patch.setattr(outbox_objects, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(outbox_objects, "OBJECT_BYTES", object_bytes)
+        patch.setattr(outbox_objects, "_SMALL_BYTES", small_bytes)
         found = written(taken_of(*packets))
     read = [decode(named, data) for named, data in found]
     assert content(read) == expected
@@ -88,6 +89,16 @@ def test_chunks_and_objects_are_bounded() -> None:
     assert [chunk.messages for chunk in chunks if chunk.ssp.partition == 2] == [2]
     assert all(chunk.size_bytes <= CHUNK_BYTES for chunk in chunks if chunk.ssp.partition != 2)
     assert content(found)[2] == huge[0][1]
+
+
+def test_small_packets_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    packets = [(n % 2, [record(n)]) for n in range(1000)]
+    ((joined, data),) = written(taken_of(*packets))
+    monkeypatch.setattr(outbox_objects, "_SMALL_BYTES", 0)
+    ((apart, separate),) = written(taken_of(*packets))
+    assert len(data) < 70 * 1000 < 400 * 1000 < len(separate)
+    assert joined.parts == apart.parts
+    assert content([decode(joined, data)]) == content([decode(apart, separate)])
 
 
 def test_the_same_messages_make_the_same_bytes() -> None:

@@ -177,7 +177,7 @@ def test_a_fanned_out_request_keeps_its_uuid(manager: StartpointManager) -> None
 
 
 def test_a_fan_out_keeps_those_that_do_not_count(manager: StartpointManager) -> None:
-    """The newest may be one that a start has taken already: then an older one that it has not is what is left."""
+    """The newest may be one that a start has taken already: then it takes an older one that none has taken."""
     taken = manager.write_startpoint(BROADCAST, at(1, NOW + 5))
     manager.write_startpoint(BROADCAST, at(2, NOW))
     assert manager.fan_out(TASKS)[task_name(0)] == {BROADCAST: at(1, NOW + 5)}

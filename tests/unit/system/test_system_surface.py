@@ -30,6 +30,9 @@ Progress(slot, chunk)
 Progress.check_follows(last, ssp)
 RawMessage
 RawRecord
+RecordLimits(needs_key=False, max_bytes=None, compression=None, max_plain_bytes=None)
+RecordLimits.least_bytes
+RecordLimits.refused(key, value)
 System()
 System.admin()
 System.commits_atomically
@@ -39,10 +42,12 @@ System.configured(name, options)
 System.dense_offsets
 System.ends_streams
 System.fences
+System.keeps_owners
 System.keeps_progress
 System.messages_in(ends)
 System.reader()
 System.readers_seek
+System.readers_share
 System.reports_appended
 System.retains
 System.writer(identity)
@@ -62,8 +67,11 @@ SystemAdmin.offsets(stream)
 SystemAdmin.open_transactions(stream)
 SystemAdmin.own(stream, owner)
 SystemAdmin.owner(stream)
+SystemAdmin.owners()
 SystemAdmin.partition_count(stream)
+SystemAdmin.progress_of(name, ssps)
 SystemAdmin.progress_place(name)
+SystemAdmin.record_limits(stream)
 SystemAdmin.resolve_startpoint_to_offset(ssp, startpoint, clamp=False)
 SystemAdmin.retention(stream)
 SystemAdmin.set_retention(stream, retention)
@@ -71,6 +79,7 @@ SystemAdmin.stream_identity(stream)
 SystemAdmin.streams()
 SystemReader()
 SystemReader.close()
+SystemReader.expect(ranges)
 SystemReader.read(offsets, chunk_messages, chunk_bytes=8388608)
 SystemReader.read_compacted(offsets, chunk_messages, chunk_bytes=8388608)
 SystemWriter()

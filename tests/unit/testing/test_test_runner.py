@@ -189,10 +189,12 @@ def test_an_output_of_another_system_is_not_there() -> None:
         runner_of().output("other.x")
 
 
-def test_messages_of_an_exactly_once_output_are_there_after_the_commit() -> None:
+@pytest.mark.parametrize("configured", [{}, {"systems.kafka.samza.factory": "memory"}])
+def test_messages_of_an_exactly_once_output_are_there_after_the_commit(configured: dict[str, str]) -> None:
+    """The systems of a test are in memory, whether the configuration names them or not."""
     app = ps.StreamApplication("copy")
     app.input("kafka.in", value=ps.String()).send_to(app.output("kafka.out", value=ps.String()))
-    keys = {"systems.kafka.samza.factory": "memory", "streams.kafka.out.output.guarantee": "exactly-once"}
+    keys = {**configured, "streams.kafka.out.output.guarantee": "exactly-once"}
     runner = TestRunner(app, partitions=1, config=keys).input("kafka.in", ["a"]).run()
     assert runner.output("kafka.out") == []
     assert [message.value for message in runner.commit().output("kafka.out")] == ["a"]

@@ -121,13 +121,15 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
     def _own(self, stream: SystemStream, store: str) -> None:
         """Become the stream's owner. Raises ConfigError if it has another one."""
-        if self._compacts_by_age(stream):
-            self._claim(stream, store)
-            return
         mine = owner_text(self._context.paths.root, self._context.uid, store)
-        if self._admin(stream).owner(stream.stream) is None:
-            self._refuse_messages(stream, store)
-        owner = self._admin(stream).own(stream.stream, mine)
+        keeps_owners = self._context.systems[stream.system].keeps_owners
+        owner = self._admin(stream).owner(stream.stream)
+        if owner is None:
+            if self._compacts_by_age(stream):
+                self._claim(stream, store)
+            else:
+                self._refuse_messages(stream, store)
+            owner = self._admin(stream).own(stream.stream, mine) if keeps_owners else mine
         if owner != mine:
             raise ConfigError(
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
@@ -136,8 +138,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             )
 
     def _claim(self, stream: SystemStream, store: str) -> None:
-        """The same where the system keeps no owners: the job's folder says whose the stream is, from before the first
-        record on. Raises ConfigError if it is another store's, or has messages that this job did not write."""
+        """Keep in the job's folder, from before the first record on, that the stream is a store's. A system that
+        compacts by age may lose who owns a stream (in Kafka, with a topic); the folder then says whose the messages
+        are. Raises ConfigError if it is another store's, or has messages that this job did not write."""
         identity = self._admin(stream).stream_identity(stream.stream)
         key = self._context.paths.metadata(_CLAIMS, f"{stream} {identity}")
         objects = self._context.objects
@@ -164,12 +167,29 @@ class ChangelogStreamAdmin(StateBackendAdmin):
     def _refuse_messages(self, stream: SystemStream, store: str) -> None:
         """Raise ConfigError if a stream without an owner has messages that the job's state is not made of. Compaction
         would delete them. A job that continues an imported checkpoint takes over the changelog that it names."""
-        held = partitions_with_messages(self._admin(stream).offsets(stream.stream))
-        if not held or any(stream == at.system_stream for at in _by_partition(self._context.restorable())):
+        admin = self._admin(stream)
+        # In this order: what is committed in between is before the end that is read second.
+        open_now = admin.open_transactions(stream.stream)
+        held = sorted({*open_now, *partitions_with_messages(admin.offsets(stream.stream))})
+        if not held:
             return
+        identity = admin.stream_identity(stream.stream)
+        named = [
+            each
+            for at, own in _by_partition(self._context.restorable()).items()
+            if at.system_stream == stream
+            for each in own
+        ]
+        if any(each.identity in (None, identity) for each in named):
+            return
+        names = (
+            "the checkpoints of the job name an earlier stream of this name, which was deleted"
+            if named
+            else "no checkpoint of the job names it"
+        )
         raise ConfigError(
             f"the changelog `{stream}` of store `{store}` has messages that this job did not write (partition "
-            f"{listed([str(partition) for partition in held])}), and no checkpoint of the job names it. A changelog is "
+            f"{listed([str(partition) for partition in held])}), and {names}. A changelog is "
             f"written and compacted by its job alone: set `stores.{store}.changelog` to another stream. To continue a "
             "changelog of Samza, import its checkpoint first (`penstock checkpoint import`). If nobody needs these "
             f"messages, delete the stream: `penstock stream delete {stream}`"

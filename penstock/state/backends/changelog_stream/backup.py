@@ -93,7 +93,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         if checkpoint_id is None or (marker is not None and marker.offset is None):
             # The store is empty: a new generation, nothing to revert.
             log.append(self._timestamp_ms, ((key, None) for key in log.leftovers()))
-            return ChangelogMarker(log.ssp, upcoming, None)
+            return ChangelogMarker(log.ssp, upcoming, None, log.identity)
         if marker is None or marker.ssp != log.ssp:
             return None
         try:
@@ -120,7 +120,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             generation = log.take_over()
             with closing(copy.entries()) as entries:
                 written = log.append(self._timestamp_ms, _replacing(log.leftovers(), entries), proceed)
-            return ChangelogMarker(log.ssp, generation, None if written is None else written.end - 1)
+            return ChangelogMarker(log.ssp, generation, None if written is None else written.end - 1, log.identity)
         finally:
             log.close()
 

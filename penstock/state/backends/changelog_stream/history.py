@@ -34,7 +34,7 @@ class History:
         self._opened: SystemAdmin | None = None
 
     def read(self, offsets: OffsetRange) -> Iterator[list[RawMessage]]:
-        """What is left of a range, which makes the same of an empty store as the whole range would.
+        """The records of a range that compaction has kept. In an empty store, they give the same as the whole range.
 
         Raises:
             NotFoundError: the range, or the stream, is not there, or may no longer be there as a whole.
@@ -64,6 +64,10 @@ class History:
                 elif key is not None:
                     found.add(key)
         return found
+
+    def identity(self, ssp: SystemStreamPartition) -> str | None:
+        """What distinguishes the stream from others of its name; None if the system has nothing for it."""
+        return self._admin.stream_identity(ssp.stream)
 
     def close(self) -> None:
         """Release what is open."""

@@ -16,7 +16,7 @@ later record of a key counts. What makes a marker's range hold this task's commi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
@@ -48,6 +48,9 @@ class ChangelogMarker:
     """The first offset of the generation: what is before it has nothing to do with the store."""
     offset: int | None
     """The last record of the store; None if it has none and is empty."""
+    identity: str | None = field(default=None, compare=False)
+    """That of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is checked with
+    `check_identity`; older versions and Samza do not write it."""
 
     @property
     def range(self) -> OffsetRange:
@@ -57,7 +60,7 @@ class ChangelogMarker:
     def serialize(self) -> str:
         """The marker as it is written in a checkpoint."""
         offset = None if self.offset is None else str(self.offset)
-        return ChangelogStreamMarker(self.ssp, offset, str(self.generation)).serialize()
+        return ChangelogStreamMarker(self.ssp, offset, str(self.generation), self.identity).serialize()
 
     @classmethod
     def deserialize(cls, text: str) -> ChangelogMarker:
@@ -65,10 +68,21 @@ class ChangelogMarker:
         written = ChangelogStreamMarker.deserialize(text)
         with decoding(f"an offset of marker `{text}` is not a number"):
             generation = 0 if written.generation_offset is None else number(written.generation_offset)
-            marker = cls(written.ssp, generation, None if written.offset is None else number(written.offset))
+            offset = None if written.offset is None else number(written.offset)
+            marker = cls(written.ssp, generation, offset, written.stream_identity)
         if marker.offset is not None and marker.offset < marker.generation:
             raise CorruptError(f"marker `{text}` ends before its generation begins")
         return marker
+
+    def check_identity(self, found: str | None) -> None:
+        """Raise NotFoundError if the stream that is there is not the one that the marker was made in."""
+        if self.identity is not None and found is not None and self.identity != found:
+            raise NotFoundError(
+                f"the changelog `{self.ssp.system_stream}` is not the stream that the checkpoint was written to. That "
+                "one was deleted, and one of the same name was created since, by hand or by a start. Restore from "
+                "another backend (`stores.<name>.restore.factories`), if one backed the store up as well; or start "
+                "without the state: clear it, and process the input again"
+            )
 
 
 def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> System:
@@ -109,6 +123,14 @@ class Changelog:
         self._by_age = not system.compacts_on_request
         self._history = History(system)
         self._writer = system.writer(writer)
+        self._identity: str | None = None
+
+    @property
+    def identity(self) -> str | None:
+        """That of the stream when it was first asked for, if its system has one."""
+        if self._identity is None:
+            self._identity = self._history.identity(self.ssp)
+        return self._identity
 
     def take_over(self) -> int:
         """From here on no older epoch can write; returns the offset the next record will get."""
@@ -160,6 +182,7 @@ class Changelog:
         Raises:
             NotFoundError: the marker's records are not all there.
         """
+        marker.check_identity(self.identity)
         upcoming = self.take_over()
         behind = OffsetRange(self.ssp, marker.range.end, upcoming)
         if upcoming < marker.range.end:

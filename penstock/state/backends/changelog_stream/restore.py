@@ -32,6 +32,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
         wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
         history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
         try:
+            wanted.check_identity(history.identity(wanted.ssp))
             for changes in read_changes(history, wanted.range):
                 if progress.cancelled.is_set():
                     raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
@@ -50,11 +51,17 @@ class ChangelogStreamRestore(TaskRestoreManager):
         """Read every record since. Where some of them were compacted away, deletes may be among them: then it is
         restored whole."""
         before, wanted = ChangelogMarker.deserialize(held), ChangelogMarker.deserialize(marker)
-        if (before.ssp, before.generation) != (wanted.ssp, wanted.generation) or before.range.end > wanted.range.end:
+        one_generation = (before.ssp, before.generation, before.identity) == (
+            wanted.ssp,
+            wanted.generation,
+            wanted.identity,
+        )
+        if not one_generation or before.range.end > wanted.range.end:
             return False
         history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
         engine = target.engine()
         try:
+            wanted.check_identity(history.identity(wanted.ssp))
             for messages in history.read_every(OffsetRange(wanted.ssp, before.range.end, wanted.range.end)):
                 if progress.cancelled.is_set():
                     raise RetryableError(f"store `{store}` of task {self._context.task} is not followed any more")

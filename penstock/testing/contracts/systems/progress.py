@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import pytest
@@ -53,6 +54,10 @@ class ProgressContract(SystemRoom):
         assert job.progress(every[2:]) == {}
         assert other.progress(every) == {every[1]: Progress(3, 9)}
         assert admin.keeps_progress_of("job")
+        with suppress(IncompatibleError):  # a system need not say it
+            assert admin.progress_of("job", every) == {every[0]: Progress(7, 0), every[1]: Progress(8, 0)}
+            assert admin.progress_of("other", every[:2]) == {every[1]: Progress(3, 9)}
+            assert admin.progress_of("nobody", every) == {}
         job.close()
         other.close()
 

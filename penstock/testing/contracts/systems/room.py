@@ -109,7 +109,7 @@ def read_all(system: System, where: SystemStreamPartition) -> list[RawMessage]:
 
 
 def read_compacted(system: System, where: SystemStreamPartition, start: int, end: int) -> list[RawMessage]:
-    """Read what is left of a range with a separate reader."""
+    """Read the messages of a range that compaction has kept, with a separate reader."""
     reader = system.reader()
     try:
         chunks = reader.read_compacted(OffsetRange(where, start, end), 1000)

@@ -55,6 +55,8 @@ def imports() -> Iterator[None]:
 
 # Configuration.
 
+STREAMED = "stores.aircraft.backup.factories=changelog-stream"
+
 
 def test_config_check_says_what_holds_and_where_it_comes_from() -> None:
     Path("p.yaml").write_text("task:\n  commit.ms: 5s\nstores.aircraft.object.cache.size: 9\n")
@@ -97,6 +99,17 @@ def test_config_check_with_an_application() -> None:
         'app.input("local.flights")\napp.store("aircraft")\napp.output("far.out")\n'
     )
     assert "system `far`" in call("config", "check", "flights.py:app", status=2)[1]
+    for more, said in (
+        (["streams.far.ot.output.guarantee=exactly-once"], "`far.ot` is not an output of the application"),
+        (["streams.local.flights.output.guarantee=exactly-once"], "`local.flights` is not an output"),
+        (["task.dead.letter.stream=far.out"], "is an output of the application as well"),
+        (["stores.aircraft.changelog=far.out", STREAMED], "is an output and the changelog of store `aircraft`"),
+        (["streams.far.out.on.data.loss=skip"], "is not an input of the application"),
+        (["systems.far.samza.factory=kafka", "systems.far.consumer.lingr=1"], "unknown option"),
+    ):
+        given = ["systems.far.samza.factory=memory", *more]
+        error = call("config", "check", "flights.py:app", *(w for each in given for w in ("-c", each)), status=2)[1]
+        assert said in error, error
     wrong = ("stores.planes.object.cache.size=1", "stores.aircraft.fctory=memory", "job.nme=x", "systems.x.path=/x")
     error = call("config", "check", "flights.py:app", *(w for each in wrong for w in ("-c", each)), status=2)[1]
     assert "4 mistakes in the configuration" in error

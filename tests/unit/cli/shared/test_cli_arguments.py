@@ -14,10 +14,13 @@ from penstock.cli.shared.arguments import OPTIONS, with_options
 from penstock.wording import argument, flag
 
 ROOT = Path(penstock.__file__).parent
-OWN = {"engine/spark_conf.py", "engine/gateway.py", "container/machine.py"}
+OWN = {"engine/spark_conf.py", "engine/gateway.py", "container/machine.py", "system/kafka/scripts.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/table.py"}
-OF_A_COMMAND = r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
+OF_A_COMMAND = (
+    r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
+    r"|spark-submit --|kafka-acls\.sh --|^ --(?:add|operation)\b|^--cluster$|^--resource-pattern-type"
+)
 """A whole command, or a piece of one."""
 
 

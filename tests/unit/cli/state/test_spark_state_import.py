@@ -447,7 +447,15 @@ def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) 
 
 
 @pytest.mark.parametrize(
-    ("point", "skip"), [("init", 0), ("put.begin", 6), ("snapshot.file", 6), ("snapshot.done", 1), ("upload.end", 2)]
+    ("point", "skip"),
+    [
+        ("put.begin", 6),
+        ("upload.end", 2),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("init", 0), ("snapshot.file", 6), ("snapshot.done", 1))
+        ),
+    ],
 )
 def test_an_import_that_is_killed_leaves_only_what_gc_collects(project: Path, point: str, skip: int) -> None:
     own = ("-c", f"stores.backup.factories={FAULTY}", "-c", f"stores.restore.factories={FAULTY}")

@@ -224,7 +224,8 @@ def test_the_reader_leaves_nothing_behind(both: Written, monkeypatch: pytest.Mon
     assert list(scratch.iterdir()) == []
 
 
-def _make_folder(scratch: Path, prefix: str) -> str:
+def _make_folder(scratch: Path, prefix: str, dir: Path | None) -> str:  # noqa: A002 - as in `mkdtemp`
+    assert dir is None
     folder = scratch / f"{prefix}x"
     folder.mkdir()
     return str(folder)

@@ -207,7 +207,7 @@ def test_files_that_cannot_be_opened_are_made_again(
 
 
 def test_a_folder_that_was_being_removed(open_side: Opener) -> None:
-    """The process died in between: what is left is not taken for content."""
+    """The process died in between: files that remain do not count as content."""
     first = open_side()
     first.engine.write({b"a": b"1"}, at(1))
     first.close()

@@ -11,13 +11,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
-from penstock.system.kafka.client import open_consumer, open_producer
+from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
 from penstock.system.kafka.java import REFUSED, RENAMED
 from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
 from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.system import KafkaSystem
+from penstock.system.kafka.values import CHOICES, RANGES, SWITCHES, expected
 
 SERVERS = {"consumer.bootstrap.servers": "127.0.0.1:1"}
 
@@ -67,9 +68,9 @@ def test_names_of_the_java_client_are_translated(given: dict[str, str], expected
 
 
 def test_a_producers_buffer_is_in_kilobytes() -> None:
-    found = parsed(producer__buffer__memory="33554432", producer__max__request__size="5")
+    found = parsed(producer__buffer__memory="33554432", producer__max__request__size="5000")
     assert found.producer["queue.buffering.max.kbytes"] == "32768"
-    assert found.producer["message.max.bytes"] == "5"
+    assert found.producer["message.max.bytes"] == "5000"
 
 
 def test_one_side_is_enough_to_connect() -> None:
@@ -83,8 +84,8 @@ def test_one_side_is_enough_to_connect() -> None:
 
 
 def test_an_admin_has_what_is_not_the_consumers_alone() -> None:
-    found = parsed(consumer__fetch__min__bytes="2", consumer__socket__timeout__ms="9")
-    assert found.admin == {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": "9"}
+    found = parsed(consumer__fetch__min__bytes="2", consumer__socket__timeout__ms="90")
+    assert found.admin == {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": "90"}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,9 @@ def test_what_cannot_be_set_is_refused_with_the_reason(option: str, reason: str)
         ("producer.lingr.ms", "producer.linger.ms"),
         ("consumer.fetch.max.wait", "consumer.fetch.max.wait.ms"),
         ("cosumer.fetch.min.bytes", "consumer.fetch.min.bytes"),
+        ("consumer.ssl.trustore.location", "consumer.ssl.truststore.location"),
+        ("producer.buffer.memry", "producer.buffer.memory"),
+        ("default.steam.replication.factor", "default.stream.replication.factor"),
     ],
 )
 def test_an_unknown_option_names_the_nearest(option: str, near: str) -> None:
@@ -160,10 +164,37 @@ def test_secrets_are_in_no_text(option: str) -> None:
 
 
 def test_a_wrong_value_is_a_mistake_in_the_configuration() -> None:
-    with pytest.raises(ConfigError, match=r"`systems\.k\.consumer\.\*`.*fetch\.min\.bytes"):
-        open_consumer(parsed(consumer__fetch__min__bytes="many"), ClientErrors())
-    with pytest.raises(ConfigError, match=r"`systems\.k\.producer\.\*`.*compression"):
-        open_producer(parsed(producer__compression__type="rar"), ClientErrors())
+    """What depends on other properties, the client finds out."""
+    given = parsed(consumer__receive__message__max__bytes="1000")
+    with pytest.raises(ConfigError, match=r"`systems\.k\.consumer\.\*`.*receive\.message\.max\.bytes"):
+        open_consumer(given, ClientErrors())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("consumer.fetch.min.bytes", "many", "a whole number from 1 to 100,000,000"),
+        ("consumer.fetch.min.bytes", "0", "a whole number from 1 to 100,000,000"),
+        ("consumer.fetch.max.wait.ms", "soon", "a whole number from 0 to 300,000"),
+        ("producer.max.request.size", "5MB", "a whole number from 1,000 to 1,000,000,000"),
+        ("producer.linger.ms", "x", "a number from 0 to 900,000"),
+        ("producer.compression.type", "rar", "`none`, `gzip`, `snappy`, `lz4` or `zstd`"),
+        ("consumer.security.protocol", "TLS", "`plaintext`, `ssl`, `sasl_plaintext` or `sasl_ssl`"),
+        ("consumer.check.crcs", "maybe", "`true` or `false`"),
+    ],
+)
+def test_a_wrong_value_is_named_as_the_configuration_has_it(option: str, value: str, wanted: str) -> None:
+    assert refused({option: value}) == f"`systems.k.{option}` = `{value}`: expected {wanted}"
+
+
+def test_values_are_as_the_client_takes_them() -> None:
+    """Each limit and each choice of the table."""
+    texts = {"linger.ms": ["2.5"]} | {name: [*map(str, limits)] for name, limits in RANGES.items()}
+    texts |= {name: [*values, values[0].upper()] for name, values in CHOICES.items()}
+    texts |= {name: ["true", "False", "1"] for name in SWITCHES}
+    assert texts.keys() <= SHARED | CONSUMER | PRODUCER
+    for name, values in texts.items():
+        assert [expected(name, value) for value in values] == [None] * len(values), name
 
 
 def test_the_names_are_librdkafkas() -> None:
@@ -178,8 +209,11 @@ def test_the_names_are_librdkafkas() -> None:
     stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(buffer), ctypes.byref(size)))
     show(stream)
     libc.fclose(stream)
-    table = re.findall(r"^([a-z_][\w.]*) *\| *([*CP]) *\|", (buffer.value or b"").decode(), re.MULTILINE)
-    theirs = dict(table)
+    printed = (buffer.value or b"").decode()
+    theirs = dict(re.findall(r"^([a-z_][\w.]*) *\| *([*CP]) *\|", printed, re.MULTILINE))
+    limits = re.findall(r"^([a-z_][\w.]*) *\| *[*CP] *\| *(-?\d+) \.\. (-?\d+) *\|", printed, re.MULTILINE)
+    found = {name: (int(least), int(largest)) for name, least, largest in limits}
+    assert {name: found[name] for name in RANGES} == {**RANGES, "fetch.min.bytes": (0, 2**31 - 1)}
     assert len(theirs) > 150
     ours = {**dict.fromkeys(SHARED, "*"), **dict.fromkeys(CONSUMER, "C"), **dict.fromkeys(PRODUCER, "P")}
     assert ours.items() <= theirs.items()
@@ -197,10 +231,11 @@ def test_the_names_are_librdkafkas() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (KafkaError._TRANSPORT, RetryableError),
-        (KafkaError._TIMED_OUT, RetryableError),
-        (KafkaError.LEADER_NOT_AVAILABLE, RetryableError),
-        (KafkaError.NOT_ENOUGH_REPLICAS, RetryableError),
+        (KafkaError._TRANSPORT, SystemAwayError),
+        (KafkaError._TIMED_OUT, SystemAwayError),
+        (KafkaError.LEADER_NOT_AVAILABLE, SystemAwayError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, SystemAwayError),
+        (KafkaError.CONCURRENT_TRANSACTIONS, RetryableError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, NotFoundError),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigError),
         (KafkaError.SASL_AUTHENTICATION_FAILED, ConfigError),
@@ -226,6 +261,18 @@ def test_a_call_that_timed_out_says_what_the_client_reported() -> None:
     text = explain(KafkaError(KafkaError._TIMED_OUT, "timed out"), "it", parsed(), reported)
     assert isinstance(text, ConfigError)
     assert "certificate verify failed" in str(text)
+
+
+def test_a_handshake_that_was_broken_off_is_no_refusal() -> None:
+    reported = ClientErrors()
+    reported(KafkaError(KafkaError._SSL, "SSL handshake failed: Disconnected"))
+    reported.check("it", parsed())
+    away = explain(KafkaError(KafkaError._TIMED_OUT, "timed out"), "it", parsed(), reported)
+    assert isinstance(away, SystemAwayError)
+    assert "Disconnected" in str(away)
+    reported(KafkaError(KafkaError._AUTHENTICATION, "invalid credentials"))
+    with pytest.raises(ConfigError, match="it: invalid credentials"):
+        reported.check("it", parsed())
 
 
 def test_who_is_fenced() -> None:

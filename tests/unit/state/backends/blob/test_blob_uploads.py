@@ -409,7 +409,7 @@ def test_a_collection_never_takes_what_a_retained_marker_needs(
 def test_an_interrupted_collection_loses_nothing_it_would_delete(
     harness: BackendHarness, objects: WatchingStore
 ) -> None:
-    """After every single deletion: what is left of the plan is found again, because an index goes last."""
+    """After every single deletion: the rest of the plan is found again, because an index is deleted last."""
     task = harness.backup(1)
     markers = [task.commit(first={b"k": b"%d" % number}) for number in range(4)]
     planned = harness.collect(markers[3:], markers[:3], epoch=1, dry_run=True).names

@@ -1,0 +1,1 @@
+"""PySpark's StatefulProcessor in both engines."""

@@ -1,0 +1,72 @@
+"""What checkpoints have for exactly-once outputs, and what of it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.outbox import Unpublished
+from penstock.config.model import JobConfig
+from penstock.errors import PenstockError
+from penstock.system.base import Progress
+from penstock.system.registry import open_system
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxOutput:
+    """What a checkpoint has for one output."""
+
+    output: str
+    messages: int
+    published: int | None
+    """How many of them are published for certain; None if the system could not be asked."""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether all of them are."""
+        return self.published == self.messages
+
+
+Marks = Mapping[SystemStreamPartition, Progress | None]
+"""How far publishing is, by the partitions whose system answered."""
+
+
+def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOutput, ...]:
+    """By output, ascending. What is published in part only, of one object and partition, does not count. Pure.
+
+    Args:
+        owed: by record, its objects in the order of their publication.
+        marks: how far publishing is; None for a partition where nothing was published.
+    """
+    messages: dict[str, int] = {}
+    published: dict[str, int | None] = {}
+    for record in owed:
+        chunks: dict[SystemStreamPartition, int] = {}
+        for ssp, part in ((ssp, part) for each in record.objects for ssp, part in each.parts.items()):
+            name = str(ssp.system_stream)
+            chunks[ssp] = chunks.get(ssp, 0) + part.chunks
+            messages[name] = messages.get(name, 0) + part.messages
+            before, mark = published.get(name, 0), marks.get(ssp)
+            if ssp not in marks or before is None:
+                published[name] = None
+            else:
+                is_there = mark is not None and Progress(record.slot, chunks[ssp] - 1) <= mark
+                published[name] = before + (part.messages if is_there else 0)
+    return tuple(OutboxOutput(name, messages[name], published[name]) for name in sorted(messages))
+
+
+def read_marks(owed: Iterable[Unpublished], publisher: str, config: JobConfig) -> Marks:
+    """How far publishing is, as the systems say it. One that cannot be asked is left out. Nobody is fenced."""
+    parts = {ssp for record in owed for each in record.objects for ssp in each.parts}
+    found: dict[SystemStreamPartition, Progress | None] = {}
+    for name in sorted({ssp.system for ssp in parts}):
+        own = sorted(ssp for ssp in parts if ssp.system == name)
+        try:
+            with closing(open_system(config.system(name)).admin()) as admin:
+                marks = admin.progress_of(publisher, own)
+        except PenstockError:
+            continue
+        found.update({ssp: marks.get(ssp) for ssp in own})
+    return found

@@ -1,0 +1,172 @@
+"""The first checkpoint of a job inside a streaming query, with stores that were filled from outside."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.admin.checkpoint.append import append_record
+from penstock.admin.job.ownership import claimed_job
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.store_uploads import StoreUploads
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import Content, successor
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.model import JobConfig
+from penstock.errors import IncompatibleError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.plan.layout import store_layout
+from penstock.plan.streams import JobStreams
+from penstock.state.backends.base import StoreCopy
+from penstock.state.backends.roots import BackendRoots
+from penstock.state.spark.load import StoreLoad
+from penstock.system.query import QUERY_SYSTEM, QuerySystem
+
+Put = Callable[[int, bytes, bytes], None]
+"""Adds an entry: task, key and value, as the store's engine has them."""
+Fill = Callable[[Put, Path], None]
+"""Fills a store. The folder is one that it may make and remove."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTimes:
+    """The event time that a job begins with."""
+
+    highest_ms: int
+    """The highest event time that was read."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """The watermark of each operator in the last batch, in epoch milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstState:
+    """What the first checkpoint of a query's job is made of."""
+
+    graph: ApplicationGraph
+    config: JobConfig
+    query: str
+    """The query's id."""
+    batch: int
+    """The last batch that the state has seen."""
+    tasks: int
+    stores: Mapping[str, Fill]
+    batches: int = 0
+    """How many batches made the state; without any, the job's first batch brings initial state."""
+    times: QueryTimes | None = None
+
+
+def first_record(config: JobConfig) -> CheckpointRecord | None:
+    """The last checkpoint of the job; None if it has none."""
+    with ExitStack() as stack:
+        objects = open_store(config.job.root)
+        stack.callback(objects.close)
+        return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().latest
+
+
+def write_first_state(state: FirstState) -> CheckpointRecord:
+    """Fill the stores, back all of them up, and append the job's first checkpoint. Until that nothing has changed: what
+    a process that dies before leaves behind is named by no checkpoint.
+
+    Raises:
+        IncompatibleError: the job has a checkpoint.
+        LeaseHeldError, FencedError: the job runs.
+        PenstockError: a backend failed.
+    """
+    config = state.config
+    with ExitStack() as stack:
+        scratch = Path(tempfile.mkdtemp(prefix="penstock-import-"))
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        objects = open_store(config.job.root)
+        stack.callback(objects.close)
+        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
+        log = CheckpointLog(objects, found.paths)
+        _refuse_state(log, found)
+        system = QuerySystem(state.query, state.tasks, state.batch + 1)
+        streams = JobStreams.open(state.graph, config, {QUERY_SYSTEM: system})
+        stack.callback(streams.close)
+        copies = {store: _filled(state, store, fill, scratch / store) for store, fill in state.stores.items()}
+        return _commit(state, found, log, streams, copies)
+
+
+def _refuse_state(log: CheckpointLog, found: FoundJob) -> None:
+    if (latest := log.read().latest) is not None:
+        raise IncompatibleError(f"job {found.paths.root} has the checkpoint {latest.id}: nothing was imported")
+
+
+def _filled(state: FirstState, store: str, fill: Fill, scratch: Path) -> list[StoreCopy]:
+    load = StoreLoad(state.config.store(store), state.tasks, scratch)
+    try:
+        fill(load.put, scratch / "source")
+        return load.copies()
+    finally:
+        load.close()
+
+
+def _commit(
+    state: FirstState,
+    found: FoundJob,
+    log: CheckpointLog,
+    streams: JobStreams,
+    copies: Mapping[str, Sequence[StoreCopy]],
+) -> CheckpointRecord:
+    with claimed_job(found, log, "import") as claim:
+        view = log.known()
+        if view.latest is not None:
+            raise IncompatibleError(f"job {found.paths.root} has a checkpoint now: nothing was imported")
+        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        base = _base(state, streams)
+        draft = successor(base, _content(state, streams, {}), view, claim, found.config.task, now_ms, nanos)
+        roots = BackendRoots(found.config, found.objects)
+        uploads = StoreUploads(found, state.tasks, streams.systems, view, claim.epoch)
+        try:
+            uploads.prepare([*copies])
+            for store, own in copies.items():
+                uploads.add(store, own, roots)
+            markers = uploads.run(base.id, draft.id)
+            content = _content(state, streams, markers)
+            record = successor(base, content, view, claim, found.config.task, now_ms, nanos)
+            append_record(log, record, found.paths.root)
+            uploads.done(record.id, markers)
+        finally:
+            uploads.close()
+            roots.close()
+    return record
+
+
+def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
+    times = state.times
+    record = CheckpointRecord(
+        id=CheckpointId(0, 0),
+        parent=None,
+        epoch=0,
+        run_id="",
+        writer="",
+        task_count=state.tasks,
+        batch=state.batches,
+        batch_time_ms=0,
+        stores=store_layout(state.graph),
+        next_offsets={},
+        tasks={},
+    )
+    if times is None:
+        return record
+    highest = {task: dict.fromkeys(own, times.highest_ms) for task, own in _offsets(state, streams).items()}
+    return replace(record, event_times=highest, watermarks=times.watermarks)
+
+
+def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Mapping[str, Mapping[str, str]]]) -> Content:
+    return Content(_offsets(state, streams), markers, streams.identities())
+
+
+def _offsets(state: FirstState, streams: JobStreams) -> dict[int, dict[SystemStreamPartition, int]]:
+    grouping = streams.group(streams.ends())
+    return {task: dict.fromkeys(ssps, state.batch + 1) for task, ssps in grouping.tasks.items()}

@@ -1,0 +1,66 @@
+"""The folders of containers' sockets. A container that is killed leaves its folder; a later one removes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+_PREFIX = "pstk."
+_MOST_AT_ONCE = 100
+"""What one container removes takes milliseconds."""
+_LONGEST = 107 - len("/pstk.xxxxxxxx/s")
+"""A socket's path has at most 107 bytes."""
+
+
+def make_socket_folder() -> Path:
+    """A new folder of this process, which holds a lock on it until it ends, however it ends."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
+        try:
+            descriptor = _locked(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # a process that looked before the lock removes it
+        except OSError:
+            return folder  # a file system without locks: nobody removes the folder
+        if folder.exists():
+            return folder  # the descriptor stays open
+        os.close(descriptor)
+
+
+def remove_dead_folders() -> int:
+    """Remove folders of containers that have ended, at most 100 of them. Returns how many."""
+    removed = 0
+    with suppress(OSError), os.scandir(_base()) as found:
+        for entry in islice((each for each in found if each.name.startswith(_PREFIX)), 10 * _MOST_AT_ONCE):
+            if removed == _MOST_AT_ONCE:
+                break
+            with suppress(OSError):  # its process lives, or somebody else removes it, or it is another user's
+                descriptor = _locked(Path(entry.path))
+                try:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    removed += 1
+                finally:
+                    os.close(descriptor)
+    return removed
+
+
+def _base() -> str:
+    """Where the folders are: where temporary files are, unless the path of a socket there would be too long."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"  # noqa: S108 - mkdtemp makes it safe
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor with the folder's lock. Raises BlockingIOError if another process has it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

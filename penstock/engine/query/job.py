@@ -1,0 +1,341 @@
+"""A job inside a streaming query: opened by the query's first batch, and driven by its calls."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.tenure import Tenure
+from penstock.config.model import JobConfig
+from penstock.container.logs import log_directory
+from penstock.container.protocol import ContainerSpec
+from penstock.container.store_folders import stores_directory
+from penstock.driver.assembly import assemble
+from penstock.driver.event_time import EventTime
+from penstock.driver.offered import OfferedFeed, next_batch
+from penstock.driver.owed import Debts
+from penstock.driver.prepare import prepare
+from penstock.driver.progress import ProgressBoard
+from penstock.driver.stop import StopRequest
+from penstock.engine.directory import ContainerDirectory
+from penstock.engine.launch import container_host, leave
+from penstock.engine.packages import Shipment
+from penstock.engine.query.outputs import OutputRows, RowWriter
+from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
+from penstock.engine.query.source import RowReader
+from penstock.engine.query.stopping import QueryStoppedError, StopWatch
+from penstock.engine.session import check_session
+from penstock.errors import IncompatibleError, PenstockError
+from penstock.metadata.identity import check_root
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.metadata.stop_request import StopRequests
+from penstock.metadata.stop_request import StopWatch as RequestWatch
+from penstock.plan.positions import to_positions
+from penstock.plan.side_inputs import with_side_inputs
+from penstock.plan.streams import JobStreams
+from penstock.system.query import QUERY_SYSTEM, QuerySystem, queries_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """How the rows of a DataFrame become messages of the stream `spark.<name>`."""
+
+    name: str
+    reader: RowReader
+    first: Callable[[DataFrame], DataFrame] | None = None
+    """Makes the DataFrame that the job's first batch reads in place of the rows."""
+
+    def of(self, rows: DataFrame, *, is_first: bool) -> DataFrame:
+        """The DataFrame that a batch reads."""
+        return rows if self.first is None or not is_first else self.first(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOutput:
+    """How messages that are sent to `spark.<name>` become rows."""
+
+    name: str
+    schema: StructType
+    writer: RowWriter
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """A batch that the query asks for."""
+
+    spark: SparkSession
+    query: str
+    """The id of the query, which its checkpoint location keeps."""
+    number: int
+
+    def is_active(self) -> bool:
+        """Whether the query has not been stopped."""
+        found = self.spark.streams.get(self.query)
+        return found is not None and found.isActive
+
+    def stop(self) -> None:
+        """Stop the query, and wait for its end. From any thread but the query's."""
+        found = self.spark.streams.get(self.query)
+        if found is not None:
+            found.stop()
+
+
+class QueryJob:
+    """A job whose batches are those of a query. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        graph: ApplicationGraph,
+        config: JobConfig,
+        inputs: Sequence[QueryInput],
+        outputs: Sequence[QueryOutput],
+        *,
+        partitions: int | None,
+        first: QueryBatch,
+    ) -> None:
+        """Take the job over and open its containers.
+
+        Args:
+            partitions: how many tasks a job has that has no checkpoint; None: as many as Spark runs at once, and one
+                for each input at least.
+            first: the batch that the query begins with.
+
+        Raises:
+            IncompatibleError: the state belongs to another query, or is of another batch.
+            LeaseHeldError: the job runs somewhere else.
+            QueryStoppedError: the query was stopped meanwhile.
+        """
+        self._config = config
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._paths = JobPaths(config.job.name, config.job.id)
+        self._stop, self._board = StopRequest(), ProgressBoard()
+        self._failed: BaseException | None = None
+        self._watch = StopWatch(self._stop)
+        with ExitStack() as undo:
+            undo.callback(self._watch.close)
+            with self._watch.over(first.number, first.is_active):
+                self._begin(graph, partitions, first, undo)
+            self._undo = undo.pop_all()
+
+    def _begin(self, graph: ApplicationGraph, partitions: int | None, first: QueryBatch, undo: ExitStack) -> None:
+        """Take the job over: first its lease, then its containers."""
+        config = self._config
+        check_session(first.spark)
+        self._objects = open_store(config.job.root)
+        undo.callback(self._objects.close)
+        self._log = log = CheckpointLog(self._objects, self._paths)
+        check_root(self._objects, self._paths, config.job.root)
+        tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms)
+        undo.callback(leave, tenure)
+        bound = check_binding(log.read(), self._paths.root, config.job.root, first, partitions)
+        tasks = bound or partitions or max(first.spark.sparkContext.defaultParallelism, len(self._inputs))
+        system = QuerySystem(first.query, tasks, first.number)
+        graph = with_side_inputs(graph, config)
+        streams = JobStreams.open(graph, config, {QUERY_SYSTEM: system})
+        undo.callback(streams.close)
+        self._job = job = prepare(
+            graph,
+            config,
+            self._objects,
+            streams,
+            log,
+            run_id=tenure.run_id,
+            from_checkpoint=None,
+            until_latest=False,
+        )
+        undo.callback(job.admins.close)
+        self._open(first, tenure, undo)
+
+    def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
+        job, config, context = self._job, self._config, first.spark.sparkContext
+        shipment = Shipment.of(job)
+        spec = ContainerSpec(
+            run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
+            secret=shipment.secret,
+            host=container_host(context),
+            log_directory=str(log_directory(config, job.paths)),
+            copies_directory=str(stores_directory(config, job.uid)) if config.job.keeps_copies else None,
+            tls=shipment.tls,
+        )
+        directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
+        self._jobs = QueryJobs(context, f"penstock-{job.claim.run_id}", self._watch.look)
+        runner = QueryRunner(context, job, shipment, directory, self._stop.immediate, self._jobs)
+        runner.readers = tuple(each.reader for each in self._inputs)
+        self._runner = runner
+        self._debts = Debts(self._log, job.uid, job.paths, keeps=True)
+        graph = job.topology.graph
+        self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
+        self._loop = assemble(
+            job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, debts=self._debts
+        )
+        self._board.processed = directory.processed_messages
+        undo.callback(lambda: directory.close(self._loop.epoch))
+        undo.callback(self._loop.close)
+        undo.callback(runner.cancel)
+        self._watch.cancel = runner.cancel
+        directory.start(runner.cancel)
+        self._loop.start()
+        requests = StopRequests(self._objects, self._paths)
+        undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the job has."""
+        return self._job.settings.tasks
+
+    def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Process a batch once, however often it is asked for, and commit it. Returns its outputs, by name.
+
+        Args:
+            batch: the present one of the query.
+            frames: the inputs, by name.
+
+        Raises:
+            IncompatibleError: the state is of another batch.
+            QueryStoppedError: the query was stopped meanwhile.
+            PenstockError: the batch failed; nothing of it counts.
+        """
+        if self._failed is not None:
+            raise PenstockError(f"the job has failed before: {self._failed}") from self._failed
+        reached = next_batch(self._loop.boundary) - 1
+        if batch.number not in (reached, reached + 1):
+            raise wrong_batch(self._paths.root, reached, batch)
+        try:
+            with self._watch.over(batch.number, batch.is_active):
+                if batch.number == reached + 1:
+                    self._process(batch, frames)
+                return self._taken(batch)
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
+        """Until the record of the batch is in the log."""
+        is_first = self._loop.boundary.batch == 0
+        ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
+        self._runner.offered = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
+        self._feed.offer(batch.number)
+        try:
+            while next_batch(self._loop.boundary) == batch.number:
+                if self._loop.step():
+                    raise PenstockError(f"the run ended before batch {batch.number} did; nothing of it counts")
+                if next_batch(self._loop.boundary) != batch.number:
+                    self._loop.try_commit()  # a lost container leads back to this batch, unless its record is written
+            if self._watch.seen:
+                raise QueryStoppedError(batch.number)
+        finally:
+            self._jobs.leave()
+            self._runner.offered = None
+
+    def next_due_ms(self) -> int | None:
+        """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
+        return self._feed.next_due_ms(self._loop.boundary)
+
+    def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
+        owed = self._debts.now()
+        objects = [each for own in owed.unpublished for each in own.objects]
+        frames = {}
+        for output in self._outputs:
+            stream = SystemStream(QUERY_SYSTEM, output.name)
+            rows = OutputRows(
+                self._config.job.root, stream, to_arrow_schema(output.schema, timezone="UTC"), output.writer
+            )
+            frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._objects)
+        return frames
+
+    def close(self) -> None:
+        """Give the job back. The state is as of the last batch that was committed."""
+        with self._undo:
+            if self._failed is None:
+                self._loop.finish()
+
+
+def check_binding(view: LogView, job: str, root: str, first: QueryBatch, partitions: int | None) -> int | None:
+    """How many tasks the job has; None if it has no checkpoint yet.
+
+    Args:
+        view: the job's checkpoint log.
+        job: its name, as in commands.
+        root: `job.root`.
+        first: the batch that the query begins with.
+        partitions: how many tasks the program asks for.
+
+    Raises:
+        IncompatibleError: its state belongs to another query, is of another batch, or has another number of tasks.
+    """
+    latest = view.latest
+    if latest is None:
+        if first.number > 0:
+            raise _no_state(job, root, first)
+        return None
+    bound = queries_of(latest.identities)
+    if not bound:
+        raise IncompatibleError(
+            f"job {job} in {root} runs by itself, and not inside a streaming query: give the query another root, or "
+            "another name"
+        )
+    if other := sorted(bound - {first.query}):
+        raise _other_query(job, root, other[0], first)
+    reached = reached_batch(latest)
+    if first.number not in (reached, reached + 1):
+        raise wrong_batch(job, reached, first)
+    if partitions not in (None, latest.task_count):
+        raise IncompatibleError(
+            f"partitions={partitions}, and the state of job {job} has {latest.task_count}: each key has its state in "
+            f"one of them. Nothing was started. Set partitions={latest.task_count}, or leave it out"
+        )
+    return latest.task_count
+
+
+def _no_state(job: str, root: str, first: QueryBatch) -> IncompatibleError:
+    return IncompatibleError(
+        f"the query {first.query} asks for batch {first.number}, and {root} has no state of job {job}: the state of "
+        "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
+        "root or the name of the job was changed, set it back. If the state is lost, or there never was any, start the "
+        "query with a new checkpoint location: it then reads its sources from the beginning. Or begin with empty state "
+        'at this batch: begin_at="here"'
+    )
+
+
+def _other_query(job: str, root: str, bound: str, first: QueryBatch) -> IncompatibleError:
+    if first.number == 0:
+        how = (
+            "This one is new: another query uses the same root and name, or its checkpoint location was changed or "
+            "deleted"
+        )
+        out = "To begin from nothing, give it another root or another name, or delete the state with the checkpoint"
+    else:
+        how, out = "Two queries use the same root and name", "Or give this one another root, or another name"
+    return IncompatibleError(
+        f"the state of job {job} in {root} belongs to the query {bound}, and this is the query {first.query}. {how}. "
+        f"Nothing was started. Give the query the checkpoint location that the state belongs to. {out}"
+    )
+
+
+def reached_batch(record: CheckpointRecord) -> int:
+    """The last batch of the query that the state has seen."""
+    return min(to_positions(record.next_offsets).values()) - 1
+
+
+def wrong_batch(job: str, reached: int, batch: QueryBatch) -> IncompatibleError:
+    """The query asks for a batch that does not follow on the state."""
+    how = "was set back" if batch.number < reached else "is newer than the state"
+    return IncompatibleError(
+        f"the state of job {job} is at batch {reached}, and the query asks for batch {batch.number}: its checkpoint "
+        f"location {how}. Nothing was changed. Give both back as they were together"
+    )

@@ -1,0 +1,65 @@
+"""What a batch sent to a DataFrame, as a DataFrame: the rows are in the objects that the batch's record names."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.outbox import OutboxObject
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.runtime.outbox_objects import decode
+
+IN_DRIVER_BYTES = 1 << 20
+"""So many bytes of rows the driver reads itself: a Spark job with a Python worker would take longer."""
+
+
+class RowWriter(Protocol):
+    """Makes rows of a job's messages. Sent to Spark's workers."""
+
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of these messages."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Reads one output of one batch."""
+
+    root: str
+    stream: SystemStream
+    schema: pa.Schema
+    writer: RowWriter
+
+    def frame(
+        self, spark: SparkSession, objects: Sequence[OutboxObject], schema: StructType, store: ObjectStore
+    ) -> DataFrame:
+        """The rows, in as many partitions as there are objects; few rows are read at once."""
+        mine = [each for each in objects if any(ssp.system_stream == self.stream for ssp in each.parts)]
+        if sum(each.size_bytes for each in mine) <= IN_DRIVER_BYTES:
+            batches = [batch for each in mine for batch in self._rows(store, each)]
+            return spark.createDataFrame(pa.Table.from_batches(batches, self.schema), schema)
+        named = [(pickle.dumps(each),) for each in mine]
+        rows = spark.createDataFrame(named, "object BINARY").repartition(len(named))
+        return rows.mapInArrow(self, schema)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with closing(open_store(self.root)) as store:
+            for batch in batches:
+                for named in batch.column(0).to_pylist():
+                    yield from self._rows(store, pickle.loads(named))  # noqa: S301 - the driver's own
+
+    def _rows(self, store: ObjectStore, named: OutboxObject) -> Iterator[pa.RecordBatch]:
+        contents = decode(named, store.get(named.key))
+        for chunk in contents.chunks:
+            if chunk.ssp.system_stream == self.stream:
+                values = [value for _, _, value in contents.records(chunk)]
+                yield from self.writer.write(values, self.schema)

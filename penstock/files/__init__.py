@@ -1,0 +1,1 @@
+"""Folders of data files as streams: the system `files`."""

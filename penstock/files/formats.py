@@ -1,0 +1,161 @@
+"""The rows of data files, as JSON: one message for each row."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from pyarrow import fs
+
+from penstock.errors import ConfigError
+
+Format: TypeAlias = Literal["parquet", "json", "csv"]
+FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
+Columns: TypeAlias = Mapping[str, str | None]
+"""The partition columns of a file, and their values."""
+
+_ENDINGS: Mapping[str, Format] = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+}
+_PACKED = (".gz", ".bz2", ".zst", ".lz4")
+_ROWS = 4096
+_BLOCK = 1 << 20
+_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+
+
+def format_of(path: str) -> Format:
+    """The format that the end of a file's name says. Raises ConfigError if it says none."""
+    name = path.rpartition("/")[2].lower()
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    for ending, found in _ENDINGS.items():
+        if name.endswith(ending):
+            return found
+    raise ConfigError(
+        f"`{path}`: its name does not say its format; known are {', '.join(_ENDINGS)}. Set `systems.<name>.format` to "
+        "parquet, json or csv"
+    )
+
+
+def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, columns: Columns) -> Iterator[bytes]:
+    """The rows of a file from a number on, in order, each as JSON.
+
+    Args:
+        system, path: where the file is.
+        kind: its format.
+        first: the number of the first row that is wanted, from 0.
+        columns: what the path says; these columns are added to each row.
+    """
+    read = {"parquet": _parquet, "json": _json, "csv": _csv}[kind]
+    return read(system, path, first, columns)
+
+
+def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
+    with pa.parquet.ParquetFile(system.open_input_file(path), coerce_int96_timestamp_unit="us") as file:
+        groups: list[int] = []
+        skip = first
+        for number in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(number).num_rows
+            if not groups and skip >= rows:
+                skip -= rows
+            else:
+                groups.append(number)
+        if not groups:
+            return
+        for batch in file.iter_batches(_ROWS, row_groups=groups, use_threads=False):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield from _as_json(batch.slice(skip), columns)
+            skip = 0
+
+
+def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
+    """All columns are text: what a text means is the application's to say."""
+    with system.open_input_stream(path, compression="detect") as stream:
+        header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline()
+    names = next(csv.reader([header]), [])
+    convert = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+    )
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    with (
+        system.open_input_stream(path, compression="detect") as stream,
+        pa.csv.open_csv(stream, parse_options=parse, convert_options=convert) as reader,
+    ):
+        skip = first
+        for batch in reader:
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield from _as_json(batch.slice(skip), columns)
+            skip = 0
+
+
+def _json(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
+    """A line is a message as it is. Blank lines are none."""
+    added = orjson.dumps(dict(columns))[1:]
+    skip = first
+    with system.open_input_stream(path, compression="detect", buffer_size=_BLOCK) as stream:
+        for line in _lines(stream):
+            if skip:
+                skip -= 1
+            else:
+                yield _with(line, added) if columns else line
+
+
+def _lines(stream: Any) -> Iterator[bytes]:
+    rest = b""
+    while block := stream.read(_BLOCK):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            if line := line.strip():
+                yield line
+    if rest := rest.strip():
+        yield rest
+
+
+def _with(line: bytes, added: bytes) -> bytes:
+    """An object with more fields. Anything else is left as it is: it does not decode as an object either."""
+    if not (line.startswith(b"{") and line.endswith(b"}")):
+        return line
+    own = line[:-1].rstrip()
+    return own + (b"" if own == b"{" else b",") + added
+
+
+def _as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
+    arrays = [_without_ns(column) for column in batch.columns]
+    rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist()
+    dump: Callable[..., bytes] = orjson.dumps
+    for row in rows:
+        if columns:
+            row.update(columns)
+        yield b"%b" % dump(row, _other, _OPTIONS)
+
+
+def _without_ns(column: pa.Array) -> pa.Array:
+    """Python's times have microseconds."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column
+
+
+def _other(value: Any) -> Any:
+    """What JSON has no form for."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value)

@@ -1,0 +1,131 @@
+"""Schemas as text, in Spark's words: `user STRING, visits BIGINT`. Read without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from penstock.errors import ConfigError
+
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z0-9_]+|[<>(),:])")
+_TYPES: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def parse_schema(text: str) -> pa.Schema:
+    """The schema that a text describes.
+
+    Raises:
+        ConfigError: it is none; says where.
+
+    Example:
+        >>> parse_schema("user STRING, places ARRAY<STRUCT<name: STRING>>").names
+        ['user', 'places']
+    """
+    parser = _Parser(text)
+    fields = parser.fields("", lambda: parser.left == 0)
+    if not fields:
+        raise ConfigError("a schema has at least one column, as in `user STRING, visits BIGINT`")
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"`{text}` has a column twice")
+    return pa.schema(fields)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens: list[str] = []
+        at, end = 0, len(text.rstrip())
+        while at < end:
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise ConfigError(f"`{text}` is not a schema: `{text[at:].strip()}` is not understood")
+            self._tokens.append(found[1])
+            at = found.end()
+        self._next = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._tokens) - self._next
+
+    def fields(self, colon: str, at_end: Callable[[], bool]) -> list[pa.Field]:
+        found: list[pa.Field] = []
+        while not at_end():
+            if found:
+                self._take(",")
+            name = self._take()
+            name = name[1:-1].replace("``", "`") if name.startswith("`") else name
+            if self._peek() == ":" or colon:
+                self._take(":")
+            found.append(pa.field(name, self._type()))
+        return found
+
+    def _type(self) -> pa.DataType:
+        name = self._take()
+        match name.lower():
+            case "array":
+                self._take("<")
+                inner = self._type()
+                self._take(">")
+                return pa.list_(inner)
+            case "map":
+                self._take("<")
+                key = self._type()
+                self._take(",")
+                value = self._type()
+                self._take(">")
+                return pa.map_(key, value)
+            case "struct":
+                self._take("<")
+                fields = self.fields(":", lambda: self._peek() == ">")
+                self._take(">")
+                return pa.struct(fields)
+            case "decimal" | "dec" | "numeric":
+                return self._decimal()
+        if name.lower() not in _TYPES:
+            raise ConfigError(
+                f"`{self._text}`: `{name}` is not a type; known are {', '.join(_TYPES)}, decimal, array, map and struct"
+            )
+        return _TYPES[name.lower()]
+
+    def _decimal(self) -> pa.DataType:
+        if self._peek() != "(":
+            return pa.decimal128(10, 0)
+        self._take("(")
+        precision, scale = self._take(), "0"
+        if self._peek() == ",":
+            self._take(",")
+            scale = self._take()
+        self._take(")")
+        try:
+            return pa.decimal128(int(precision), int(scale))
+        except ValueError as error:
+            raise ConfigError(f"`{self._text}`: decimal({precision},{scale}) is not a type: {error}") from error
+
+    def _peek(self) -> str:
+        return self._tokens[self._next] if self.left else ""
+
+    def _take(self, expected: str = "") -> str:
+        found = self._peek()
+        if not found or (expected and found != expected):
+            raise ConfigError(
+                f"`{self._text}` is not a schema: expected {f'`{expected}`' if expected else 'more'}, found "
+                f"{f'`{found}`' if found else 'its end'}. It reads as `user STRING, visits BIGINT`"
+            )
+        self._next += 1
+        return found

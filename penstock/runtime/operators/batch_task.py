@@ -1,0 +1,102 @@
+"""A BatchTask: it gets all messages of a batch at once, at the end of input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.api.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
+from penstock.api.graph import BatchTaskSpec
+from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.batch import NO_WATERMARK, Batch, Due
+from penstock.runtime.columns import Columns, Target
+from penstock.runtime.context import OperatorFailedError, Position, failure_in
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
+
+
+class BatchTaskOperator(Operator[BatchTaskSpec]):
+    """Gathers the messages of a batch, and calls its task once in each batch."""
+
+    needs_task = True
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        try:
+            task = self.spec.task()
+            task.init(_Context(surroundings))
+        except BaseException as error:
+            raise failure_in(self.spec.id, error) from error
+        return _BatchTaskNode(self.spec.id, task, surroundings.position, downstream.push)
+
+
+class _Context:
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+
+    @property
+    def task(self) -> int:
+        return self._surroundings.task
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return self._surroundings.config
+
+    @property
+    def metrics(self) -> MetricsRegistry:
+        return self._surroundings.user_metrics
+
+    def store(self, name: str) -> KeyValue:
+        return self._surroundings.stores[name]
+
+    def watched(self, elements: Iterable[Any]) -> Iterator[Any]:
+        position = self._surroundings.position
+        # How many are left shows other threads that there is progress, and only the iterator of a list says that.
+        found = position.elements = iter(list(elements))
+        return found
+
+
+class _BatchTaskNode(Node):
+    def __init__(self, operator: str, task: BatchTask, position: Position, emit: Emit) -> None:
+        one = Node.of_columns(self._add, position)
+        super().__init__(one.accept, one.push)
+        self._operator, self._task, self._position, self._emit = operator, task, position, emit
+        self._messages: list[KeyedValue] = []
+        self._earliest = 0
+
+    def _add(self, columns: Columns) -> None:
+        keys = columns.keys if columns.key_bytes is None else columns.key_bytes
+        self._messages.extend(zip(keys, columns.values, strict=True))
+
+    def begin(self, batch: Batch) -> None:
+        self._messages = []
+        self._earliest = batch.earliest_output(self._operator)
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        late, firing = batch.late_watermark(self._operator), batch.firing_watermark(self._operator)
+        info = BatchInfo(
+            batch.number,
+            batch.time_ms,
+            None if late == NO_WATERMARK else late,
+            None if firing == NO_WATERMARK else firing,
+            batch.control,
+        )
+        # A failure ends the run: a batch as a whole is no dead letter.
+        timestamp_ms = max(batch.time_ms, self._earliest)
+        yield Firing(None, timestamp_ms, "batch", partial(self._run, info), "the batch", must_succeed=True)
+
+    def _run(self, info: BatchInfo) -> None:
+        messages, self._messages = self._messages, []
+        try:
+            self._task.process(messages, info, self._emit)
+        except KeyFailed as failed:
+            cause = failed if failed.__cause__ is None else failed.__cause__
+            failure = failure_in(self._operator, cause)
+            raise OperatorFailedError(self._operator, failure.cause, failed.key, failed.what) from cause
+        finally:
+            self._position.elements = None
+
+    def next_due(self) -> Due:
+        return self._task.next_due()
+
+    def close(self) -> None:
+        self._task.close()

@@ -1,0 +1,202 @@
+"""run_application: a StreamApplication on the batches of a streaming query, DataFrames in and DataFrames out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from penstock.api.application import Application
+from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec
+from penstock.api.watermarks import BoundedOutOfOrderness
+from penstock.engine.query.job import QueryInput, QueryOutput
+from penstock.errors import ConfigError
+from penstock.spark.queries import Frames, QueryPlan, StreamWriter
+from penstock.spark.row_columns import RowsReader, RowsWriter
+from penstock.spark.row_schemas import check_keyed, check_same, with_schemas
+from penstock.spark.rows import Rows
+from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
+from penstock.system.query import QUERY_SYSTEM
+
+Inputs: TypeAlias = Callable[[DataFrame], Frames]
+"""Makes the inputs, by name, of a batch."""
+
+
+def run_application(
+    app: Application,
+    df: DataFrame,
+    *,
+    root: str,
+    inputs: Inputs | None = None,
+    partitions: int | None = None,
+    config: Mapping[str, object] | None = None,
+) -> ApplicationStream:
+    """Run an application inside a streaming query: its inputs are the query's DataFrames, and so are its outputs.
+
+    Spark owns the offsets and the ids of batches, Penstock the state. Each batch of the query is processed once: its
+    changes of the state and its rows count together, and the handler gets the same rows however often Spark asks for
+    the batch. A sink that is idempotent by batch id is therefore exactly once.
+
+    The inputs of the application are named `spark.<name>` and have the serde `pss.Rows()`; each row is a message
+    without a key, and `partition_by` gives it one. Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)`,
+    come back as DataFrames. Outputs to other systems work as in any job; inputs of other systems do not, but for side
+    inputs. If an input has a column with a watermark (`withWatermark`), then it has the event times, and its delay is
+    that of the application's watermark. Otherwise the timestamp of a row is when it was read.
+
+    Args:
+        app: the application. The name of the job is its name.
+        df: a streaming DataFrame of any source.
+        root: where the state is, as `job.root`: a folder, or `s3://`, `gs://`, `az://`.
+        inputs: makes the inputs of a batch of `df`: a dict by name. It is called once with `df` itself, for the
+            schemas, and then with each batch. Without it, the application has one input, which is `df`.
+        partitions: how many tasks share the keys, and so the most that can run at once. It is chosen once: later
+            starts keep it. By default, as many as Spark runs at once. There are at least as many as inputs.
+        config: further keys of Penstock's configuration.
+
+    Returns:
+        what `for_each_batch` takes a handler for.
+
+    Raises:
+        ConfigError: an argument is wrong, or the application cannot run inside a query.
+
+    Example:
+        >>> app = ps.StreamApplication("visits")
+        >>> visits = ps.Windows.tumbling(3_600_000, aggregates={"n": ps.Count()})
+        >>> _ = (
+        ...     app.input("spark.clicks", value=pss.Rows())
+        ...     .partition_by(lambda row: row.user)
+        ...     .window(visits)
+        ...     .map(lambda pane: {"user": pane.key, "n": pane.message["n"]})
+        ...     .send_to(app.output("spark.visits", value=pss.Rows("user STRING, n LONG")))
+        ... )
+        >>> query = (  # doctest: +SKIP
+        ...     pss.run_application(app, clicks.withWatermark("at", "10 minutes"), root="s3://bucket/penstock")
+        ...     .for_each_batch(lambda out, batch_id: out["visits"].write.mode("append").parquet(path))
+        ...     .option("checkpointLocation", location)
+        ...     .start()
+        ... )
+    """
+    if not df.isStreaming:
+        raise ConfigError("run_application takes a streaming DataFrame, as `spark.readStream` makes them")
+    graph = app.graph()
+    names = _names(graph)
+    made = _inputs_of(names, inputs)
+    schemas = _schemas(made, df)
+    graph = with_schemas(graph, schemas, _parsed)
+    check_keyed(graph)
+    if partitions is not None and partitions < len(names):
+        raise ConfigError(f"partitions={partitions}: an application with {len(names)} inputs has at least {len(names)}")
+
+    def same(batch: DataFrame) -> Frames:
+        frames = made(batch)
+        for name, frame in frames.items():
+            check_same(f"{QUERY_SYSTEM}.{name}", schemas[name], frame.schema)
+        return frames
+
+    plan = QueryPlan(
+        graph=replace(graph, operators=tuple(_timed(op, schemas, graph) for op in graph.operators)),
+        inputs=[QueryInput(name, RowsReader(schemas[name], _event_time(schemas[name]))) for name in names],
+        outputs=[
+            QueryOutput(each.stream.stream, each.value_serde.schema, RowsWriter(each.value_serde.schema))
+            for each in graph.outputs
+            if each.stream.system == QUERY_SYSTEM and isinstance(each.value_serde, Rows)
+        ],
+        root=root,
+        partitions=partitions,
+        config=config or {},
+    )
+    return ApplicationStream(df, plan, same)
+
+
+class ApplicationStream:
+    """What `run_application` returns."""
+
+    def __init__(self, df: DataFrame, plan: QueryPlan, inputs: Inputs) -> None:
+        self._df, self._plan, self._inputs = df, plan, inputs
+
+    def for_each_batch(self, handler: Callable[[Frames, int], None]) -> StreamWriter:
+        """Give the outputs of each batch to a handler, as `foreachBatch` does.
+
+        Args:
+            handler: gets the outputs of a batch, a dict of DataFrames by name without `spark.`, and the id of the
+                batch. It may use each of them any number of times until it returns. If it raises, the query fails,
+                and its next start calls it with the same rows.
+
+        Returns:
+            the writer, with the methods of Spark's DataStreamWriter that such a query has.
+        """
+        return StreamWriter(self._df, self._plan, self._inputs, handler)
+
+
+def _names(graph: ApplicationGraph) -> list[str]:
+    """The names of the inputs. Raises ConfigError if the application cannot run inside a query."""
+    for op in graph.inputs:
+        if op.stream.system != QUERY_SYSTEM:
+            raise ConfigError(
+                f"input `{op.stream}`: the inputs of an application inside a query are its DataFrames, named "
+                f"`{QUERY_SYSTEM}.<name>`. Read another stream with Spark, or as a side input"
+            )
+    if graph.intermediates:
+        raise ConfigError(
+            f"`{graph.intermediates[0].stream}`: an application inside a query has no durable intermediate streams. "
+            "Use partition_by without `through`"
+        )
+    frames = [("input", op.stream, op.value_serde) for op in graph.inputs]
+    frames += [("output", out.stream, out.value_serde) for out in graph.outputs if out.stream.system == QUERY_SYSTEM]
+    for kind, stream, serde in frames:
+        if not isinstance(serde, Rows):
+            schema = "" if kind == "input" else "'user STRING, n LONG'"
+            raise ConfigError(f'{kind} `{stream}` is a DataFrame: app.{kind}("{stream}", value=pss.Rows({schema}))')
+    return [op.stream.stream for op in graph.inputs]
+
+
+def _inputs_of(names: list[str], inputs: Inputs | None) -> Inputs:
+    if inputs is None:
+        if len(names) > 1:
+            raise ConfigError(f"the application has the inputs {', '.join(names)}: give inputs=lambda df: {{...}}")
+        return lambda df: {names[0]: df}
+
+    def made(df: DataFrame) -> Frames:
+        frames = inputs(df)
+        if not isinstance(frames, Mapping) or set(frames) != set(names) or not _all_frames(frames):
+            found = sorted(map(str, frames)) if isinstance(frames, Mapping) else frames
+            raise ConfigError(f"inputs=... returns a dict of DataFrames for {', '.join(sorted(names))}, not {found}")
+        return frames
+
+    return made
+
+
+def _all_frames(frames: Mapping[str, object]) -> bool:
+    return all(isinstance(frame, DataFrame) for frame in frames.values())
+
+
+def _schemas(inputs: Inputs, df: DataFrame) -> dict[str, StructType]:
+    try:
+        return {name: frame.schema for name, frame in inputs(df).items()}
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "inputs=... is called once with the streaming DataFrame, for the schemas, and must count or collect "
+            f"nothing: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _timed(op: OperatorSpec, schemas: Mapping[str, StructType], graph: ApplicationGraph) -> OperatorSpec:
+    """The operator; an input with the watermark of its DataFrame, unless the application declares another one."""
+    if not isinstance(op, InputSpec) or op.uses_time or not graph.uses_time:
+        return op
+    column = event_time_column(schemas[op.stream.stream])
+    return op if column is None else replace(op, watermark=BoundedOutOfOrderness(max_delay_ms=delay_ms(column)))
+
+
+def _event_time(schema: StructType) -> str | None:
+    column = event_time_column(schema)
+    return None if column is None else column.name
+
+
+def _parsed(ddl: str) -> StructType:
+    return parsed_schema(ddl, f"pss.Rows({ddl!r})")

@@ -1,0 +1,150 @@
+"""Batches for what is due without new rows.
+
+Spark makes a batch when a source has something new, and knows nothing of timers. So a query with timers reads a second
+source, which has no rows: only its offset moves, when something is due. Spark runs that source in a Python process on
+the driver's machine, and asks it whenever it asks the others; the driver says in a small local file when the next batch
+is due.
+
+Spark's log of offsets has the sources by position, without names. A query whose checkpoint location was made without
+this source therefore stays without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructField, StructType
+
+logger = logging.getLogger(__name__)
+
+_SOURCE = "penstock-heartbeat"
+_OFFSET = "penstock.heartbeat"
+_DUE = "due"
+AT_ONCE = 0
+"""A time that has come."""
+
+
+class Heartbeat:
+    """Says when the next batch is due. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        """The first batch is due at once: nobody knows yet what is due in the state."""
+        self._folder = tempfile.mkdtemp(prefix="penstock-heartbeat-")
+        self._path = os.path.join(self._folder, _DUE)
+        self.set(AT_ONCE)
+
+    def set(self, due_ms: int | None) -> None:
+        """The next batch is due then, in epoch milliseconds; None: none is."""
+        written = f"{self._path}.new"
+        with open(written, "w", encoding="ascii") as file:
+            file.write("" if due_ms is None else str(due_ms))
+        os.replace(written, self._path)
+
+    def added_to(self, df: DataFrame) -> DataFrame:
+        """The same rows, and a batch when one is due."""
+        spark = df.sparkSession
+        sessions: Any = spark._jsparkSession  # noqa: SLF001
+        if not sessions.sessionState().dataSourceManager().dataSourceExists(_SOURCE):
+            spark.dataSource.register(heartbeat_source())
+        plain = StructType([StructField(each.name, each.dataType, each.nullable) for each in df.schema])
+        return df.unionAll(spark.readStream.format(_SOURCE).schema(plain).option(_DUE, self._path).load())
+
+    def close(self) -> None:
+        """No further batch is due."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def heartbeat_source() -> type[DataSource]:
+    """The source. Spark's processes need not be able to import Penstock: they get local classes as they are."""
+
+    class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        """Its offset counts the batches that were due."""
+
+        def __init__(self, path: str) -> None:
+            self._path = path
+            self._until_ms: float | None = None
+
+        def initialOffset(self) -> dict[str, int]:
+            return {_OFFSET: 0}
+
+        def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+            import time
+
+            try:
+                with open(self._path, encoding="ascii") as file:
+                    due = file.read()
+            except FileNotFoundError:  # the query has ended
+                return start
+            now_ms = time.time_ns() // 1_000_000 if self._until_ms is None else self._until_ms
+            return {_OFFSET: start[_OFFSET] + 1} if due and int(due) <= now_ms else start
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            # Timers that come due while the query runs would keep it from its end.
+            import time
+
+            self._until_ms = time.time_ns() // 1_000_000
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return []
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+            return iter(())
+
+    class HeartbeatSource(DataSource):
+        """Has no rows."""
+
+        @classmethod
+        def name(cls) -> str:
+            return _SOURCE
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return HeartbeatReader(self.options[_DUE])
+
+    return HeartbeatSource
+
+
+def has_heartbeat(offsets: str | None, *, timed: bool) -> bool:
+    """Whether a query reads the source.
+
+    Args:
+        offsets: what its checkpoint location says of the offsets of its last batch; None: it is new.
+        timed: whether anything can be due in it.
+    """
+    if offsets is None:
+        return timed
+    found = f'"{_OFFSET}"' in offsets
+    if timed and not found:
+        logger.warning(
+            "the checkpoint location of the query was made without Penstock's heartbeat, and Spark can add no source "
+            "to it: timers that are due fire in the next batch with new rows. With a new checkpoint location they "
+            "would fire by themselves"
+        )
+    return found
+
+
+def last_offsets(spark: SparkSession, location: str) -> str | None:
+    """What a checkpoint location says of the offsets of the last batch that was begun; None if there was none."""
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    jvm: Any = spark._jvm  # noqa: SLF001
+    folder = jvm.org.apache.hadoop.fs.Path(location, "offsets")
+    files = folder.getFileSystem(session.sessionState().newHadoopConf())
+    if not files.exists(folder):
+        return None
+    found = [each.getPath() for each in files.listStatus(folder)]
+    batches = {int(path.getName()): path for path in found if path.getName().isdigit()}
+    if not batches:
+        return None
+    stream = files.open(batches[max(batches)])
+    try:
+        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+    finally:
+        stream.close()
+    return text

@@ -1,0 +1,1 @@
+"""Runs PySpark's StatefulProcessor in the containers of a job."""

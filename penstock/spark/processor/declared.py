@@ -1,0 +1,210 @@
+"""What a processor declares in `init`: its state variables, as values that the plan of a job and its tasks use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.streaming.stateful_processor import (
+    ListState,
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    ValueState,
+)
+from pyspark.sql.types import StructType
+
+from penstock.api.serdes import Bytes
+from penstock.api.store import OperatorBytes, StoreSpec, TimeToLive
+from penstock.api.timers import timers_store
+from penstock.errors import ConfigError
+
+Kind: TypeAlias = Literal["value", "list", "map"]
+TimeMode: TypeAlias = Literal["none", "processingtime", "eventtime"]
+ParseSchema: TypeAlias = Callable[[str], StructType]
+"""Makes a schema of its DDL text: on the driver Spark does."""
+
+_SAFE = "<>:,_.-()"
+"""What names and types have that needs no quoting in the text of a layout."""
+
+
+def time_mode(text: str) -> TimeMode:
+    """A time mode, however it is written. Raises ConfigError for another one."""
+    modes: dict[str, TimeMode] = {"none": "none", "processingtime": "processingtime", "eventtime": "eventtime"}
+    found = modes.get(text.lower())
+    if found is None:
+        raise ConfigError(f'time_mode="{text}": it is "None", "ProcessingTime" or "EventTime"')
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A state variable."""
+
+    kind: Kind
+    name: str
+    schema: StructType
+    """Of the values."""
+    user_key: StructType | None = None
+    """Of the keys of a map."""
+    ttl_ms: int | None = None
+
+    def layout(self) -> str:
+        """The text that a checkpoint remembers: kind, version of the form in which it is stored, and schema. It has no
+        spaces."""
+        of_key = "" if self.user_key is None else f"{_fields(self.user_key)};"
+        ttl = "ttl;" if self.kind == "list" and self.ttl_ms is not None else ""
+        return f"{self.kind}-1({ttl}{of_key}{_fields(self.schema)})"
+
+    def store(self, key: StructType) -> StoreSpec:
+        """The store that has it.
+
+        Args:
+            key: the schema of the grouping key.
+        """
+        ttl = None if self.ttl_ms is None else TimeToLive(self.ttl_ms)
+        return StoreSpec(self.name, KeyBytes(key), OperatorBytes(self.layout()), ttl)
+
+
+class KeyBytes(Bytes):
+    """The keys of a state variable, as `KeyCodec` makes them."""
+
+    def __init__(self, key: StructType) -> None:
+        self._name = f"key-1({_fields(key)})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+def _fields(schema: StructType) -> str:
+    return ",".join(f"{quote(f.name, safe='_-')}:{quote(f.dataType.simpleString(), safe=_SAFE)}" for f in schema.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """All that `init` declared."""
+
+    variables: tuple[Variable, ...] = ()
+    schemas: Mapping[str, StructType] = field(default_factory=dict)
+    """The schemas that were given as text, by text."""
+
+    def stores(self, operator: str, key: StructType, mode: TimeMode) -> tuple[StoreSpec, ...]:
+        """The stores of the operator that runs the processor."""
+        found = [variable.store(key) for variable in self.variables]
+        if mode != "none":
+            found.append(StoreSpec(timers_store(operator), Bytes(), OperatorBytes(f"timers-1({mode};{_fields(key)})")))
+        return tuple(found)
+
+
+def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> Declared:
+    """Call the processor's `init` as PySpark does on the driver before the first batch, then its `close`.
+
+    Args:
+        processor: the application's.
+        mode: its time mode.
+        parse: makes schemas of DDL texts.
+
+    Raises:
+        PySparkRuntimeError: two variables have one name, or one has a time to live that it cannot have.
+        Exception: what `init` or `close` raises.
+    """
+    handle = Declaring(mode, parse)
+    processor.init(handle)
+    processor.close()
+    return Declared(tuple(handle.variables.values()), dict(handle.schemas))
+
+
+class Declaring(StatefulProcessorHandle):
+    """The handle that notes which variables a processor declares. Nothing can be read or written with it."""
+
+    def __init__(self, mode: TimeMode, parse: ParseSchema) -> None:
+        self._mode = mode
+        self._parse = parse
+        self.variables: dict[str, Variable] = {}
+        self.schemas: dict[str, StructType] = {}
+
+    def getValueState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ValueState:
+        """Declare a value."""
+        variable = Variable("value", stateName, self._schema(schema), None, ttlDurationMs)
+        found: ValueState = self._made(variable)
+        return found
+
+    def getListState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ListState:
+        """Declare a list."""
+        found: ListState = self._made(Variable("list", stateName, self._schema(schema), None, ttlDurationMs))
+        return found
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> MapState:
+        """Declare a map."""
+        key, value = self._schema(userKeySchema), self._schema(valueSchema)
+        found: MapState = self._made(Variable("map", stateName, value, key, ttlDurationMs))
+        return found
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Drop a variable that was declared."""
+        self.variables.pop(stateName, None)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Not in `init`."""
+        raise _not_in_init("register_timer")
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Not in `init`."""
+        raise _not_in_init("delete_timer")
+
+    def listTimers(self) -> Iterator[int]:
+        """Not in `init`."""
+        raise _not_in_init("list_timers")
+
+    def _schema(self, schema: StructType | str) -> StructType:
+        if isinstance(schema, StructType):
+            return schema
+        found = self.schemas.get(schema)
+        if found is None:
+            found = self.schemas[schema] = self._parse(schema)
+        return found
+
+    def _made(self, variable: Variable) -> Any:
+        check_variable(variable, self._mode, self.variables)
+        self.variables[variable.name] = variable
+        return self._object(variable)
+
+    def _object(self, variable: Variable) -> Any:
+        kinds: dict[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
+        return kinds[variable.kind](None, variable.name)
+
+
+def _not_in_init(operation: str) -> PySparkRuntimeError:
+    return PySparkRuntimeError(
+        "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful processor "
+        f"operation={operation} with invalid handle state=PRE_INIT."
+    )
+
+
+def check_variable(variable: Variable, mode: TimeMode, others: Mapping[str, Variable]) -> None:
+    """Raise PySparkRuntimeError, with Spark's words, if the variable cannot be declared."""
+    start = f"Error initializing {variable.kind} state: "
+    if variable.name in others:
+        raise PySparkRuntimeError(f"{start}{variable.kind.capitalize()} state {variable.name} already exists")
+    if variable.ttl_ms is None:
+        return
+    if mode != "processingtime":
+        raise PySparkRuntimeError(
+            f"{start}[STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for "
+            f"state={variable.name} in timeMode={mode}, use TimeMode.ProcessingTime() instead."
+        )
+    if variable.ttl_ms <= 0:
+        raise PySparkRuntimeError(
+            f"{start}[STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than zero for "
+            f"State store operation=get_{variable.kind}_state on state={variable.name}."
+        )

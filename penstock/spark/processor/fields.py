@@ -1,0 +1,270 @@
+"""How a value of each of Spark's types is stored: as a number of fixed size, or as bytes."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any, TypeAlias
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    Row,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+    UserDefinedType,
+    VarcharType,
+    YearMonthIntervalType,
+)
+
+from penstock.errors import ConfigError
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value that is stored as a number: the letter of `struct` for it, and what makes it of the value and back."""
+
+    code: str
+    to: Convert | None = None
+    back: Convert | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """A value that is stored as bytes."""
+
+    to: Callable[[Any], bytes]
+    back: Callable[[bytes], Any]
+
+
+Field: TypeAlias = Fixed | Varying
+
+_COUNT = struct.Struct("<I")
+_NO_VALUE = 0
+_DECIMALS = Context(prec=60, rounding=ROUND_HALF_UP)
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+
+
+def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
+    """How values of the type are stored.
+
+    Args:
+        kind: the type.
+        where: the field, for errors.
+        canonical: whether equal values have equal bytes, as keys need it: -0.0 is 0.0, and every NaN the same.
+
+    Raises:
+        ConfigError: state cannot hold such values.
+    """
+    if isinstance(kind, UserDefinedType):
+        return _of_user_type(kind, where, canonical)
+    if isinstance(kind, FloatType | DoubleType):
+        return Fixed("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
+    if isinstance(kind, DecimalType):
+        return _decimal(kind)
+    if isinstance(kind, ArrayType):
+        return _array(field_of(kind.elementType, where, canonical=canonical))
+    if isinstance(kind, MapType):
+        keys = _array(field_of(kind.keyType, where, canonical=canonical))
+        values = _array(field_of(kind.valueType, where, canonical=canonical))
+        return _map(keys, values)
+    if isinstance(kind, StructType):
+        return _struct(kind, [field_of(f.dataType, f"{where}.{f.name}", canonical=canonical) for f in kind.fields])
+    for types, field in _SIMPLE:
+        if isinstance(kind, types):
+            return field
+    if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
+        return Fixed("q", kind.toInternal, kind.fromInternal)
+    raise ConfigError(f"`{where}`: state cannot hold values of type {kind.simpleString()}")
+
+
+def _one_bool(value: Any) -> bool:
+    if value is True or value is False:
+        return value
+    raise TypeError("not a bool")
+
+
+def _one_float(value: Any) -> float:
+    return float("nan") if value != value else value + 0.0
+
+
+def _date_to(value: datetime.date) -> int:
+    return value.toordinal() - _EPOCH
+
+
+def _date_back(days: int) -> datetime.date:
+    return datetime.date.fromordinal(days + _EPOCH)
+
+
+def _text(value: Any) -> bytes:
+    if type(value) is not str and not isinstance(value, str):
+        raise TypeError("not a string")
+    return value.encode()
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError("not bytes")
+
+
+def _null(value: Any) -> bytes:
+    raise TypeError("the type has no values but null")
+
+
+def _no_value(data: bytes) -> None:
+    return None
+
+
+_SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
+    ((BooleanType,), Fixed("?", _one_bool)),
+    ((ByteType,), Fixed("b")),
+    ((ShortType,), Fixed("h")),
+    ((IntegerType, YearMonthIntervalType), Fixed("i")),
+    ((LongType,), Fixed("q")),
+    ((DateType,), Fixed("i", _date_to, _date_back)),
+    ((StringType, CharType, VarcharType), Varying(_text, bytes.decode)),
+    ((BinaryType,), Varying(_binary, bytes)),
+    ((NullType,), Varying(_null, _no_value)),
+)
+
+
+def _decimal(kind: DecimalType) -> Varying:
+    step, limit = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
+
+    def to(value: Any) -> bytes:
+        if isinstance(value, bool) or not isinstance(value, Decimal | int):
+            raise TypeError("not a Decimal")
+        exact = Decimal(value).quantize(step, context=_DECIMALS)
+        if not abs(exact) < limit:
+            raise ValueError("too large for its type")
+        return str(exact + 0 if exact else step * 0).encode()
+
+    return Varying(to, lambda data: Decimal(data.decode()))
+
+
+def _of_user_type(kind: Any, where: str, canonical: bool) -> Field:
+    inner = field_of(kind.sqlType(), where, canonical=canonical)
+    if isinstance(inner, Fixed):
+        fixed = inner
+        return Fixed(
+            inner.code,
+            lambda v: kind.serialize(v) if fixed.to is None else fixed.to(kind.serialize(v)),
+            lambda v: kind.deserialize(v if fixed.back is None else fixed.back(v)),
+        )
+    varying = inner
+    return Varying(lambda v: varying.to(kind.serialize(v)), lambda data: kind.deserialize(varying.back(data)))
+
+
+def as_bytes(field: Field) -> Varying:
+    """The field as one that is stored as bytes."""
+    if isinstance(field, Varying):
+        return field
+    number, to, back = struct.Struct(f"<{field.code}"), field.to, field.back
+    return Varying(
+        number.pack if to is None else lambda value: number.pack(to(value)),
+        (lambda data: number.unpack(data)[0]) if back is None else lambda data: back(number.unpack(data)[0]),
+    )
+
+
+def joined(values: Sequence[Any], to: Sequence[Callable[[Any], bytes]]) -> bytes:
+    """Several values as bytes, each behind its length; None has a special length."""
+    parts = []
+    for value, encode in zip(values, to, strict=True):
+        if value is None:
+            parts.append(_COUNT.pack(_NO_VALUE))
+        else:
+            data = encode(value)
+            parts += (_COUNT.pack(len(data) + 1), data)
+    return b"".join(parts)
+
+
+def parted(data: bytes, at: int, back: Sequence[Callable[[bytes], Any]]) -> list[Any]:
+    """What `joined` was given, from a position on."""
+    values: list[Any] = []
+    for decode in back:
+        (length,) = _COUNT.unpack_from(data, at)
+        at += 4
+        if length == _NO_VALUE:
+            values.append(None)
+        else:
+            values.append(decode(data[at : at + length - 1]))
+            at += length - 1
+    return values
+
+
+def _array(element: Field) -> Varying:
+    item = as_bytes(element)
+
+    def to(values: Any) -> bytes:
+        if isinstance(values, str | bytes | dict):
+            raise TypeError("not a list")
+        values = list(values)
+        return _COUNT.pack(len(values)) + joined(values, [item.to] * len(values))
+
+    def back(data: bytes) -> list[Any]:
+        (count,) = _COUNT.unpack_from(data)
+        return parted(data, 4, [item.back] * count)
+
+    return Varying(to, back)
+
+
+def _map(keys: Varying, values: Varying) -> Varying:
+    def to(value: Any) -> bytes:
+        entries = value if isinstance(value, dict) else dict(value)
+        first = keys.to(list(entries))
+        return _COUNT.pack(len(first)) + first + values.to(list(entries.values()))
+
+    def back(data: bytes) -> dict[Any, Any]:
+        end = 4 + _COUNT.unpack_from(data)[0]
+        return dict(zip(keys.back(data[4:end]), values.back(data[end:]), strict=True))
+
+    return Varying(to, back)
+
+
+def _struct(kind: StructType, fields: Sequence[Field]) -> Varying:
+    names, parts = list(kind.names), [as_bytes(field) for field in fields]
+    encoders, decoders = [part.to for part in parts], [part.back for part in parts]
+
+    def to(value: Any) -> bytes:
+        if isinstance(value, dict):
+            value = [value.get(name) for name in names]
+        elif not isinstance(value, tuple | list):
+            raise TypeError("not a struct")
+        if len(value) != len(names):
+            raise ValueError(f"{len(value)} values for the {len(names)} fields of a struct")
+        return joined(value, encoders)
+
+    def back(data: bytes) -> Row:
+        return row_of(names, parted(data, 0, decoders))
+
+    return Varying(to, back)
+
+
+def row_of(names: Sequence[str], values: Sequence[Any]) -> Row:
+    """A Row with these fields."""
+    row: Row = tuple.__new__(Row, values)
+    row.__fields__ = names
+    return row

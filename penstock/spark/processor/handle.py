@@ -1,0 +1,114 @@
+"""The handle that a running processor gets in `init`: PySpark's interface above a task's stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.errors import PySparkRuntimeError
+
+from penstock.api.batch_task import BatchTaskContext
+from penstock.api.timers import timers_store
+from penstock.errors import ConfigError
+from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable
+from penstock.spark.processor.lists import StoredLists
+from penstock.spark.processor.timers import ProcessorTimers
+from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
+
+
+class TaskState:
+    """What lives as long as a task: its stores, its timers and the objects of its state variables."""
+
+    def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: Declared) -> None:
+        self.current = Current()
+        self.now_ms = 0
+        """The batch time."""
+        self.mode = mode
+        self.declared = declared
+        self.timers: ProcessorTimers | None = None
+        if mode != "none":
+            store = context.store(timers_store(operator))
+            self.timers = ProcessorTimers(store, "event" if mode == "eventtime" else "processing")
+        self.variables = {each.name: each for each in declared.variables}
+        self._objects = {each.name: self._made(each, context) for each in declared.variables}
+
+    def _made(self, variable: Variable, context: BatchTaskContext) -> Any:
+        store = context.store(variable.name)
+        if variable.kind == "value":
+            return StoredValue(variable, store, self.current)
+        if variable.kind == "map":
+            return StoredMap(variable, store, self.current)
+        return StoredList(variable, StoredLists(store, variable.ttl_ms, lambda: self.now_ms), self.current)
+
+    def object_of(self, variable: Variable) -> Any:
+        """The state variable. Raises ConfigError if `init` did not declare it when the query began."""
+        if self.variables.get(variable.name) != variable:
+            was = self.variables.get(variable.name)
+            raise ConfigError(
+                f"the processor's `init` declares the state variable {variable.layout()} `{variable.name}`, but it "
+                f"declared {'no such variable' if was is None else was.layout()} when the query began: `init` must "
+                "declare the same variables each time"
+            )
+        return self._objects[variable.name]
+
+
+class RunningHandle(Declaring):
+    """The handle of one batch."""
+
+    def __init__(self, state: TaskState) -> None:
+        super().__init__(state.mode, self._known_schema)
+        self._state = state
+        self._is_open = True
+        """Whether `init` runs."""
+
+    def close_init(self) -> None:
+        """`init` has returned: variables can no longer be declared, and timers can be set."""
+        self._is_open = False
+
+    def _known_schema(self, text: str) -> Any:
+        found = self._state.declared.schemas.get(text)
+        if found is None:
+            raise ConfigError(
+                f"the processor's `init` declares a state variable with the schema `{text}`, which it did not when the "
+                "query began: `init` must declare the same variables each time"
+            )
+        return found
+
+    def _made(self, variable: Variable) -> Any:
+        if not self._is_open:
+            raise PySparkRuntimeError(
+                f"Error initializing {variable.kind} state: "
+                "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
+                f"processor operation=get_{variable.kind}_state with invalid handle state=INITIALIZED."
+            )
+        return super()._made(variable)
+
+    def _object(self, variable: Variable) -> Any:
+        return self._state.object_of(variable)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Set a timer of the current key."""
+        self._timers("register").register(self._key(), expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Forget a timer of the current key."""
+        self._timers("delete").delete(self._key(), expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:
+        """The times of the current key's timers, the earliest first."""
+        return iter(self._timers("list").of(self._key()))
+
+    def _timers(self, operation: str) -> ProcessorTimers:
+        timers = self._state.timers
+        if timers is None:
+            raise PySparkRuntimeError(
+                f"Error {operation} timer: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed "
+                f"to perform stateful processor operation={operation}_timer with invalid timeMode=None"
+            )
+        return timers
+
+    def _key(self) -> bytes:
+        key = self._state.current.key
+        if key is None:
+            raise PySparkRuntimeError("Implicit key not found in state store for a timer: no key is being processed")
+        return key

@@ -1,0 +1,43 @@
+"""A processor as an operator of an application."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from penstock.api.graph import BatchTaskSpec
+from penstock.api.message_stream import MessageStream
+from penstock.api.serdes import Bytes
+from penstock.api.store import StoreSpec
+from penstock.spark.processor.task import ProcessorSpec, ProcessorTask
+
+
+def processor_stores(spec: ProcessorSpec) -> tuple[StoreSpec, ...]:
+    """The stores of the operator that runs the processor: its state variables, and its timers if it may have any."""
+    return spec.declared.stores(spec.operator, spec.key, spec.mode)
+
+
+def processor_operator(spec: ProcessorSpec, upstream: str) -> BatchTaskSpec:
+    """The operator that runs the processor.
+
+    Args:
+        spec: the processor. Its `operator` is the operator's id.
+        upstream: the operator that brings chunks, as `groups.chunk` makes them: all rows of a chunk are of this task.
+    """
+    return BatchTaskSpec(
+        id=spec.operator,
+        upstream=(upstream,),
+        key_serde=Bytes(),
+        value_serde=Bytes(),
+        stores=tuple(store.name for store in processor_stores(spec)),
+        task=partial(ProcessorTask, spec),
+        event_time=spec.mode == "eventtime",
+    )
+
+
+def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStream[Any]:
+    """The stream of what the processor makes of chunks, in the application that these are part of."""
+    for store in processor_stores(spec):
+        chunks._declared._stores[store.name] = store  # noqa: SLF001
+    upstream = chunks._operator.id  # noqa: SLF001
+    return chunks._next("processor", spec.operator, lambda _: processor_operator(spec, upstream))  # noqa: SLF001

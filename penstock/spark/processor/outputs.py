@@ -1,0 +1,130 @@
+"""What a processor returns, checked against the output schema and gathered into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
+
+from penstock.api.batch_task import Emit, KeyFailed
+from penstock.spark.processor.groups import chunk
+
+CHUNK = 32_768
+"""Rows of a chunk, about."""
+AT_ONCE = 2_048
+"""Rows that become columns at once, about: Python's garbage collector then has little to look through."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of Arrow in which output rows are written: PySpark's own for the row form."""
+    return pa.schema(list(to_arrow_type(schema, timezone="UTC", prefers_large_types=False)))
+
+
+class Chunks:
+    """Columns that are put together until they are worth a message."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Some more."""
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send on what there is."""
+        batches, self._batches, self._rows = self._batches, [], 0
+        if batches:
+            self._emit(None, chunk(pa.concat_batches(batches)))
+
+
+class RowOutput:
+    """Rows that a processor returned, which leave as columns."""
+
+    def __init__(self, schema: StructType, emit: Emit) -> None:
+        self._schema = arrow_schema(schema)
+        self._names = tuple(schema.names)
+        self._is_nested = any(_is_nested(field.dataType) for field in schema.fields)
+        self._rows: list[Any] = []
+        self._chunks = Chunks(emit)
+        self._calls: list[tuple[int, Any, str]] = []
+        """For each call that returned rows: how many rows there were before it, the key, and what was called."""
+
+    def add(self, key: Any, called: str, rows: Iterable[Row]) -> None:
+        """What a call for a key returned, which is read now."""
+        found = self._rows
+        before = len(found)
+        try:
+            found.extend(rows)
+        finally:
+            if len(found) > before:
+                self._calls.append((before, key, called))
+        if len(found) >= AT_ONCE:
+            self._convert()
+
+    def flush(self) -> None:
+        """Send on what there is. Raises KeyFailed for a row that does not fit the schema."""
+        self._convert()
+        self._chunks.flush()
+
+    def _convert(self) -> None:
+        rows, self._rows = self._rows, []
+        calls, self._calls = self._calls, []
+        if not rows:
+            return
+        try:
+            batch = self._batch(rows)
+        except Exception as error:
+            failed = self._blamed(rows, calls, error)
+            raise failed from failed.__cause__
+        self._chunks.add(batch)
+
+    def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
+        if not self._is_nested and _have_fields(rows, self._names):
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self._schema)
+
+    def _blamed(self, rows: Sequence[Row], calls: Sequence[tuple[int, Any, str]], error: Exception) -> Exception:
+        """The failure of the first row that does not fit."""
+        ends = [*(before for before, _, _ in calls[1:]), len(rows)]
+        for (before, key, called), end in zip(calls, ends, strict=True):
+            try:
+                self._batch(rows[before:end])
+            except Exception as found:
+                failed = KeyFailed(key, f"the rows that {called} returned")
+                failed.__cause__ = _misfit(found)
+                return failed
+        return error
+
+
+def _misfit(error: Exception) -> Exception:
+    if isinstance(error, AttributeError) and "asDict" in str(error):
+        return TypeError(f"a processor returns pyspark.sql.Row objects ({error})")
+    return error
+
+
+def _have_fields(rows: Sequence[Any], names: tuple[str, ...]) -> bool:
+    """Whether all rows have exactly these fields, in this order."""
+    known: Any = ()
+    for row in rows:
+        fields = getattr(row, "__fields__", None)
+        if fields is not known:
+            if not isinstance(row, Row) or fields is None or tuple(fields) != names:
+                return False
+            known = fields
+        if len(row) != len(names):
+            return False
+    return True
+
+
+def _is_nested(kind: DataType) -> bool:
+    return isinstance(kind, StructType | ArrayType | MapType)

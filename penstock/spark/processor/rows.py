@@ -1,0 +1,123 @@
+"""Columns of Arrow as PySpark's rows, with the values that PySpark's worker makes of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import Row
+
+from penstock.spark.processor.groups import Groups
+
+_FIRST_DAY, _LAST_DAY = (date(1, 1, 1) - date(1970, 1, 1)).days, (date(9999, 12, 31) - date(1970, 1, 1)).days
+AT_ONCE = 2_048
+"""Rows of a block, about."""
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """The values of a column, each as its `as_py`."""
+    if column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return found
+    if column.null_count == 0 and (times := _times_of(column)) is not None:
+        return times
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _times_of(column: pa.Array) -> list[Any] | None:
+    """The values of a column of dates, or of times in UTC or without a zone, each as its `as_py`, which takes several
+    microseconds for one. None for any other column, and where Python has no such time."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        days = column.cast(pa.int32()).to_numpy()
+        return days.astype("datetime64[D]").tolist() if _in_years(days, 1) else None
+    if not pa.types.is_timestamp(kind) or kind.unit != "us" or kind.tz not in (None, "UTC") or not len(column):
+        return None
+    micros = column.cast(pa.int64()).to_numpy()
+    if not _in_years(micros, 86_400_000_000):
+        return None
+    found: list[Any] = micros.astype("datetime64[us]").tolist()
+    zone = column[0].as_py().tzinfo
+    return found if zone is None else [each.replace(tzinfo=zone) for each in found]
+
+
+def _in_years(numbers: Any, per_day: int) -> bool:
+    """Whether these, counted from 1970, are in the years 1 to 9999."""
+    return not len(numbers) or (_FIRST_DAY * per_day <= numbers.min() and numbers.max() < _LAST_DAY * per_day)
+
+
+def row_class(names: Sequence[str]) -> type[Row]:
+    """A Row that knows its fields by its class: making one costs no more than a tuple, and a field is found at once."""
+    known: dict[str, Any] = {"__fields__": list(names), "__module__": Row.__module__, "__qualname__": "Row"}
+    getters = namedtuple("getters", [f"f{number}" for number in range(len(names))])  # type: ignore[misc]
+    for number, name in reversed(list(enumerate(names))):
+        if not hasattr(Row, name):
+            known[name] = getters.__dict__[f"f{number}"]  # it passes by Row's own __getitem__, which is slow
+    return type("Row", (Row,), known)
+
+
+def as_rows(batch: pa.RecordBatch, made: type[Row]) -> list[Row]:
+    """The rows of a batch."""
+    if batch.num_columns == 0:
+        return [tuple.__new__(made) for _ in range(batch.num_rows)]
+    columns = zip(*map(values_of, batch.columns), strict=True)
+    return list(map(tuple.__new__, repeat(made), columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The rows of some keys."""
+
+    encoded: Sequence[bytes]
+    keys: Sequence[tuple[Any, ...]]
+    """As a processor gets them."""
+    starts: Sequence[int]
+    ends: Sequence[int]
+    rows: Any
+    """A slice of it is what a processor gets: rows, or one DataFrame."""
+
+    def each(self) -> Iterator[tuple[bytes, tuple[Any, ...], int, int]]:
+        """Key by key: encoded, as a processor gets it, and where its rows begin and end."""
+        return zip(self.encoded, self.keys, self.starts, self.ends, strict=True)
+
+
+class KeyedRows:
+    """The rows of a batch by key. They become objects block by block: most of them never live at the same time, and
+    Python's garbage collector has little to look through."""
+
+    def __init__(self, groups: Groups, names: Sequence[str], made: Callable[[pa.RecordBatch], Any]) -> None:
+        """
+        Args:
+            groups: the rows.
+            names: the columns of the key.
+            made: what is made of the rows of a block.
+        """
+        self._groups, self._made = groups, made
+        self._columns = [groups.rows.schema.get_field_index(name) for name in names]
+        self.encoded = groups.keys
+
+    def blocks(self, first: int = 0, end: int | None = None) -> Iterator[Block]:
+        """The rows of the keys from one number to another one."""
+        ends = self._groups.ends
+        end = len(ends) if end is None else end
+        while first < end:
+            begin = ends[first - 1] if first else 0
+            last = min(end, max(first + 1, bisect_right(ends, begin + AT_ONCE)))
+            yield self._block(first, last, begin)
+            first = last
+
+    def _block(self, first: int, last: int, begin: int) -> Block:
+        groups = self._groups
+        ends = [end - begin for end in groups.ends[first:last]]
+        starts = [0, *ends[:-1]]
+        rows = groups.rows.slice(begin, ends[-1])
+        some = pa.array(starts, pa.int64())
+        keys = zip(*(values_of(rows.column(number).take(some)) for number in self._columns), strict=True)
+        return Block(groups.keys[first:last], list(keys), starts, ends, self._made(rows))

@@ -1,0 +1,221 @@
+"""The BatchTask that runs a StatefulProcessor."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+from pyspark.sql.types import Row, StructType
+
+from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
+from penstock.spark.processor.declared import Declared, TimeMode
+from penstock.spark.processor.frames import FrameOutput, Frames
+from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
+from penstock.spark.processor.handle import RunningHandle, TaskState
+from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.outputs import RowOutput
+from penstock.spark.processor.rows import Block, KeyedRows, as_rows, row_class
+
+Form: TypeAlias = Literal["row", "pandas"]
+"""What a processor gets and returns: Row objects, or DataFrames of pandas."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorSpec:
+    """A processor, and what it is called with. Plain data, which is sent to the containers."""
+
+    operator: str
+    """The id of the operator that runs it."""
+    processor: bytes
+    """The processor, pickled: each batch has a new one, as in PySpark."""
+    declared: Declared
+    """What its `init` declared."""
+    key: StructType
+    """The schema of the grouping key: columns of the input."""
+    input: pa.Schema
+    """The schema of the chunks."""
+    output: StructType
+    mode: TimeMode = "none"
+    form: Form = "row"
+    event_time: str | None = None
+    """The column with the event time by which rows are late; None: no row is late."""
+    initial: pa.Schema | None = None
+    """The schema of the chunks of initial state."""
+    timezone: str = "UTC"
+    """The session's, in which DataFrames of pandas have their times."""
+
+
+class ProcessorTask(BatchTask):
+    """Calls a processor as PySpark does: `init`, the rows of each key, the timers that have expired, `close`."""
+
+    def __init__(self, spec: ProcessorSpec) -> None:
+        self._spec = spec
+        self._keys = KeyCodec(spec.key)
+        self._row_classes: dict[tuple[str, ...], type[Row]] = {}
+
+    def init(self, context: BatchTaskContext) -> None:
+        spec = self._spec
+        self._context = context
+        self._state = TaskState(context, spec.operator, spec.mode, spec.declared)
+
+    def process(self, messages: Sequence[KeyedValue], batch: BatchInfo, emit: Emit) -> None:
+        until = self._expires_until(batch)
+        timers = self._state.timers
+        oldest = None if timers is None else timers.oldest()
+        if not messages and (oldest is None or until is None or oldest > until):
+            return
+        run = _Run(self._spec, self._state, self._context, batch, emit)
+        with run.calls("init"):
+            run.begin()
+        self._process_rows(run, [value for _, value in messages], batch)
+        if timers is not None and until is not None:
+            run.expire(timers, until, self._keys)
+        run.output.flush()
+        self._state.current.key = None
+        with run.calls("close"):
+            run.processor.close()
+
+    def _process_rows(self, run: _Run, chunks: Sequence[bytes], batch: BatchInfo) -> None:
+        spec = self._spec
+        initial = [data[len(INITIAL) :] for data in chunks if data.startswith(INITIAL)]
+        usual = [data for data in chunks if not data.startswith(INITIAL)] if initial else chunks
+        rows = None
+        if usual:
+            found = rows_of(usual, spec.input)
+            if spec.mode == "eventtime" and spec.event_time is not None and batch.late_watermark is not None:
+                found = not_late(found, spec.event_time, batch.late_watermark)
+            rows = self._by_key(grouped(found, self._keys))
+        before = None
+        if initial and spec.initial is not None:
+            before = self._by_key(grouped(rows_of(initial, spec.initial), self._keys))
+        if before is None:
+            if rows is not None:
+                run.handle(rows.blocks())
+        else:
+            run.handle_initial(before, rows)
+
+    def _by_key(self, groups: Groups) -> KeyedRows:
+        if self._spec.form == "pandas":
+            return KeyedRows(groups, self._keys.names, lambda rows: Frames(rows, self._spec.timezone))
+        made = self._class(groups.rows.schema)
+        return KeyedRows(groups, self._keys.names, lambda rows: as_rows(rows, made))
+
+    def _class(self, schema: pa.Schema) -> type[Row]:
+        names = tuple(schema.names)
+        found = self._row_classes.get(names)
+        if found is None:
+            found = self._row_classes[names] = row_class(names)
+        return found
+
+    def _expires_until(self, batch: BatchInfo) -> int | None:
+        """The time up to which timers expire in the batch."""
+        if self._spec.mode == "processingtime":
+            return batch.time_ms
+        return batch.firing_watermark if self._spec.mode == "eventtime" else None
+
+    def next_due(self) -> tuple[int | None, int | None]:
+        timers = self._state.timers
+        if timers is None:
+            return None, None
+        oldest = timers.oldest()
+        return (oldest, None) if self._spec.mode == "eventtime" else (None, oldest)
+
+
+class _Run:
+    """One batch of a processor."""
+
+    def __init__(
+        self, spec: ProcessorSpec, state: TaskState, context: BatchTaskContext, batch: BatchInfo, emit: Emit
+    ) -> None:
+        self._state, self._context = state, context
+        self._times = TimerValues(*_times(spec.mode, batch))
+        self.processor: StatefulProcessor = pickle.loads(spec.processor)  # noqa: S301 - the application's own
+        self.output: RowOutput | FrameOutput
+        if spec.form == "pandas":
+            self.output = FrameOutput(spec.output, emit, spec.timezone)
+        else:
+            self.output = RowOutput(spec.output, emit)
+        state.now_ms = batch.time_ms
+
+    def begin(self) -> None:
+        """Call `init`."""
+        self._state.current.key = None
+        handle = RunningHandle(self._state)
+        self.processor.init(handle)
+        handle.close_init()
+
+    def handle(self, blocks: Iterable[Block]) -> None:
+        """Call `handleInputRows` for each key."""
+        current, times = self._state.current, self._times
+        handle, add = self.processor.handleInputRows, self.output.add
+        for block in blocks:
+            rows, key = block.rows, None
+            try:
+                for encoded, key, start, end in self._context.watched(block.each()):
+                    current.key = encoded
+                    add(key, "handleInputRows", handle(key, iter(rows[start:end]), times))
+            except KeyFailed:
+                raise
+            except Exception as error:
+                raise KeyFailed(key, "handleInputRows") from error
+
+    def handle_initial(self, before: KeyedRows, found: KeyedRows | None) -> None:
+        """Call `handleInitialState` for each row of initial state, then `handleInputRows` for the rows of the key; then
+        for those of all other keys."""
+        places = {} if found is None else {encoded: number for number, encoded in enumerate(found.encoded)}
+        for block in before.blocks():
+            for encoded, key, start, end in block.each():
+                self._state.current.key = encoded
+                with self.calls("handleInitialState", key):
+                    for row in block.rows[start:end]:
+                        self.processor.handleInitialState(key, row, self._times)
+                place = places.pop(encoded, None)
+                if place is not None and found is not None:
+                    self.handle(found.blocks(place, place + 1))
+        if found is not None:
+            for first, end in _runs(list(places.values())):
+                self.handle(found.blocks(first, end))
+
+    def expire(self, timers: Any, until: int, codec: KeyCodec) -> None:
+        """Call `handleExpiredTimer` for each timer up to a time."""
+        current, output = self._state.current, self.output
+        for encoded, time_ms in self._context.watched(list(timers.expired(until))):
+            key = codec.decode(encoded)
+            current.key = encoded
+            with self.calls("handleExpiredTimer", key):
+                result: Iterable[Any] = self.processor.handleExpiredTimer(
+                    key=key, timerValues=self._times, expiredTimerInfo=ExpiredTimerInfo(time_ms)
+                )
+                output.add(key, "handleExpiredTimer", result)
+            timers.delete(encoded, time_ms)
+
+    @contextmanager
+    def calls(self, what: str, key: Any = None) -> Iterator[None]:
+        """Whatever is raised is a failure of the processor's method."""
+        try:
+            yield
+        except KeyFailed:
+            raise
+        except Exception as error:
+            raise KeyFailed(key, what) from error
+
+
+def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Numbers in order as ranges."""
+    first = 0
+    for number in range(1, len(places) + 1):
+        if number == len(places) or places[number] != places[number - 1] + 1:
+            yield places[first], places[number - 1] + 1
+            first = number
+
+
+def _times(mode: TimeMode, batch: BatchInfo) -> tuple[int, int]:
+    """The batch time and the watermark, as PySpark gives them."""
+    if mode == "none":
+        return -1, -1
+    return batch.time_ms, 0 if batch.firing_watermark is None else batch.firing_watermark

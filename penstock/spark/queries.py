@@ -1,0 +1,294 @@
+"""A job inside a streaming query: its start by Spark's own writer, and its end with the query."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.api.graph import ApplicationGraph
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
+from penstock.engine.query.stopping import QueryStoppedError
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.heartbeat import Heartbeat, has_heartbeat, last_offsets
+from penstock.spark.takeover import Takeover
+
+logger = logging.getLogger(__name__)
+
+Frames: TypeAlias = Mapping[str, DataFrame]
+_Call: TypeAlias = Callable[[DataStreamWriter], DataStreamWriter]
+_QUERY_ID = "sql.streaming.queryId"
+_NEVER_MS = str(10 * 365 * 86_400_000)
+_CLOSE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A job that runs inside a query."""
+
+    graph: ApplicationGraph
+    inputs: Sequence[QueryInput]
+    outputs: Sequence[QueryOutput]
+    root: str
+    partitions: int | None = None
+    config: Mapping[str, object] = field(default_factory=dict)
+    timed: bool = False
+    """Whether something may be due in the job without new rows."""
+    takeover: Takeover | None = None
+    """What becomes of the state that PySpark kept for the query."""
+
+    def settings(self) -> JobConfig:
+        """The configuration of the job. Raises ConfigError."""
+        chosen: dict[str, object] = {
+            "systems.spark.samza.factory": "penstock.system.query:QuerySystem",
+            "job.watermark.max.ahead.ms": _NEVER_MS,  # Spark leaves no event time out
+            "task.commit.ms": _NEVER_MS,  # every batch is committed by itself
+            "job.root": self.root,
+        }
+        for source in self.inputs:
+            chosen[f"streams.spark.{source.name}.samza.offset.default"] = "oldest"
+        for output in self.outputs:
+            chosen[f"streams.spark.{output.name}.output.guarantee"] = "exactly-once"
+        own = [key for key in self.config if key in chosen or key.startswith(("streams.spark.", "systems.spark."))]
+        if own:
+            raise ConfigError(f"`{min(own)}` is not to be configured: Penstock sets it for a job inside a query")
+        stores = [store.name for store in self.graph.stores]
+        return load_config(overrides={**chosen, **self.config}, default_job_name=self.graph.name, stores=stores)
+
+
+class RunningQuery:
+    """The job of one query: opened by its first batch. Thread-safe."""
+
+    def __init__(self, plan: QueryPlan, spark: SparkSession) -> None:
+        self._plan, self._spark = plan, spark
+        self.settings = plan.settings()
+        """The job's configuration."""
+        self._lock = threading.Lock()
+        self._job: QueryJob | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._handles: int | None = None
+        """The thread that is in the handler."""
+        self.closed = threading.Event()
+
+    def run(self, batch: int, frames: Frames) -> Frames:
+        """The outputs of a batch. Called by Spark's `foreachBatch`."""
+        query = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise PenstockError("this is to be called by `foreachBatch` of a streaming query only")
+        asked = QueryBatch(self._spark, query, batch)
+        with self._lock:
+            if self.closed.is_set():
+                raise PenstockError("the program ends, and the query with it: no batch begins any more")
+            if self._job is None:
+                plan = self._plan
+                self._job = QueryJob(
+                    plan.graph, self.settings, plan.inputs, plan.outputs, partitions=plan.partitions, first=asked
+                )
+            outputs = self._job.run(asked, frames)
+            if self._heartbeat is not None:
+                self._heartbeat.set(self._job.next_due_ms())
+            return outputs
+
+    def with_heartbeat(self, df: DataFrame) -> DataFrame:
+        """The query's rows, with a batch when something is due."""
+        self._heartbeat = Heartbeat()
+        return self._heartbeat.added_to(df)
+
+    def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], None]) -> None:
+        """Process a batch and give its outputs to the handler. Called by Spark's `foreachBatch`."""
+        try:
+            outputs = self.run(batch, frames)
+        except QueryStoppedError:
+            _interrupt(self._spark)
+            raise
+        self._handles = threading.get_ident()
+        try:
+            handler(outputs, batch)
+        finally:
+            self._handles = None
+
+    def close(self) -> None:
+        """The query has ended: give the job back. Idempotent."""
+        try:
+            with self._lock:
+                job, self._job = self._job, None
+            if job is not None:
+                job.close()
+        except Exception as error:
+            logger.warning("the job of the query did not end cleanly; its state is as of the last batch: %s", error)
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.close()
+            self.closed.set()
+
+    def wait(self) -> None:
+        """Until the job was given back, if its query has ended."""
+        if threading.get_ident() != self._handles:  # a handler that stops its query is still to return
+            self.closed.wait(_CLOSE_SECONDS)
+
+
+def _interrupt(spark: SparkSession) -> None:
+    """Raise the exception by which Spark knows that a stop has ended the batch, and no failure: the stop interrupts the
+    query's thread, but what waited in it then may have answered that already."""
+    thread: Any = spark.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001
+    thread.currentThread().interrupt()
+    thread.sleep(1)
+
+
+class Query(StreamingQuery):
+    """Spark's handle of the query. Where it waits for the query's end, it waits for the job's as well."""
+
+    def __init__(self, query: StreamingQuery, running: RunningQuery) -> None:
+        super().__init__(query._jsq)  # noqa: SLF001
+        self._running = running
+
+    def awaitTermination(  # noqa: N802 - Spark's name
+        self, timeout: int | None = None
+    ) -> bool | None:
+        """See `StreamingQuery.awaitTermination`."""
+        try:
+            ended = super().awaitTermination(timeout)
+        except Exception:  # the query's; a Ctrl-C says nothing about the query
+            self._running.wait()
+            raise
+        if ended is not False:
+            self._running.wait()
+        return ended
+
+    def stop(self) -> None:
+        """See `StreamingQuery.stop`."""
+        super().stop()
+        self._running.wait()
+
+
+class StreamWriter:
+    """Starts the query. Its methods are those of Spark's DataStreamWriter; the sink is chosen already.
+
+    Example:
+        >>> writer.option("checkpointLocation", location).trigger(availableNow=True).start()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        plan: QueryPlan,
+        inputs: Callable[[DataFrame], Frames],
+        handle: Callable[[Frames, int], None],
+    ) -> None:
+        """
+        Args:
+            inputs: the job's inputs, of a batch of `df`.
+            handle: gets the job's outputs.
+        """
+        plan.settings()  # what is wrong in them is said here
+        self._df, self._plan, self._inputs, self._handle = df, plan, inputs, handle
+        use_this_python(df.sparkSession)
+        self._calls: list[_Call] = []
+        self._options: dict[str, Any] = {}
+        self._name: str | None = None
+
+    def option(self, key: str, value: Any) -> Self:
+        """See `DataStreamWriter.option`; `checkpointLocation` is the one that every query needs."""
+        return self.options(**{key: value})
+
+    def options(self, **options: Any) -> Self:
+        """See `DataStreamWriter.options`."""
+        self._options |= {key.lower(): value for key, value in options.items()}
+        return self._call(lambda writer: writer.options(**options))
+
+    def queryName(self, queryName: str) -> Self:  # noqa: N802, N803 - Spark's names
+        """See `DataStreamWriter.queryName`."""
+        self._name = queryName
+        return self._call(lambda writer: writer.queryName(queryName))
+
+    def trigger(self, **trigger: Any) -> Self:
+        """See `DataStreamWriter.trigger`; batches only."""
+        if not trigger.keys() <= {"processingTime", "once", "availableNow"}:
+            raise ConfigError(f"trigger({', '.join(trigger)}): foreachBatch needs batches")
+        return self._call(lambda writer: writer.trigger(**trigger))
+
+    def start(self) -> StreamingQuery:
+        """Start the query. Returns its handle, with which it is awaited and stopped as any other.
+
+        Raises:
+            IncompatibleError: the checkpoint location has state that PySpark kept, and it was not said what becomes of
+                it, or the state does not fit.
+        """
+        spark, df, location = self._df.sparkSession, self._df, self._location()
+        running = RunningQuery(self._plan, spark)
+        if self._plan.takeover is not None and location is not None:
+            self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)
+
+        def run(batch: DataFrame, number: int) -> None:
+            running.handle(number, self._inputs(batch), self._handle)
+
+        offsets = None if location is None else last_offsets(spark, location)
+        if has_heartbeat(offsets, timed=self._plan.timed):
+            df = running.with_heartbeat(df)
+        writer: DataStreamWriter = df.writeStream.foreachBatch(run)
+        for call in self._calls:
+            writer = call(writer)
+        query = Query(writer.start(), running)
+        _close_at_end(query, running)
+        return query
+
+    def _call(self, call: _Call) -> Self:
+        """Remember a call for the writer that `start` makes. What is wrong with it is said now."""
+        call(self._df.writeStream)
+        self._calls.append(call)
+        return self
+
+    def _location(self) -> str | None:
+        """The checkpoint location; None: it is a new one."""
+        chosen = self._options.get("checkpointlocation")
+        if chosen is not None:
+            return str(chosen)
+        parent = self._df.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
+        return None if parent is None or self._name is None else f"{parent}/{self._name}"
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Let a local Spark's workers be of this Python, unless the program chose one: another one may lack Penstock."""
+    context: Any = spark.sparkContext
+    chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not chosen and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
+
+
+_open: dict[RunningQuery, StreamingQuery] = {}
+
+
+def _close_at_end(query: StreamingQuery, running: RunningQuery) -> None:
+    def wait() -> None:
+        try:
+            StreamingQuery.awaitTermination(query)
+        except Exception as error:  # the query's own error, which its handle raises
+            logger.debug("the query ended with %s", error)
+        finally:
+            running.close()
+            _open.pop(running, None)
+
+    _open[running] = query
+    threading.Thread(target=wait, name="penstock-query", daemon=True).start()
+
+
+@atexit.register
+def _close_all() -> None:
+    for running, query in list(_open.items()):
+        if not running.closed.is_set():
+            try:
+                StreamingQuery.stop(query)
+            except Exception as error:  # Spark has ended before
+                logger.debug("the query was not stopped: %s", error)
+            running.close()

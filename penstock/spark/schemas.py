@@ -1,0 +1,30 @@
+"""What Spark says of the columns of a DataFrame, and schemas that were given as text."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import StructField, StructType
+
+from penstock.errors import ConfigError
+
+_WATERMARK = "spark.watermarkDelayMs"
+
+
+def event_time_column(schema: StructType) -> StructField | None:
+    """The column with a watermark (`withWatermark`); None if there is none."""
+    return next((field for field in schema.fields if _WATERMARK in (field.metadata or {})), None)
+
+
+def delay_ms(column: StructField) -> int:
+    """How far the watermark of a column is behind its highest event time, in milliseconds."""
+    return int(column.metadata[_WATERMARK])
+
+
+def parsed_schema(ddl: str, what: str) -> StructType:
+    """A schema of its DDL text. Raises ConfigError, which begins with `what`, if it is none."""
+    try:
+        found = StructType.fromDDL(ddl)
+    except Exception as error:
+        raise ConfigError(f"{what}: Spark cannot read this schema: {str(error).splitlines()[0]}") from error
+    if not isinstance(found, StructType):
+        raise ConfigError(f"{what} is the type of a value, not a schema with named columns")
+    return found

@@ -1,0 +1,237 @@
+"""transform_with_state: PySpark's StatefulProcessor on a streaming DataFrame, with its state in Penstock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructField, StructType
+
+import penstock as ps
+from penstock.api.graph import ApplicationGraph
+from penstock.engine.query.job import QueryInput, QueryOutput
+from penstock.errors import ConfigError
+from penstock.spark.chunks import ChunkReader, ChunkWriter, with_initial
+from penstock.spark.processor.declared import TimeMode, declare
+from penstock.spark.processor.declared import time_mode as parsed_time_mode
+from penstock.spark.processor.operator import add_processor
+from penstock.spark.processor.task import Form, ProcessorSpec
+from penstock.spark.queries import QueryPlan, StreamWriter
+from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
+from penstock.spark.takeover import Takeover
+
+Handler: TypeAlias = Callable[[DataFrame, int], None]
+"""What `foreachBatch` takes: it gets the rows of a batch, and its id."""
+_INPUT, _OUTPUT = "rows", "output"
+
+
+def transform_with_state(
+    df: DataFrame,
+    *,
+    processor: StatefulProcessor,
+    key: str | Sequence[str],
+    output: StructType | str,
+    time_mode: str = "None",
+    form: Form = "row",
+    root: str,
+    name: str | None = None,
+    initial_state: GroupedData | DataFrame | None = None,
+    partitions: int | None = None,
+    config: Mapping[str, object] | None = None,
+    import_state: bool = False,
+    begin_at: Literal["here"] | None = None,
+) -> TransformedStream:
+    """The rows that a StatefulProcessor makes of a streaming DataFrame, as `df.groupBy(key).transformWithState` makes
+    them, with the state in Penstock.
+
+    The processor is the class that was written for PySpark, as it is. Each batch of the query is processed once: its
+    changes of the state, and its rows, count together, and the handler gets the same rows however often Spark asks for
+    the batch. A sink that is idempotent by batch id is therefore exactly once.
+
+    Args:
+        df: a streaming DataFrame of any source.
+        processor: the processor. It is pickled; each task and batch uses a separate one.
+        key: the columns that rows are grouped by.
+        output: the schema of the rows that the processor yields, as a StructType or as DDL.
+        time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark. In event time, `df` has a watermark
+            (`withWatermark`).
+        form: "row" for a processor of `transformWithState`, which gets and yields Row objects; "pandas" for one of
+            `transformWithStateInPandas`.
+        root: where the state is, as `job.root`: a folder, or `s3://`, `gs://`, `az://`.
+        name: of the job in the root; by default that of the processor's class. A root may have several jobs.
+        initial_state: a batch DataFrame with the key's columns, or one that is grouped by them as PySpark takes it. In
+            the job's first batch, and in no other one, `handleInitialState` gets each of its rows.
+        partitions: how many tasks share the keys, and so the most that can run at once. It is chosen once: later
+            starts keep it. By default, as many as Spark runs at once.
+        config: further keys of Penstock's configuration.
+        import_state: the checkpoint location is that of a query that ran in PySpark: its start takes over the state
+            that PySpark's transformWithState kept there. Later starts have nothing to take over, and it does nothing.
+        begin_at: "here": a query that has had batches already begins with empty state, and does not take over what
+            PySpark kept.
+
+    Returns:
+        what `for_each_batch` takes a handler for.
+
+    Raises:
+        ConfigError: an argument is wrong.
+        PySparkRuntimeError: the processor declares state that it cannot have.
+
+    Example:
+        >>> class CountVisits(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.visits = handle.getValueState("visits", "n LONG")
+        ...
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         (before,) = self.visits.get() or (0,)
+        ...         now = before + sum(1 for _ in rows)
+        ...         self.visits.update((now,))
+        ...         yield Row(user=key[0], visits=now)
+        >>> query = (  # doctest: +SKIP
+        ...     pss.transform_with_state(
+        ...         events,
+        ...         processor=CountVisits(),
+        ...         key="user",
+        ...         output="user STRING, visits LONG",
+        ...         root="s3://bucket/penstock",
+        ...     )
+        ...     .for_each_batch(lambda df, batch_id: df.write.mode("append").parquet(path))
+        ...     .option("checkpointLocation", location)
+        ...     .start()
+        ... )
+    """
+    if not df.isStreaming:
+        raise ConfigError("transform_with_state takes a streaming DataFrame, as `spark.readStream` makes them")
+    mode = parsed_time_mode(time_mode)
+    if form not in ("row", "pandas"):
+        raise ConfigError(f'form="{form}": it is "row" or "pandas"')
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    schema = df.schema
+    if unknown := [each for each in keys if each not in schema.names]:
+        raise ConfigError(f"key={list(keys)}: the DataFrame has no column `{unknown[0]}`; it has {schema.names}")
+    timed = _event_time(schema, mode)
+    before = None if initial_state is None else _initial(initial_state, schema, keys)
+    if begin_at not in (None, "here"):
+        raise ConfigError(f'begin_at="{begin_at}": it is "here", or not given')
+    if import_state and begin_at is not None:
+        raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
+
+    spec = ProcessorSpec(
+        operator="processor",
+        processor=cloudpickle.dumps(processor),
+        declared=declare(processor, mode, _parsed),
+        key=StructType([schema[each] for each in keys]),
+        input=to_arrow_schema(schema, timezone="UTC"),
+        output=_parsed(output) if isinstance(output, str) else output,
+        mode=mode,
+        form=form,
+        event_time=None if timed is None else timed.name,
+        initial=None if before is None else to_arrow_schema(before.schema, timezone="UTC"),
+        timezone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
+    )
+    graph = _graph(name or type(processor).__name__, spec, timed)
+    delay = None if timed is None else delay_ms(timed)
+    first = None if before is None else partial(_with_initial, before)
+    return TransformedStream(
+        df,
+        QueryPlan(
+            graph=graph,
+            inputs=(QueryInput(_INPUT, ChunkReader(spec.key, spec.event_time), first),),
+            outputs=(QueryOutput(_OUTPUT, spec.output, ChunkWriter()),),
+            root=root,
+            partitions=partitions,
+            config=config or {},
+            timed=mode != "none",
+            takeover=Takeover(graph, spec, delay, imports=import_state, begins_here=begin_at == "here"),
+        ),
+    )
+
+
+class TransformedStream:
+    """What `transform_with_state` returns."""
+
+    def __init__(self, df: DataFrame, plan: QueryPlan) -> None:
+        self._df = df
+        self._plan = plan
+
+    def for_each_batch(self, handler: Handler) -> StreamWriter:
+        """Give each batch of rows to a handler, as `foreachBatch` does.
+
+        Args:
+            handler: gets the rows of a batch as a DataFrame, and the id of the batch. It may use the DataFrame any
+                number of times until it returns. If it raises, the query fails, and its next start calls it with the
+                same rows.
+
+        Returns:
+            the writer, with the methods of Spark's DataStreamWriter that such a query has.
+        """
+
+        def handle(outputs: Mapping[str, DataFrame], batch: int) -> None:
+            handler(outputs[_OUTPUT], batch)
+
+        return StreamWriter(self._df, self._plan, lambda df: {_INPUT: df}, handle)
+
+
+def _parsed(ddl: str) -> StructType:
+    return parsed_schema(ddl, f"`{ddl}`")
+
+
+def _event_time(schema: StructType, mode: TimeMode) -> StructField | None:
+    """The column with a watermark. Raises ConfigError if the mode needs one and there is none."""
+    if mode != "eventtime":
+        return None
+    found = event_time_column(schema)
+    if found is None:
+        raise ConfigError('time_mode="EventTime" needs a watermark: df.withWatermark("<column>", "<delay>")')
+    return found
+
+
+def _initial(given: GroupedData | DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
+    """The rows of initial state. Raises ConfigError if they are not of these keys."""
+    if isinstance(given, GroupedData):
+        found: Any = given._jgd.groupingExprs()  # noqa: SLF001
+        grouped = [str(found.apply(number).toString()).lstrip("'").split("#")[0] for number in range(found.size())]
+        rows = given._df  # noqa: SLF001
+        if grouped != list(keys):
+            raise ConfigError(
+                f"initial_state is grouped by {grouped}, and the stream by key={list(keys)}: rename columns"
+            )
+    else:
+        rows = given
+    if rows.isStreaming:
+        raise ConfigError("initial_state is a streaming DataFrame: it is read once, so give a table or a folder")
+    for key in keys:
+        if key not in rows.columns:
+            raise ConfigError(
+                f"initial_state has no column `{key}`, which is in key={list(keys)}; it has {rows.columns}"
+            )
+        own, other = rows.schema[key].dataType.simpleString(), schema[key].dataType.simpleString()
+        if own != other:
+            raise ConfigError(
+                f"the column `{key}` of initial_state is {own}, and that of the stream is {other}: cast it"
+            )
+    return rows
+
+
+def _with_initial(initial: DataFrame, rows: DataFrame) -> DataFrame:
+    return with_initial(rows, initial)
+
+
+def _graph(name: str, spec: ProcessorSpec, timed: StructField | None) -> ApplicationGraph:
+    app = ps.StreamApplication(name)
+    watermark = None if timed is None else ps.BoundedOutOfOrderness(max_delay_ms=delay_ms(timed))
+    rows = app.input(f"spark.{_INPUT}", key=ps.Bytes(), value=ps.Bytes(), watermark=watermark)
+    parted = rows.partition_by(_key, envelope=True, key=ps.Bytes())
+    chosen = app.output(f"spark.{_OUTPUT}", key=ps.Bytes(), value=ps.Bytes())
+    add_processor(parted, spec).send_to(chosen)
+    return app.graph()
+
+
+def _key(message: Any) -> bytes:
+    """All rows of a chunk are of the task that the key of the first one belongs to."""
+    key: bytes = message.key
+    return key

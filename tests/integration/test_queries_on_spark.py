@@ -1,0 +1,191 @@
+"""Queries with a job inside: what handlers and processors may do, stops, and states that do not fit the query."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import penstock.spark as pss
+from penstock import admin
+from tests.support.counted_visits import OUTPUT, CountVisits
+from tests.support.faults import Fault
+from tests.support.jobs import wait_until
+from tests.support.killer import Killer
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class World:
+    """One query: a file of rows for each batch, and the rows that the handler got."""
+
+    spark: SparkSession
+    folder: Path
+    got: dict[int, list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "in").mkdir()
+        self.killer = Killer(self.folder / "faults")
+
+    def publish(self, *users: str) -> None:
+        number = len(list((self.folder / "in").iterdir()))
+        part = self.folder / "part"
+        pq.write_table(pa.table({"user": list(users)}), part)
+        part.replace(self.folder / "in" / f"{number:03}.parquet")
+
+    def start(self, handler: Callable[[DataFrame, int], None] | None = None, **changes: Any) -> StreamingQuery:
+        """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location."""
+        checkpoint = changes.pop("checkpoint", "checkpoint")
+        events = self.spark.readStream.schema("user STRING").option("maxFilesPerTrigger", 1)
+        chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "partitions": None, **changes}
+        return (
+            pss.transform_with_state(
+                events.parquet(str(self.folder / "in")),
+                processor=CountVisits(self.killer),
+                output=OUTPUT,
+                config={"job.lease.ms": 1500},
+                **chosen,
+            )
+            .for_each_batch(handler or self.keep)
+            .option("checkpointLocation", str(self.folder / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def keep(self, rows: DataFrame, batch: int) -> None:
+        """A handler that keeps what it gets."""
+        self.got[batch] = sorted(rows.collect())
+
+    def refused(self, **changes: Any) -> str:
+        """What the query says that may not start."""
+        with pytest.raises(StreamingQueryException) as raised:
+            self.start(**changes).awaitTermination()
+        return str(raised.value)
+
+    def containers(self) -> list[psutil.Process]:
+        """The containers of this process."""
+        return [p for p in psutil.Process().children(recursive=True) if _is_container(p)]
+
+    def verify(self, *files: list[str]) -> None:
+        """What the handler got equals a plain computation, and each row knows the one before."""
+        visits: Counter[str] = Counter()
+        last: dict[str, str] = {}
+        for number, users in enumerate(files):
+            visits += (added := Counter(users))
+            assert [(row.user, row.added, row.visits, row.before) for row in self.got[number]] == [
+                (user, added[user], visits[user], last.get(user)) for user in sorted(added)
+            ]
+            last |= {row.user: row.token for row in self.got[number]}
+
+
+def _is_container(process: psutil.Process) -> bool:
+    try:
+        return "penstock.container" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> World:
+    return World(spark, tmp_path)
+
+
+def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
+    seen: list[list[Any]] = []
+
+    def fails(rows: DataFrame, batch: int) -> None:
+        first, second = sorted(rows.collect()), sorted(rows.collect())
+        assert first == second, "an output may be used twice"
+        seen.append(first)
+        raise ValueError("the sink is away")
+
+    world.publish("a", "b", "a")
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        world.start(fails).awaitTermination()
+    world.publish("b")
+    world.start().awaitTermination()
+    assert [world.got[0]] == seen
+    world.verify(["a", "b", "a"], ["b"])
+
+
+def test_a_state_that_does_not_fit_the_query_is_refused(world: World) -> None:
+    world.publish("a")
+    world.start(lambda rows, batch: None).awaitTermination()
+    world.publish("a")
+    root, saved = world.folder / "root", world.folder / "saved"
+    assert "belongs to the query" in world.refused(checkpoint="another")
+    assert "has no state of job renamed" in world.refused(name="renamed")
+    assert "partitions=7" in world.refused(partitions=7)
+    root.rename(saved)
+    assert "has no state of job visits" in world.refused()
+    shutil.rmtree(root, ignore_errors=True)
+    saved.rename(root)
+    world.start().awaitTermination()
+    assert [(row.user, row.visits) for row in world.got[1]] == [("a", 2)]
+
+
+def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
+    world.publish("a")
+    world.killer.plan(Fault("raises", "processor", "fail"))
+    said = world.refused()
+    assert "injected: `raises` is final" in said
+    assert "handleInputRows" in said
+    assert "'a'" in said
+    world.start().awaitTermination()
+    world.verify(["a"])
+
+
+def test_a_stop_ends_a_batch_at_once(world: World) -> None:
+    """While the processor waits in a container, and from within the handler."""
+    world.publish("a", "b")
+    world.killer.plan(Fault("blocks", "processor", "block"))
+    query = world.start()
+    wait_until(lambda: world.killer.is_reached("blocks"), "the processor")
+    query.stop()
+    assert query.exception() is None
+    world.killer.open()
+    wait_until(lambda: not world.containers(), "the end of the containers")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-query")]
+
+    def stops(rows: DataFrame, batch: int) -> None:
+        world.keep(rows, batch)
+        again.stop()
+
+    again = world.start(lambda rows, batch: stops(rows, batch))
+    again.awaitTermination()
+    first = world.got[0]
+    world.start().awaitTermination()
+    assert world.got[0] == first
+    world.verify(["a", "b"])
+
+
+def test_penstock_stop_stops_the_query(world: World) -> None:
+    world.publish("a")
+    handed = threading.Event()
+
+    def waits(rows: DataFrame, batch: int) -> None:
+        world.keep(rows, batch)
+        handed.set()
+        wait_until(lambda: not query.isActive, "the end of the query")
+
+    query = world.start(waits)
+    wait_until(handed.is_set, "the handler")
+    with admin.open_job("visits", overrides={"job.root": str(world.folder / "root")}) as job:
+        found = admin.stop(job, timeout_s=120)
+    assert (found.status, query.exception()) == ("stopped", None)
+    wait_until(lambda: not world.containers(), "the end of the containers")
+    world.start().awaitTermination()
+    world.verify(["a"])

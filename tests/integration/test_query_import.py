@@ -1,0 +1,195 @@
+"""A query of PySpark's transformWithState that continues in Penstock, on a real Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import penstock.spark as pss
+from penstock.errors import IncompatibleError
+from tests.support.spark_sessions import Sessions
+
+pytestmark = pytest.mark.spark
+
+HOUR_MS = 3_600_000
+OUTPUT = "user STRING, total LONG, list ARRAY<LONG>, map MAP<STRING, LONG>, kept ARRAY<LONG>, gone BOOLEAN, fired LONG"
+
+
+class Keeper(StatefulProcessor):
+    """Has a state variable of each kind, with and without a time to live, and timers. Returns what it found."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.total = handle.getValueState("total", "n LONG, last STRING")
+        self.all = handle.getListState("all", "id LONG, half DOUBLE")
+        self.last = handle.getMapState("last", "odd STRING, null INT", "id LONG")
+        self.kept = handle.getValueState("kept", "n LONG", HOUR_MS)
+        self.kept_list = handle.getListState("kept_list", "id LONG", HOUR_MS)
+        self.kept_map = handle.getMapState("kept_map", "id LONG", "n LONG", HOUR_MS)
+        self.gone = handle.getValueState("gone", "n LONG", 1)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        ids = sorted(row.id for row in rows)
+        n, _ = self.total.get() or (0, None)
+        yield Row(
+            user=key[0],
+            total=n,
+            list=[each[0] for each in self.all.get()],
+            map={each[0]: value[0] for each, value in self.last.iterator()},
+            kept=[
+                *(self.kept.get() or ()),
+                *(each[0] for each in self.kept_list.get()),
+                *sorted(each[0] for each in self.kept_map.keys()),  # noqa: SIM118 - it is no dict,
+            ],
+            gone=self.gone.exists(),
+            fired=None,
+        )
+        self.total.update((n + len(ids), key[0]))
+        for each in ids:
+            self.all.appendValue((each, each / 2))
+            self.last.updateValue(("odd" if each % 2 else "even", None), (each,))
+            self.kept_list.appendValue((each,))
+            self.kept_map.updateValue((each,), (n,))
+        self.kept.update((n + len(ids),))
+        self.gone.update((1,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 1)
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + HOUR_MS)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        waiting = len(list(self.handle.listTimers()))
+        yield Row(user=key[0], total=None, list=None, map=None, kept=None, gone=None, fired=waiting)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def spark(sessions: Sessions) -> Iterator[SparkSession]:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    before = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = sessions.get()
+    session.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    session.conf.set("spark.sql.shuffle.partitions", "2")
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    yield session
+    for key in ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions"):
+        session.conf.unset(key)
+    if before is None:
+        del os.environ["PYSPARK_PYTHON"]
+    else:
+        os.environ["PYSPARK_PYTHON"] = before
+
+
+class World:
+    """A folder that a query reads, its checkpoint location, a root, and what came out."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.location = str(folder / "location")
+        self.rows: list[tuple[Any, ...]] = []
+
+    def feed(self, first: int, end: int) -> None:
+        ids = self.spark.range(first, end, 1, 1)
+        ids.selectExpr("if(id % 5 = 0, null, concat('u', id % 5)) user", "id").write.mode("append").parquet(
+            str(self.folder / "in")
+        )
+
+    @property
+    def source(self) -> DataFrame:
+        return self.spark.readStream.schema("user STRING, id LONG").parquet(str(self.folder / "in"))
+
+    def _handle(self, df: DataFrame, batch: int) -> None:
+        self.rows = [(row, batch) for row in df.collect()]
+
+    def in_pyspark(self) -> None:
+        made = self.source.groupBy("user").transformWithState(Keeper(), OUTPUT, "Update", "ProcessingTime")
+        self._run(made.writeStream.outputMode("update").foreachBatch(self._handle))
+
+    def in_penstock(self, processor: StatefulProcessor | None = None, **arguments: Any) -> None:
+        self._run(
+            pss.transform_with_state(
+                self.source,
+                processor=processor or Keeper(),
+                key="user",
+                output=OUTPUT,
+                time_mode="ProcessingTime",
+                root=str(self.folder / "root"),
+                name="keeper",
+                partitions=2,
+                **arguments,
+            ).for_each_batch(self._handle)
+        )
+
+    def _run(self, writer: Any) -> None:
+        self.rows = []
+        query = writer.option("checkpointLocation", self.location).trigger(once=True).start()
+        query.awaitTermination()
+
+    def check(self, seen: int, fed: int, batch: int, *, waiting: int) -> None:
+        """Compare what came out with a plain computation: each key has seen the ids below `seen`, and now has those
+        below `fed`."""
+        assert {number for _, number in self.rows} == {batch}
+        found = {row.user: row for row, _ in self.rows if row.fired is None}
+        fired = [(row.user, row.fired) for row, _ in self.rows if row.fired is not None]
+        users: dict[int, str | None] = {rest: f"u{rest}" if rest else None for rest in range(5)}
+        assert found.keys() == set(users.values())
+        for rest, user in users.items():
+            ids = [each for each in range(seen) if each % 5 == rest]
+            row = found[user]
+            assert (row.total, sorted(row.list), row.gone) == (len(ids), ids, False)
+            last = {"odd" if each % 2 else "even": each for each in ids}
+            assert row.map == last
+            assert row.kept == ([len(ids), *ids, *ids] if ids else [])
+        assert sorted(fired, key=str) == sorted([(user, waiting) for user in users.values()], key=str) if seen else True
+
+
+def test_a_query_continues_with_the_state_that_pyspark_kept(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    world.in_pyspark()
+    world.check(0, 20, 0, waiting=0)
+    world.feed(20, 40)
+    with pytest.raises(IncompatibleError, match="import_state=True"):
+        world.in_penstock()
+    world.in_penstock(import_state=True)
+    world.check(20, 40, 1, waiting=4)
+    world.feed(40, 50)
+    world.in_penstock(import_state=True)  # has nothing to do any more
+    world.check(40, 50, 2, waiting=5)
+
+
+class Other(StatefulProcessor):
+    """Has one of Keeper's variables, with another type."""
+
+    def init(self, handle: Any) -> None:
+        handle.getValueState("total", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_another_processor_is_refused_and_may_begin_without_the_state(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    world.in_pyspark()
+    world.feed(20, 40)
+    with pytest.raises(IncompatibleError, match="has the state variable"):
+        world.in_penstock(Other(), import_state=True)
+    world.in_penstock(begin_at="here")
+    world.check(0, 40, 1, waiting=0)

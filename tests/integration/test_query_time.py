@@ -1,0 +1,267 @@
+"""Time in queries on a real Spark: PySpark's transformWithState is the oracle."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import penstock.spark as pss
+from penstock.errors import ConfigError
+from tests.support.jobs import wait_until
+
+pytestmark = pytest.mark.spark
+
+OUTPUT = "k STRING, what STRING, at LONG, n LONG"
+STATE = "n LONG"
+GAP_MS = 10_000
+PATIENCE_S = 120
+
+# The rows of each file are a batch. Event times are in seconds; the watermark is 5 s behind the highest.
+FILES = [
+    [("a", 100), ("b", 101), ("a", 104)],
+    [("a", 108), ("c", 130), ("b", 97)],
+    [("a", 99), ("b", 126), ("c", 131)],  # 99 is late, and "a" and "b" have fired
+    [("d", 124), ("c", 160), ("a", 127)],  # 124 is late
+    [("d", 150), ("b", 168)],  # the watermark comes to the timer of "d" behind the last rows
+]
+INITIAL = [("b", 40), ("e", 5)]
+
+
+class Sessions(StatefulProcessor):
+    """Counts the rows of a key until there have been none for a while in event time."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", STATE)
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:  # noqa: N802, N803
+        self.count.update((initialState.n,))
+        self.handle.registerTimer(120_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        found = sorted(int(row.at.timestamp()) for row in rows)
+        (before,) = self.count.get() or (0,)
+        self.count.update((before + len(found),))
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(found[-1] * 1000 + GAP_MS)
+        watermark = timerValues.getCurrentWatermarkInMs()
+        yield Row(k=key[0], what=f"rows {found}", at=watermark, n=before + len(found))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        (n,) = self.count.get() or (None,)
+        self.count.clear()
+        yield Row(
+            k=key[0], what=f"end {timerValues.getCurrentWatermarkInMs()}", at=expiredTimerInfo.getExpiryTimeInMs(), n=n
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class Forgets(StatefulProcessor):
+    """Sets a timer for each batch of rows, at which its state has expired."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.last = handle.getValueState("last", STATE, 500)
+        self.kept = handle.getValueState("kept", STATE, 3_600_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n = sum(1 for _ in rows)
+        self.last.update((n,))
+        self.kept.update((n,))
+        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        self.handle.registerTimer(now_ms + 1_000)
+        yield Row(k=key[0], what="rows", at=now_ms, n=n)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        late_ms = timerValues.getCurrentProcessingTimeInMs() - expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(k=key[0], what=f"timer {self.last.get()} {self.kept.get()}", at=late_ms, n=0)
+
+    def close(self) -> None:
+        pass
+
+
+class Source:
+    """A folder that gets a file for each batch."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "in"
+        self.folder.mkdir()
+        self.count = 0
+
+    def add(self, rows: list[tuple[str, int]]) -> None:
+        text = "".join(json.dumps({"k": k, "s": s}) + "\n" for k, s in rows)
+        hidden = self.folder / f"_{self.count}.json"
+        hidden.write_text(text)
+        os.utime(hidden, (1_000 + self.count, 1_000 + self.count))
+        hidden.rename(self.folder / f"{self.count}.json")
+        self.count += 1
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        found = spark.readStream.schema("k STRING, s LONG").option("maxFilesPerTrigger", 1).json(str(self.folder))
+        return found.selectExpr("k", "timestamp_seconds(s) AS at").withWatermark("at", "5 seconds")
+
+
+Found = dict[int, list[tuple[Any, ...]]]
+
+
+def into(found: Found) -> Callable[[DataFrame, int], None]:
+    def handle(df: DataFrame, number: int) -> None:
+        if rows := sorted(map(tuple, df.collect())):
+            found[number] = rows
+
+    return handle
+
+
+@pytest.fixture
+def pyspark_state(spark: SparkSession) -> Iterator[None]:
+    """Spark's own stateful operators need another state store than its default."""
+    keys = {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.shuffle.partitions": "1",
+    }
+    for key, value in keys.items():
+        spark.conf.set(key, value)
+    yield
+    for key in keys:
+        spark.conf.unset(key)
+
+
+def by_pyspark(spark: SparkSession, source: Source, home: Path) -> Found:
+    found: Found = {}
+    initial = spark.createDataFrame(INITIAL, "k STRING, n LONG").groupBy("k")
+    processed = (
+        source.read(spark)
+        .groupBy("k")
+        .transformWithState(
+            statefulProcessor=Sessions(),
+            outputStructType=OUTPUT,
+            outputMode="append",
+            timeMode="EventTime",
+            initialState=initial,
+        )
+    )
+    query = processed.writeStream.option("checkpointLocation", str(home / "theirs")).foreachBatch(into(found))
+    query.trigger(availableNow=True).start().awaitTermination()
+    return found
+
+
+def by_penstock(spark: SparkSession, source: Source, home: Path) -> Found:
+    found: Found = {}
+    initial = spark.createDataFrame(INITIAL, "k STRING, n LONG").groupBy("k")
+    writer = pss.transform_with_state(
+        source.read(spark),
+        processor=Sessions(),
+        key="k",
+        output=OUTPUT,
+        time_mode="EventTime",
+        initial_state=initial,
+        partitions=2,
+        root=str(home / "root"),
+    ).for_each_batch(into(found))
+    query = writer.option("checkpointLocation", str(home / "ours")).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S), "the run must end"
+    return found
+
+
+@pytest.mark.usefixtures("pyspark_state")
+def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In two runs: watermarks and timers go on from where they were."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    source = Source(tmp_path)
+    for files in (FILES[:3], FILES[3:]):
+        for rows in files:
+            source.add(rows)
+        expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path)
+        assert flat(found) == flat(expected)
+        assert any("end" in row[1] for row in flat(found))
+
+
+def flat(found: Found) -> list[tuple[Any, ...]]:
+    return sorted(row for rows in found.values() for row in rows)
+
+
+def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark: SparkSession, tmp_path: Path) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    source, found, numbers = Source(tmp_path), Found(), list[int]()
+    source.add([("a", 1), ("a", 2), ("b", 1)])
+
+    def handle(df: DataFrame, number: int) -> None:
+        into(found)(df, number)
+        numbers.append(number)
+
+    def begin() -> Any:
+        return (
+            pss.transform_with_state(
+                source.read(spark),
+                processor=Forgets(),
+                key="k",
+                output=OUTPUT,
+                time_mode="ProcessingTime",
+                partitions=2,
+                root=str(tmp_path / "root"),
+            )
+            .for_each_batch(handle)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
+
+    def fired() -> list[tuple[Any, ...]]:
+        return [row for row in flat(found) if row[1].startswith("timer")]
+
+    query = begin().start()
+    try:
+        wait_until(lambda: len(fired()) >= 2 or not query.isActive, "timers without rows", PATIENCE_S)
+        first = len(numbers)
+        source.add([("c", 1)])
+        wait_until(lambda: len(fired()) >= 3 or not query.isActive, "a timer behind new rows", PATIENCE_S)
+    finally:
+        query.stop()
+    assert [(k, what) for k, what, _, _ in fired()] == [
+        ("a", "timer None (2,)"),
+        ("b", "timer None (1,)"),
+        ("c", "timer None (1,)"),
+    ], "one has expired, the other one not"
+    assert first <= 3, "a batch with rows, and one for each time at which a timer was due"
+    assert len(set(numbers)) <= 5
+
+    ended = begin().trigger(availableNow=True).start()
+    assert ended.awaitTermination(PATIENCE_S), "nothing is due, and nothing new"
+    assert sorted(set(numbers)) == list(range(1 + max(numbers))), "the stop may have come before Spark knew of a batch"
+
+
+def test_initial_state_of_another_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.add([("a", 1)])
+
+    def give(initial: Any) -> None:
+        events = source.read(spark)
+        pss.transform_with_state(
+            events, processor=Sessions(), key="k", output=OUTPUT, initial_state=initial, root=str(tmp_path)
+        )
+
+    there = spark.createDataFrame(INITIAL, "k STRING, n LONG")
+    for given in (there, there.groupBy("k"), there.groupBy(there.k)):
+        give(given)
+    with pytest.raises(ConfigError, match=r"grouped by \['n'\], and the stream by key=\['k'\]"):
+        give(there.groupBy("n"))
+    with pytest.raises(ConfigError, match="no column `k`"):
+        give(there.select("n"))
+    with pytest.raises(ConfigError, match="is bigint, and that of the stream is string: cast it"):
+        give(there.selectExpr("n AS k"))
+    with pytest.raises(ConfigError, match="is read once"):
+        give(source.read(spark))

@@ -1,0 +1,171 @@
+"""A changelog in Kafka has one owner in its cluster, and markers are for one topic, not for a later one of its name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, NotFoundError
+from penstock.metadata.identity import settle
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.state.backends.base import AdminContext, StoreMarker
+from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
+from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
+from penstock.system.kafka.owners import TOPIC
+from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.state_backend_contract import BackendHarness
+from tests.kafka.test_kafka_changelog import Job
+from tests.support.cli import call, own_home
+from tests.support.kafka import new_topic
+from tests.support.kafka_streams import kafka_system
+
+pytestmark = pytest.mark.kafka
+
+KEPT = {"cleanup.policy": "compact", "min.compaction.lag.ms": "14400000", "delete.retention.ms": "86400000"}
+
+
+@pytest.fixture
+def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    with closing(open_store(f"memory://{id(request)}")) as store:
+        yield store
+
+
+def admin_of(
+    harness: BackendHarness, objects: ObjectStore, name: str, restorable: Sequence[StoreMarker] = (), uid: str = ""
+) -> ChangelogStreamAdmin:
+    """The admin of a job of this name, whose store `first` has the stream of the harness."""
+    context = AdminContext(
+        objects,
+        JobPaths(name, "1"),
+        12,
+        ("first",),
+        harness.config,
+        harness.systems,
+        uid or f"uid{name}",
+        lambda: restorable,
+    )
+    return ChangelogStreamFactory().admin(context)
+
+
+def test_an_empty_topic_is_given_to_two_jobs_at_once(
+    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
+) -> None:
+    job = Job(kafka_broker, objects, tmp_path, KEPT)
+    names = [f"j{number}" for number in range(6)]
+    start = threading.Barrier(len(names))
+
+    def begin(name: str) -> str | None:
+        with closing(admin_of(job.harness, objects, name)) as admin:
+            start.wait()
+            try:
+                admin.create_resources(1)
+            except ConfigError as error:
+                return str(error)
+            return None
+
+    with closing(job.harness), ThreadPoolExecutor(len(names)) as threads:
+        refused = dict(zip(names, threads.map(begin, names), strict=True))
+        (winner,) = [name for name, error in refused.items() if error is None]
+        for name, error in refused.items():
+            if name != winner:
+                assert f"belongs to another owner: job {winner}-1 (uid uid{winner}), store first" in str(error)
+                assert begin_alone(job, objects, name), "it stays refused"
+        assert not begin_alone(job, objects, winner)
+
+
+def begin_alone(job: Job, objects: ObjectStore, name: str) -> bool:
+    """Whether the job is refused."""
+    with closing(admin_of(job.harness, objects, name)) as admin:
+        try:
+            admin.create_resources(2)
+        except ConfigError:
+            return True
+        return False
+
+
+def test_commands_leave_the_topic_to_its_job(
+    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_home(tmp_path, monkeypatch)
+    topic = new_topic(kafka_broker, 12, KEPT)
+    Path("kafka.properties").write_text(
+        "".join(f"{key}={value}\n" for key, value in kafka_broker.system_config("kafka").items())
+    )
+    Path("in.jsonl").write_text('{"id": "k"}\n')
+    job = Job(kafka_broker, objects, tmp_path / "job", None, **{"stores.first.changelog": f"kafka.{topic}"})
+    root = tmp_path / "jobs"
+    with closing(job.harness), closing(open_store(str(root))) as folder:
+        paths = JobPaths("shop", "1")
+        uid = settle(folder, paths, str(root))
+        folder.put_if_absent(paths.lease, b"")  # a job has one
+        with closing(admin_of(job.harness, objects, "shop", uid=uid)) as admin:
+            admin.create_resources(1)
+        stream, config = f"kafka.{topic}", ("--config", "kafka.properties", "-c", f"job.root={root}")
+        owner = f"job shop-1 (uid {uid})"
+        publish = ("stream", "publish", stream, "--file", "in.jsonl", "--key", "id", *config)
+        assert f"a changelog that only its owner writes: {owner}, store first" in call(*publish, status=2)[1]
+        refused = call("stream", "delete", stream, "--yes", *config, status=2)[1]
+        assert f"stream `{stream}` is the changelog" in refused
+        assert owner in refused
+        folder.delete(paths.lease)
+        assert "which is gone" in call("stream", "delete", stream, "--yes", *config)[1]
+        with closing(job.system.admin()) as streams:
+            assert topic not in streams.owners()
+
+
+def test_a_topic_that_was_created_again_restores_nothing(
+    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
+) -> None:
+    """Empty, and refilled beyond the marker. Another backend restores the store: the changelog gets a base."""
+    job = Job(kafka_broker, objects, tmp_path, KEPT)
+    kafka, content = job.system, {b"%d" % number: b"x" for number in range(5)}
+    with closing(job.harness):
+        with closing(job.harness.backup(1)) as task:
+            markers = task.commit(first=content)
+        assert job.harness.restore(markers["first"]) == content
+        with closing(kafka.admin()) as streams:
+            streams.delete_stream(job.stream)
+            streams.create_compacted(job.stream, 12, KEPT)
+        with pytest.raises(NotFoundError, match="not the stream that the checkpoint was written to"):
+            job.harness.restore(markers["first"])
+        with closing(kafka.writer(None)) as writer:
+            writer.append(
+                SystemStreamPartition("kafka", job.stream, 0), [(1000, b"%d" % n, b"other") for n in range(20)]
+            )
+        with pytest.raises(NotFoundError, match=r"was deleted.*restore\.factories"):
+            job.harness.restore(markers["first"])
+        restorable = [StoreMarker("first", 0, markers["first"])]
+        refused = admin_of(job.harness, objects, "contract", restorable)
+        with closing(refused), pytest.raises(ConfigError, match="name an earlier stream of this name, which was del"):
+            refused.create_resources(2)
+        with closing(kafka.admin()) as streams:
+            streams.delete_stream(job.stream)
+        with closing(job.harness.backup(2, markers, content={"first": content})) as task:
+            markers = task.commit_changes({"first": {b"0": None}}, complete=True)
+            assert job.harness.restore(markers["first"]) == task.content() == job.replayed()
+
+
+@pytest.mark.slow
+def test_the_owners_were_lost(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
+    """The topic that says whose a changelog is was deleted: the job's folder knows it, others are refused."""
+    job = Job(kafka_broker, objects, tmp_path, KEPT)
+    with closing(job.harness), closing(open_store(f"memory://{tmp_path}")) as others:
+        with closing(job.harness.backup(1)) as task:
+            task.commit(first={b"a": b"1"})
+        with closing(kafka_system(kafka_broker).admin()) as streams:
+            streams.delete_stream(TOPIC)
+            assert streams.owner(job.stream) is None
+        refused = admin_of(job.harness, others, "other")
+        with closing(refused), pytest.raises(ConfigError, match="has messages that this job did not write"):
+            refused.create_resources(1)
+        job.harness.backup(2)
+        with closing(kafka_system(kafka_broker).admin()) as streams:
+            assert str(streams.owner(job.stream)).endswith("store first")

@@ -1,0 +1,153 @@
+"""A broker that is away: how soon, and in which words, calls say so; and that a job waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError, RetryableError, SystemAwayError
+from penstock.retry import interruptible
+from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
+from penstock.system.kafka import cluster
+from penstock.system.kafka.system import KafkaSystem
+from penstock.testing.kafka_broker import KafkaBroker
+from tests.support.jobs import wait_until
+from tests.support.kafka import new_topic
+from tests.support.kafka_world import KafkaWorld
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    """A broker of this file, which comes and goes."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
+def system_at(servers: str, timeout_ms: int = 2000, **options: str) -> System:
+    return KafkaSystem.configured(
+        "kafka",
+        {
+            "consumer.bootstrap.servers": servers,
+            "consumer.default.api.timeout.ms": str(timeout_ms),
+            **{f"consumer.{key}": value for key, value in options.items()},
+        },
+    )
+
+
+def test_a_wrong_port_is_named_in_the_log_and_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "SAY_S", 0.5)
+    with closing(system_at("127.0.0.1:9").admin()) as admin, pytest.raises(SystemAwayError) as failed:
+        admin.offsets("flights")
+    assert "`kafka.flights` could not be read" in str(failed.value)
+    assert "127.0.0.1:9" in str(failed.value)
+    assert "Connection refused" in str(failed.value)
+    (line,) = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "127.0.0.1:9" in line
+    assert "`kafka.flights`" in line
+    assert "Connection refused" in line
+    assert capfd.readouterr().err == ""
+
+
+def test_a_wrong_password_fails_at_once(kafka_broker: KafkaBroker, capfd: pytest.CaptureFixture[str]) -> None:
+    options = kafka_broker.system_config("kafka", "SASL_SSL")
+    prefix = "systems.kafka."
+    given = {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
+    given.pop("samza.factory")
+    given = {key: "wrong" if "password" in key and "sasl" in key else value for key, value in given.items()}
+    if "consumer.sasl.jaas.config" in given:
+        given["consumer.sasl.jaas.config"] = given["consumer.sasl.jaas.config"].replace('password="', 'password="wrong')
+    system = KafkaSystem.configured("kafka", given)
+    began = time.monotonic()
+    with closing(system.admin()) as admin, pytest.raises(ConfigError, match="do not let the client in"):
+        admin.offsets("flights")
+    identity = WriterIdentity(uuid.uuid4().hex, 1)
+    with closing(system.writer(identity)) as writer, pytest.raises(ConfigError, match="do not let the client in"):
+        writer.append(SystemStreamPartition("kafka", "flights", 0), [(1, None, b"x")])
+    assert time.monotonic() - began < 20  # the time limit is 30 s for each
+    assert capfd.readouterr().err == ""
+
+
+def publish(writer: SystemWriter, here: SystemStreamPartition, mark: Progress, value: bytes) -> None:
+    with writer.begin() as begun:
+        begun.append(here, [(time.time_ns() // 1_000_000, b"a", value)])
+        begun.mark(here, mark)
+
+
+@pytest.mark.parametrize("fault", ["frozen", pytest.param("killed", marks=pytest.mark.slow)])
+def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: pytest.CaptureFixture[str]) -> None:
+    if not broker.running:
+        broker.start()
+    topic = new_topic(broker)
+    here, name = SystemStreamPartition("kafka", topic, 0), uuid.uuid4().hex
+    system = system_at(broker.bootstrap_servers, timeout_ms=30_000)
+    stopping = threading.Event()
+    with closing(system.admin()) as admin:
+        admin.fence(topic, WriterIdentity(name, 1))
+        writer = system.writer(WriterIdentity(name, 1))
+        publish(writer, here, Progress(1, 0), b"1")
+        (broker.freeze if fault == "frozen" else broker.kill)()
+        threading.Timer(1.0, stopping.set).start()
+        began = time.monotonic()
+        with interruptible(stopping), pytest.raises(RetryableError):
+            publish(writer, here, Progress(1, 1), b"2")
+        writer.close()
+        assert time.monotonic() - began < 12
+        (broker.resume if fault == "frozen" else broker.start)()
+        wait_until(lambda: admin.offsets(topic)[0].upcoming > 0, "the broker")
+        admin.fence(topic, WriterIdentity(name, 2))  # the next epoch continues with what is not published
+        with closing(system.writer(WriterIdentity(name, 2))) as later:
+            assert later.progress([here]) == {here: Progress(1, 0)}
+        reader = system.reader()
+        end = admin.offsets(topic)[0].upcoming
+        assert [m[3] for chunk in reader.read(OffsetRange(here, 0, end), 10) for m in chunk] == [b"1"]
+        reader.close()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_job_waits_for_its_broker(broker: KafkaBroker, tmp_path: Path) -> None:
+    """For longer than all time limits together, which would be failures otherwise."""
+    if not broker.running:
+        broker.start()
+    world = KafkaWorld(broker, tmp_path, "exactly-once")
+    try:
+        world.more |= {"job.retry.max": 0, "systems.kafka.consumer.default.api.timeout.ms": 1000}
+        world.put(60)
+        driver = world.driver()
+        back = threading.Event()
+
+        def leave() -> None:
+            broker.kill()
+            threading.Thread(target=come_back).start()
+
+        def come_back() -> None:
+            try:
+                wait_until(lambda: driver.board.outage is not None, "the job waits")
+                shown = str(driver.board.outage)
+                assert broker.bootstrap_servers in shown
+                assert world.source in shown
+                first = driver.board.outage
+                wait_until(lambda: driver.board.outage != first, "it was tried again")
+            finally:
+                broker.start()
+                back.set()
+
+        world.at(driver, "source", leave, nth=3)
+        world.run(driver)
+        assert back.is_set()
+        assert driver.board.outage is None
+        world.check()
+    finally:
+        world.close()

@@ -1,0 +1,112 @@
+"""What the commands show of exactly-once output, and what they delete of it, of a job on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.outbox import OutboxObject, Part, Unpublished
+from penstock.errors import NotFoundError
+from penstock.system.base import Progress, WriterIdentity
+from tests.support.cli import call, call_json
+from tests.support.stopped_job import PATHS, StoppedJob, saved
+
+PUBLISHER = "flights-1-uid"
+OUT = [SystemStreamPartition("local", "done", n) for n in range(2)]
+KEYS = {
+    "left": PATHS.outbox("1-1-0-0"),
+    "own": PATHS.outbox("1-2-0-0"),
+    "published": PATHS.outbox("1-0-0-0"),
+    "never named": PATHS.outbox("1-9-0-0"),
+}
+
+
+def named(key: str, **parts: Part) -> OutboxObject:
+    by_partition = {OUT[int(name.removeprefix("p"))]: part for name, part in parts.items()}
+    return OutboxObject(KEYS[key], 0, 1000, "0" * 64, by_partition)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
+    """Its last record names two chunks for partition 0, and what the record before it had left for both."""
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    made = StoppedJob(tmp_path)
+    made.system.admin().create_stream("done", 2)
+    for key in KEYS.values():
+        made.objects.put_if_absent(key, b"x")
+    left, own = named("left", p0=Part(2, 30), p1=Part(1, 5)), named("own", p0=Part(2, 12))
+    made.run(
+        saved(1, stores={}, markers={}, outbox=(left,), keepers=("local",), publisher=PUBLISHER),
+        saved(
+            2,
+            stores={},
+            markers={},
+            outbox=(own,),
+            unpublished=(Unpublished(1, (left,)),),
+            keepers=("local",),
+            publisher=PUBLISHER,
+        ),
+    )
+    return made
+
+
+def publish(job: StoppedJob, **marks: Progress) -> None:
+    writer = job.system.writer(WriterIdentity(PUBLISHER, 1))
+    with writer.begin() as transaction:
+        for partition, mark in marks.items():
+            transaction.mark(OUT[int(partition.removeprefix("p"))], mark)
+    writer.close()
+
+
+def rows(text: str, *names: str) -> dict[str, str]:
+    found = (line.strip().split("  ") for line in text.splitlines())
+    return {line[0]: line[-1].strip() for line in found if line[0] in names}
+
+
+@pytest.mark.parametrize(
+    ("marks", "published", "said"),
+    [
+        ({}, 0, "47 to local.done, 0 of them are published: the next start makes sure of it"),
+        ({"p0": Progress(1, 0)}, 0, "47 to local.done, 0 of them are published: the next start makes sure of it"),
+        ({"p0": Progress(1, 1)}, 30, "47 to local.done, 30 of them are published: the next start makes sure of it"),
+        ({"p0": Progress(2, 0), "p1": Progress(1, 0)}, 35, "47 to local.done, 35 of them are published: the next"),
+        ({"p0": Progress(2, 1), "p1": Progress(1, 0)}, 47, "47 to local.done: published"),
+    ],
+)
+def test_what_is_published(job: StoppedJob, marks: dict[str, Progress], published: int, said: str) -> None:
+    publish(job, **marks)
+    assert said in rows(call("status", "flights")[0], "exactly once")["exactly once"]
+    assert call_json("status", "flights")["outbox"]["published"] == published
+    shown = call_json("checkpoint", "show", "flights")
+    assert shown["outbox"] == [{"output": "local.done", "messages": 47, "published": published}]
+    assert (shown["outboxObjects"], shown["outboxBytes"], shown["keepers"]) == (2, 2000, ["local"])
+    text = rows(call("checkpoint", "show", "flights")[0], "outbox", "progress is kept in")
+    assert text == {"outbox": "2 objects, 2.0 KB", "progress is kept in": "local"}
+
+
+def test_a_system_that_cannot_be_asked(job: StoppedJob) -> None:
+    job.system.admin().delete_stream("done")
+    said = rows(call("status", "flights")[0], "exactly once")["exactly once"]
+    assert said == "47 to local.done: the next start makes sure of it"
+    assert call_json("checkpoint", "show", "flights")["outbox"][0]["published"] is None
+
+
+def test_garbage_is_what_the_last_record_does_not_leave(job: StoppedJob) -> None:
+    """Also where it is published already: the objects go behind the next record."""
+    publish(job, p0=Progress(2, 1), p1=Progress(1, 0))
+    collected: Any = call_json("state", "gc", "flights")
+    assert sorted(collected["outbox"]) == sorted([KEYS["published"], KEYS["never named"]])
+    assert [job.objects.get(KEYS[each]) for each in ("left", "own")] == [b"x", b"x"]
+    for each in ("published", "never named"):
+        with pytest.raises(NotFoundError):
+            job.objects.get(KEYS[each])
+
+
+def test_a_deleted_job_says_what_may_be_lost(job: StoppedJob) -> None:
+    text = rows(call("job", "delete", "flights", "--yes")[0], "outbox")
+    assert text == {"outbox": "4 objects, with 47 messages that may not be published yet"}
+    assert job.objects.list(PATHS.outbox()) == []

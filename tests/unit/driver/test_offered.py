@@ -1,0 +1,160 @@
+"""The batches that a streaming query hands over, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import penstock as ps
+from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
+from penstock.driver.boundary import Boundary
+from penstock.driver.event_time import EventTime
+from penstock.driver.offered import OfferedFeed, are_independent, merged_times, next_batch
+from penstock.driver.owed import Debts
+from penstock.driver.planned import End, Planned
+from penstock.errors import IncompatibleError, PenstockError
+from penstock.plan.positions import TaskSsp
+from penstock.plan.watermarks import TimeFlow
+from penstock.testing import SettableClock
+
+
+def at(task: int, stream: str = "rows") -> TaskSsp:
+    return TaskSsp(task, SystemStreamPartition("spark", stream, task))
+
+
+def feed() -> OfferedFeed:
+    app = ps.StreamApplication("a")
+    app.input("spark.rows").send_to(app.output("m.out"))
+    return OfferedFeed(app.graph(), EventTime(None, {}), SYSTEM_CLOCK)
+
+
+def test_a_batch_is_planned_once_it_is_offered_and_only_behind_the_one_before() -> None:
+    offered, boundary = feed(), Boundary({at(0): 7, at(1): 7})
+    assert isinstance(offered.next(boundary), End)
+    offered.offer(8)
+    assert isinstance(offered.next(boundary), End), "batch 7 is missing"
+    offered.offer(7)
+    planned = offered.next(boundary)
+    assert isinstance(planned, Planned)
+    assert {key: (each.offsets.start, each.offsets.end) for key, each in planned.ranges.portions.items()} == {
+        at(0): (7, 8),
+        at(1): (7, 8),
+    }
+    assert isinstance(offered.next(Boundary({at(0): 8, at(1): 8})), End), "it has been processed"
+
+
+def test_inputs_are_never_at_different_batches() -> None:
+    with pytest.raises(PenstockError, match=r"all at one batch, not at \[7, 8\]"):
+        next_batch(Boundary({at(0): 7, at(1): 8}))
+
+
+def test_the_rows_of_a_dataframe_are_one_partition_for_the_watermark() -> None:
+    times = {at(0): 1_000, at(1): 5_000, at(0, "other"): 3_000}
+    boundary = Boundary({at(0): 1, at(1): 1, at(0, "other"): 1, at(1, "other"): 1}, event_times=times)
+    assert merged_times(boundary).event_times == {
+        at(0): 5_000,
+        at(1): 5_000,
+        at(0, "other"): 3_000,
+        at(1, "other"): 3_000,
+    }
+
+
+def test_a_query_is_not_drained() -> None:
+    with pytest.raises(IncompatibleError, match="Stop the query"):
+        feed().drain(Boundary({at(0): 1}))
+
+
+def timed_feed() -> tuple[OfferedFeed, list[str]]:
+    """With the ids of its operators."""
+    app = ps.StreamApplication("a")
+    rows = app.input("spark.rows", watermark=ps.BoundedOutOfOrderness(max_delay_ms=1_000))
+    rows.map(lambda value: value).send_to(app.output("m.out"))
+    graph = app.graph()
+    return OfferedFeed(graph, EventTime(TimeFlow.of(graph), {}), SettableClock(50_000)), [
+        op.id for op in graph.operators
+    ]
+
+
+def test_a_timer_of_event_time_is_due_at_once_when_the_watermark_has_come_to_it() -> None:
+    offered, operators = timed_feed()
+    source = operators[0]
+    before = Boundary(
+        {at(0): 3, at(1): 3},
+        batch=3,
+        batch_time_ms=40_000,
+        event_times={at(1): 9_000},
+        watermarks={source: 5_000},
+        next_due={source: (8_000, None)},
+    )
+    assert offered.next_due_ms(before) == 0
+    assert offered.next_due_ms(replace(before, next_due={source: (8_001, None)})) is None, "the watermark is 8 s"
+    standing = replace(before, watermarks=dict.fromkeys(operators, 8_000))
+    assert offered.next_due_ms(standing) == 40_001, (
+        "what the last batch has left is due, but keeps no query from its end"
+    )
+    assert offered.next_due_ms(replace(before, next_due=None)) == 0, "nobody knows"
+
+
+def test_a_timer_of_processing_time_is_due_when_its_time_comes() -> None:
+    offered = feed()
+    boundary = Boundary({at(0): 3}, batch=3, batch_time_ms=40_000, next_due={"p": (None, 70_000)})
+    assert offered.next_due_ms(boundary) == 70_000
+    assert offered.next_due_ms(replace(boundary, next_due={"p": (None, 39_000)})) == 40_001
+    assert offered.next_due_ms(replace(boundary, next_due={"p": (None, None)})) is None
+    assert offered.next_due_ms(replace(boundary, next_due=None)) == 0
+
+
+def test_the_watermark_moves_in_the_first_batch_of_a_start() -> None:
+    """As Spark's. A repeated plan of the same batch has the same watermarks, whatever was known of timers."""
+    offered, _ = timed_feed()
+    boundary = Boundary({at(0): 3, at(1): 3}, batch=3, batch_time_ms=1, event_times={at(1): 9_000}, next_due={})
+    offered.offer(3)
+    planned, again = (offered.next(each) for each in (boundary, replace(boundary, next_due=None)))
+    assert isinstance(planned, Planned)
+    assert isinstance(again, Planned)
+    assert set(planned.moment.watermarks.firing.values()) == {8_000}
+    assert again.moment == planned.moment
+
+
+def test_operators_behind_others_wait_for_their_timers() -> None:
+    def application(*, nested: bool) -> ApplicationGraph:
+        app = ps.StreamApplication("a")
+        aggregates = {"n": ps.Count()}
+        panes = app.input("spark.rows").window(ps.Windows.tumbling(size_ms=1_000, aggregates=aggregates))
+        if nested:
+            panes.map(lambda pane: 1).window(ps.Windows.tumbling(size_ms=1_000, aggregates=aggregates))
+        return app.graph()
+
+    assert are_independent(application(nested=False))
+    assert not are_independent(application(nested=True))
+
+
+class Named(Debts):
+    """What records name, without a log."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def keep(self) -> None:
+        self.said.append("keep")
+
+    def taken(self) -> None:
+        self.said.append("taken")
+
+
+def test_records_name_the_output_of_a_batch_until_the_next_one_has_ended() -> None:
+    app = ps.StreamApplication("a")
+    app.input("spark.rows").send_to(app.output("m.out"))
+    debts = Named()
+    offered = OfferedFeed(app.graph(), EventTime(None, {}), SYSTEM_CLOCK, debts)
+    offered.begin()
+    offered.offer(7)
+    offered.next(Boundary({at(0): 7}))
+    assert debts.said == ["keep"], "a commit that is made now names the output of batch 6"
+    offered.ended(1.0, {})
+    assert debts.said == ["keep", "taken"]
+    offered.begin()
+    assert debts.said[-1] == "keep", "the job went back: its record names the output of batch 6 again"

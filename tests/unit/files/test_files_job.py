@@ -1,0 +1,137 @@
+"""A whole job that reads a folder while files come, and whose driver dies at any step: every row counts once."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+import penstock as ps
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.errors import PenstockError
+from penstock.metadata.open import open_store
+from penstock.state.reading.reader import read_store
+from penstock.system.base import OffsetRange
+from penstock.system.registry import open_systems
+from penstock.testing.in_process import InProcessDriver
+
+STEPS = ("publish", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
+
+
+class DeadError(PenstockError):
+    """The driver has died."""
+
+
+class Dies:
+    """The `count`th time that a step comes, and from then on, everything raises."""
+
+    def __init__(self, step: str, count: int) -> None:
+        self._step, self._left = step, count
+
+    def __call__(self, step: str) -> None:
+        self._left -= step == self._step and self._left > 0
+        if not self._left:
+            raise DeadError(f"dead at {step}")
+
+
+class Counts(ps.StreamTask):
+    """How many rows each place has, and the sum of their numbers."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        rows, total = self.counts.get(envelope.key, (0, 0))
+        self.counts.put(envelope.key, [rows + 1, total + envelope.value["n"]])
+
+
+def application() -> ps.StreamApplication:
+    app = ps.StreamApplication("places")
+    app.store("counts", key=ps.String(), value=ps.Json())
+    rides = app.input("in.rides").partition_by(lambda ride: ride["place"], key=ps.String())
+    rides.process(Counts, stores=["counts"])
+    rides.send_to(app.output("out.copies", value=ps.Json()))
+    return app
+
+
+def run(config: JobConfig, dies: Dies | None) -> None:
+    """A driver that reads everything there is, or dies."""
+    objects, systems = open_store(config.job.root), open_systems(config)
+    with closing(InProcessDriver(application().graph(), config, objects, systems, until_latest=True)) as driver:
+        if dies is not None:
+            driver.fleet.at = driver.runner.at = dies
+        driver.loop.run()
+
+
+def copies(config: JobConfig) -> list[dict[str, Any]]:
+    """The rows of the output, as a job would read them."""
+    system = open_systems(config)["out"]
+    with closing(system.admin()) as admin, closing(system.reader()) as reader:
+        return [
+            json.loads(message[3] or b"")
+            for partition, ends in admin.offsets("copies").items()
+            for chunk in reader.read(
+                OffsetRange(ps.SystemStreamPartition("out", "copies", partition), 0, ends.upcoming), 50
+            )
+            for message in chunk
+        ]
+
+
+def put(folder: Path, rng: random.Random, name: str) -> None:
+    """A file, of any size, below a folder for its day."""
+    rows = [{"place": rng.choice("abcd"), "n": rng.randrange(100)} for _ in range(rng.randrange(1, 400))]
+    day = folder / f"day={rng.randrange(3)}"
+    day.mkdir(parents=True, exist_ok=True)
+    pa.parquet.write_table(pa.Table.from_pylist(rows), day / f".{name}", row_group_size=60)
+    (day / f".{name}").rename(day / f"{name}.parquet")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_count_once_whatever_dies(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    overrides: dict[str, object] = {
+        "job.name": "places",
+        "job.root": str(tmp_path / "jobs"),
+        "job.batch.max.messages": 150,
+        "task.commit.ms": 0,
+        "job.retry.max": 1,
+        "systems.in.samza.factory": "files",
+        "systems.in.folder": str(tmp_path / "data"),
+        "systems.in.partitions": 2,
+        "systems.out.samza.factory": "files",
+        "systems.out.folder": str(tmp_path / "out"),
+        "systems.out.schema": "place STRING, n INT, day STRING",
+        "streams.out.copies.output.guarantee": "exactly-once",
+    }
+    config = load_config(overrides=overrides, environ={"PENSTOCK_HOME": str(tmp_path / "home")})
+    folder = tmp_path / "data" / "rides"
+    deaths = 0
+    for life in range(6):
+        for number in range(rng.randrange(1, 4)):
+            put(folder, rng, f"{life}-{number}")
+        try:
+            run(config, Dies(rng.choice(STEPS), rng.randrange(1, 6)))
+        except PenstockError:
+            deaths += 1
+    run(config, None)
+    assert deaths
+    table = pa.dataset.dataset(folder, partitioning="hive").to_table(columns=["place", "n"])
+    rows, totals = Counter[str](), Counter[str]()
+    for row in table.to_pylist():
+        rows[row["place"]] += 1
+        totals[row["place"]] += row["n"]
+    expected = sorted((row["place"], row["n"]) for row in table.to_pylist())
+    assert sorted((row["place"], row["n"]) for row in copies(config)) == expected
+    found = {key.decode(): json.loads(value) for _, key, value in read_store(config, "counts")}
+    assert found == {place: [rows[place], totals[place]] for place in rows}

@@ -1,0 +1,199 @@
+"""What a processor gets and returns, in the row form and in the pandas form; late rows, event time, initial state."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from penstock.api.batch_task import KeyFailed
+from tests.support.processors import OneTask, spec_of
+
+ROWS = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
+OUT = StructType().add("key", StringType()).add("what", StringType())
+N = StructType().add("n", LongType())
+
+
+def at(second: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(second, datetime.UTC)
+
+
+class Says(StatefulProcessor):
+    """Says what it is called with."""
+
+    calls: list[str] = []
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.fresh = not hasattr(self, "seen")
+        self.seen = handle.getValueState("seen", N)
+        Says.calls.append("init")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        assert self.fresh, "each batch has a new processor"
+        for row in rows:
+            assert isinstance(row, Row)
+            assert type(key) is tuple
+            times = timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs()
+            assert tuple(row) == (row.key, row["n"], row.at)
+            assert row.asDict() == {"key": row[0], "n": row[1], "at": row[2]}
+            assert "n" in row
+            assert "m" not in row
+            assert row == pickle.loads(pickle.dumps(row))
+            yield Row(key=key[0], what=repr((row.n, row.at and row.at.timestamp(), times)))
+        if key[0] == "timer":
+            for time_ms in (3_000, 5_000, 5_001):
+                self.handle.registerTimer(time_ms)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:  # noqa: N802, N803
+        due = expiredTimerInfo.getExpiryTimeInMs()
+        before = list(self.handle.listTimers())
+        self.handle.registerTimer(due - 1_000)
+        self.handle.registerTimer(due)
+        self.handle.deleteTimer(5_000)
+        yield Row(key=key[0], what=repr((due, before, list(self.handle.listTimers()))))
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
+        self.seen.update(((self.seen.get() or (0,))[0] * 10 + initialState.m,))
+        Says.calls.append(f"initial {key[0]}")
+
+    def close(self) -> None:
+        Says.calls.append("close")
+
+
+def test_rows_are_those_of_pyspark() -> None:
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT))
+    row = {"key": "a", "n": 5, "at": at(7)}
+    (found,) = task.batch([row], 9_000)
+    assert found == {"key": "a", "what": "(5, 7.0, (-1, -1))"}
+
+
+def test_keys_come_in_the_order_of_their_first_rows_each_once() -> None:
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT))
+    found = task.batch([{"key": key, "n": n, "at": None} for n, key in enumerate("babcab")])
+    assert [row["key"] for row in found] == ["b", "b", "b", "a", "a", "c"]
+    assert [row["what"][:3] for row in found[3:5]] == ["(1,", "(4,"], "in the order in which they came"
+
+
+def test_a_null_is_a_key() -> None:
+    task = OneTask(spec_of(Says(), ["key", "n"], ROWS, OUT))
+    found = task.batch([{"key": None, "n": None, "at": None}, {"key": "", "n": None, "at": None}])
+    assert [row["key"] for row in found] == [None, ""]
+
+
+def test_late_rows_are_dropped_before_the_processor() -> None:
+    """Those up to the watermark, and those without a time, as Spark drops them."""
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, "EventTime", event_time="at"))
+    rows = [{"key": str(n), "n": n, "at": time} for n, time in enumerate([at(9), at(10), at(11), None])]
+    assert [row["key"] for row in task.batch(rows, late=10_000, watermark=20_000)] == ["2"]
+    assert [row["key"] for row in task.batch(rows)] == ["0", "1", "2", "3"]
+
+
+def test_timers_fire_after_the_rows_of_all_keys() -> None:
+    """As they were when the first one fires: what is set or deleted meanwhile makes no difference."""
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, "EventTime"))
+    found = task.batch([{"key": "timer", "n": 1, "at": None}, {"key": "z", "n": 1, "at": None}], watermark=5_000)
+    fired = [eval(row["what"]) for row in found[2:]]
+    assert [row["key"] for row in found] == ["timer", "z", "timer", "timer"]
+    assert fired == [
+        (3_000, [3_000, 5_000, 5_001], [2_000, 3_000, 5_001]),
+        (5_000, [2_000, 5_001], [2_000, 4_000, 5_001]),
+    ]
+    assert task.next_due() == (2_000, None)
+    task.restart()
+    assert task.next_due() == (2_000, None)
+    assert [eval(row["what"])[0] for row in task.batch(watermark=5_000)] == [2_000, 4_000]
+
+
+def test_nothing_is_called_where_nothing_is_due() -> None:
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, "ProcessingTime"))
+    task.batch([{"key": "timer", "n": 1, "at": None}], 1_000)
+    Says.calls.clear()
+    assert task.batch((), 2_999) == []
+    assert Says.calls == []
+    assert len(task.batch((), 3_000)) == 1
+    assert Says.calls == ["init", "close"]
+
+
+def test_initial_state_comes_before_the_rows_of_its_key() -> None:
+    initial = StructType().add("key", StringType()).add("m", LongType())
+    task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, initial=initial))
+    Says.calls.clear()
+    before = [{"key": "z", "m": 4}, {"key": "a", "m": 1}, {"key": "z", "m": 5}]
+    found = task.batch([{"key": key, "n": 1, "at": None} for key in "bac"], initial=before)
+    assert Says.calls == ["init", "initial z", "initial z", "initial a", "close"]
+    assert [row["key"] for row in found] == ["a", "b", "c"]
+    assert len(task.state("seen")) == 2
+
+
+class Frame(StatefulProcessor):
+    """The pandas form."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", N)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        import pandas as pd
+
+        total = 0 if self.total.get() is None else self.total.get()[0]
+        for frame in rows:
+            assert list(frame.columns) == ["key", "n", "at"]
+            assert frame.index.tolist() == list(range(len(frame)))
+            assert frame["at"].dtype == "datetime64[ns]"
+            total += int(frame["n"].sum())
+        self.total.update((total,))
+        yield pd.DataFrame({"what": [total if key[0] == "bad" else str(total)], "key": [key[0]]})
+        yield pd.DataFrame()
+        if key[0] == "row":
+            yield Row(key="a", what="b")
+
+    def close(self) -> None:
+        pass
+
+
+def test_pandas_form() -> None:
+    pytest.importorskip("pandas")
+    task = OneTask(spec_of(Frame(), ["key"], ROWS, OUT, form="pandas"))
+    rows = [{"key": key, "n": n, "at": at(n)} for n, key in enumerate("abab")]
+    assert task.batch(rows) == [{"key": "a", "what": "2"}, {"key": "b", "what": "4"}]
+    assert task.batch(rows[:1]) == [{"key": "a", "what": "2"}]
+    with pytest.raises(KeyFailed, match="handleInputRows, key") as raised:
+        task.batch([{"key": "row", "n": 1, "at": at(1)}])
+    assert "pandas.DataFrame" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (("a", "b"), "a processor returns pyspark.sql.Row objects"),
+        (Row("a", "b"), "CANNOT_CONVERT_TYPE"),
+        (Row(key="a", what=5), "Expected bytes, got a .int. object"),
+        (None, "not iterable"),
+    ],
+)
+def test_what_is_no_row_of_the_output_is_refused(returned: Any, said: str) -> None:
+    class Returns(Says):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+            return None if returned is None else [returned]
+
+    task = OneTask(spec_of(Returns(), ["key"], ROWS, OUT))
+    with pytest.raises(KeyFailed, match="handleInputRows") as raised:
+        task.batch([{"key": "a", "n": 1, "at": None}])
+    assert re.search(said, str(raised.value.__cause__))
+
+
+def test_rows_are_matched_by_name() -> None:
+    class Returns(Says):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+            yield Row(what="w", key=key[0])
+            yield Row(key=key[0], more=1)
+
+    task = OneTask(spec_of(Returns(), ["key"], ROWS, OUT))
+    found = task.batch([{"key": "a", "n": 1, "at": None}])
+    assert found == [{"key": "a", "what": "w"}, {"key": "a", "what": None}]

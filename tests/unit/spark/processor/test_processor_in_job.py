@@ -1,0 +1,80 @@
+"""A StatefulProcessor in a whole job in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, ValueState
+from pyspark.sql.types import LongType, StringType, StructType
+
+import penstock as ps
+from penstock.spark.processor.groups import chunk
+from penstock.testing import TestRunner
+from tests.support.processors import application, read_rows, spec_of
+
+ROWS = StructType().add("user", StringType()).add("amount", LongType())
+OUT = StructType().add("user", StringType()).add("n", LongType()).add("total", LongType())
+
+
+class CountAndSum(StatefulProcessor):
+    """Counts and sums the amounts of each user."""
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getValueState("seen", StructType().add("n", LongType()).add("total", LongType()))
+        assert isinstance(self.seen, ValueState)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n, total = self.seen.get() or (0, 0)
+        for row in rows:
+            if row.amount == 13:
+                raise ValueError("thirteen")
+            n, total = n + 1, total + row["amount"]
+        self.seen.update((n, total))
+        yield Row(user=key[0], n=n, total=total)
+
+    def close(self) -> None:
+        pass
+
+
+def rows(*pairs: tuple[str, int]) -> list[tuple[None, bytes]]:
+    spec = spec_of(CountAndSum(), ["user"], ROWS, OUT)
+    return [(None, chunk(pa.RecordBatch.from_pylist([{"user": u, "amount": a} for u, a in pairs], spec.input)))]
+
+
+def test_it_counts_from_batch_to_batch_and_after_a_crash() -> None:
+    spec = spec_of(CountAndSum(), ["user"], ROWS, OUT)
+    runner = TestRunner(application(spec), partitions=1)
+    runner.input("m.rows", rows(("ann", 1), ("bob", 2), ("ann", 3))).run().commit()
+    first = read_rows([m.value for m in runner.output("m.out")], OUT)
+    assert first == [{"user": "ann", "n": 2, "total": 4}, {"user": "bob", "n": 1, "total": 2}]
+    runner.input("m.rows", rows(("bob", 10))).run().crash().restore().run()
+    last = read_rows([m.value for m in runner.output("m.out")], OUT)[-1]
+    assert last == {"user": "bob", "n": 2, "total": 12}
+    runner.close()
+
+
+def test_a_failure_names_the_operator_the_method_and_the_key() -> None:
+    runner = TestRunner(application(spec_of(CountAndSum(), ["user"], ROWS, OUT)), partitions=1)
+    runner.input("m.rows", rows(("ann", 1), ("bob", 13)))
+    with pytest.raises(ps.UserCodeError) as raised:
+        runner.run()
+    said = str(raised.value)
+    assert "ValueError: thirteen\n  in operator `processor`, at handleInputRows of task 0, key ('bob',)" in said
+    assert "penstock/" not in said, "the traceback begins with the processor"
+    runner.close()
+
+
+def test_rows_that_do_not_fit_the_output_schema_name_the_key() -> None:
+    class Text(CountAndSum):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+            yield Row(user=key[0], n="many" if key[0] == "bob" else 1, total=1)
+
+    runner = TestRunner(application(spec_of(Text(), ["user"], ROWS, OUT)), partitions=1)
+    runner.input("m.rows", rows(("ann", 1), ("bob", 13), ("cid", 1)))
+    with pytest.raises(ps.UserCodeError, match=r"at the rows that handleInputRows returned of task 0, key \('bob',\)"):
+        runner.run()
+    runner.close()
