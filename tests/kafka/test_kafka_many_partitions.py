@@ -6,7 +6,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import zip_longest
 from pathlib import Path
 
@@ -99,11 +99,19 @@ def room(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[
     room.admin.close()
 
 
-def held() -> tuple[int, int]:
-    """The threads of Kafka's clients in this process, and its files. What other tests left ends by itself."""
-    names = (Path(f"/proc/self/task/{each}/comm") for each in os.listdir("/proc/self/task"))
-    clients = [name for name in names if name.exists() and name.read_text().startswith("rdk:")]
-    return len(clients), len(os.listdir("/proc/self/fd"))
+def threads_of_clients() -> set[str]:
+    """The threads of Kafka's clients in this process."""
+    names = ((each, Path(f"/proc/self/task/{each}/comm")) for each in os.listdir("/proc/self/task"))
+    return {each for each, name in names if name.exists() and name.read_text().startswith("rdk:")}
+
+
+def open_files() -> set[str]:
+    """The files and sockets that this process has open."""
+    found = set()
+    for each in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/self/fd/{each}"))
+    return found
 
 
 @pytest.mark.parametrize("room", [PARTITIONS], indirect=True)
@@ -111,7 +119,8 @@ def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Con
     rng = random.Random(11)
     found: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(PARTITIONS)}
     position = dict.fromkeys(range(PARTITIONS), 0)
-    seen: set[tuple[int, int]] = set()
+    threads_before, files_before = threads_of_clients(), open_files()  # those of other tests come to an end meanwhile
+    threads, files = [], []
     with closing(InputReaders({"kafka": room.system})) as readers:
         for batch in range(12):
             mine = [p for p in range(PARTITIONS) if batch % 3 == 0 or (p + batch) % 3]
@@ -132,12 +141,14 @@ def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Con
                         start, left = chunk[-1][0] + 1, left - len(chunk)
                 position[partition] = portion.offsets.end if left else start
             if batch:
-                seen.add(held())
+                threads.append(len(threads_of_clients() - threads_before))
+                files.append(len(open_files() - files_before))
         assert position == room.ends()
     assert found == room.there
     assert len(opened) == 8
-    assert max(threads for threads, _ in seen) - min(threads for threads, _ in seen) <= 6, seen
-    assert max(files for _, files in seen) - min(files for _, files in seen) <= 12, seen
+    assert min(threads) > 8
+    assert max(threads) - min(threads) <= 6, threads
+    assert max(files) - min(files) <= 12, files
 
 
 @pytest.mark.parametrize("room", [20], indirect=True)
