@@ -7,10 +7,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
@@ -58,6 +60,24 @@ def test_a_wrong_port_is_named_in_the_log_and_in_the_error(
     assert "`kafka.flights`" in line
     assert "Connection refused" in line
     assert capfd.readouterr().err == ""
+
+
+def test_clients_that_begin_while_the_only_broker_is_not_registered_get_answers() -> None:
+    """Its heartbeats come too late again and again. A client that saw no broker must look again by itself."""
+    late = {"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 4000}
+    with KafkaBroker(settings=late) as broker:
+        stream = ""
+        while not stream:
+            with suppress(KafkaException):
+                stream = new_topic(broker, 2)
+
+        def ask(number: int) -> int:
+            time.sleep(number * 0.4)
+            with closing(system_at(broker.bootstrap_servers, 60_000).admin()) as admin:
+                return admin.partition_count(stream)
+
+        with ThreadPoolExecutor(12) as clients:
+            assert list(clients.map(ask, range(12))) == [2] * 12
 
 
 def test_a_wrong_password_fails_at_once(kafka_broker: KafkaBroker, capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,9 @@ _REFUSED_S = 1.0
 """After so long without an answer, a report that the client is not let in counts. It may be an old one before."""
 SAY_S = 3.0
 """After so long without an answer, the log says what is tried."""
+_ASK_AGAIN_S = 1.0
+"""After so long without an answer, and then as often, the client is made to look who is in the cluster. Once it saw no
+broker there, as while the only one registers again, it would not look again by itself."""
 _LIST_S = 5.0
 """How long one request for all topics is: nothing can end it."""
 
@@ -258,12 +261,16 @@ class Cluster:
         return {key: self._awaited(future) for key, future in futures.items()}
 
     def _awaited(self, future: Future[V]) -> V:
-        deadline = time.monotonic() + self._limit + _SPARE_S
-        while not future.done() and time.monotonic() < deadline:
+        now = time.monotonic()
+        deadline, again = now + self._limit + _SPARE_S, now + _ASK_AGAIN_S
+        while not future.done() and (now := time.monotonic()) < deadline:
             try:
                 return future.result(_LOOK_S)
             except LateError:
                 self._look()
+            if now >= again:
+                again = now + _ASK_AGAIN_S
+                self._client.describe_cluster(request_timeout=_ASK_AGAIN_S)  # its answer is not waited for
         return future.result(0)
 
     def _look(self) -> None:

@@ -55,7 +55,7 @@ _SMALL = {
     "num.recovery.threads.per.data.dir": "2",
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
     # A killed broker is registered again when the session of the one before it has ended.
-    "broker.session.timeout.ms": "1500",
+    "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
     # Housekeeping that tests wait for.
     "log.initial.task.delay.ms": "500",
