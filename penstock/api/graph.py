@@ -145,6 +145,8 @@ class BatchTaskSpec(OperatorSpec):
     """A BatchTask with stores: it gets all messages of a batch at once."""
 
     task: Callable[[], BatchTask]
+    deletes: tuple[str, ...] = ()
+    """Stores that it may have had before: a start drops them."""
     event_time: bool = False
     """Whether event times and watermarks matter to it."""
 

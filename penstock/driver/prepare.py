@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from penstock.api.graph import ApplicationGraph
+from penstock.api.graph import ApplicationGraph, BatchTaskSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
@@ -202,7 +202,7 @@ def prepare(
     start = start.resetting(reset, graph.operators)
     record = start.restore_from
     if record is not None:
-        start = replace(start, unwritten=_no_longer_written(graph, record))
+        start = replace(start, unwritten=_no_longer_written(graph, record, layout))
         emptied = record.stores if start.clears_state else start.reset.stores | start.unwritten
         check_layout(record, layout, tasks, emptied, paths.root)
     kept = kept_streams(
@@ -277,8 +277,12 @@ def prepare(
     )
 
 
-def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord) -> frozenset[str]:
-    """The stores of the checkpoint that something else fills now."""
+def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord, layout: Mapping[str, str]) -> frozenset[str]:
+    """The stores of the checkpoint that something else fills now, and those that an operator deletes."""
+    deleted = {store for op in graph.operators if isinstance(op, BatchTaskSpec) for store in op.deletes}
+    deleted = deleted.intersection(record.stores).difference(layout)
+    for store in sorted(deleted):
+        logger.info("store `%s` of checkpoint %s goes: the application deletes it", store, record.id)
     found = frozenset(spec.name for spec in graph.side_stores).intersection(record.stores)
     for store in sorted(found):
         logger.warning(
@@ -287,7 +291,7 @@ def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord) -> fro
             store,
             record.id,
         )
-    return found
+    return found | deleted
 
 
 def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, str]]:

@@ -135,7 +135,7 @@ class Takeover:
             )
         declared = {each.name: each for each in spec.declared.variables}
         for name, kind in facts.variables.items():
-            if name.startswith("$"):
+            if name.startswith("$") or name in spec.declared.forgotten:
                 continue
             own = declared.get(name)
             if own is None or own.kind != KINDS.get(kind) or (own.ttl_ms is not None) != (name in facts.expiring):

@@ -91,6 +91,10 @@ class Declared:
     variables: tuple[Variable, ...] = ()
     schemas: Mapping[str, StructType] = field(default_factory=dict)
     """The schemas that were given as text, by text."""
+    deleted: tuple[Variable, ...] = ()
+    """Those that `init` declared and then deleted: there are none."""
+    forgotten: tuple[str, ...] = ()
+    """The names that `init` deletes: what the query kept under them before goes."""
 
     def stores(self, operator: str, key: StructType, mode: TimeMode) -> tuple[StoreSpec, ...]:
         """The stores of the operator that runs the processor."""
@@ -115,7 +119,8 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
     handle = Declaring(mode, parse)
     processor.init(handle)
     processor.close()
-    return Declared(tuple(handle.variables.values()), dict(handle.schemas))
+    forgotten = sorted(handle.forgotten.difference(handle.variables))
+    return Declared(tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(forgotten))
 
 
 class Declaring(StatefulProcessorHandle):
@@ -125,6 +130,8 @@ class Declaring(StatefulProcessorHandle):
         self._mode = mode
         self._parse = parse
         self.variables: dict[str, Variable] = {}
+        self.deleted: list[Variable] = []
+        self.forgotten: set[str] = set()
         self.schemas: dict[str, StructType] = {}
 
     def getValueState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ValueState:
@@ -151,8 +158,11 @@ class Declaring(StatefulProcessorHandle):
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Drop a variable that was declared."""
-        self.variables.pop(stateName, None)
+        """Delete a variable: one that was declared, and one that the query had before."""
+        self.forgotten.add(stateName)
+        variable = self.variables.pop(stateName, None)
+        if variable is not None:
+            self.deleted.append(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Not in `init`."""
@@ -180,8 +190,23 @@ class Declaring(StatefulProcessorHandle):
         return self._object(variable)
 
     def _object(self, variable: Variable) -> Any:
-        kinds: dict[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
-        return kinds[variable.kind](None, variable.name)
+        return without_state(variable)
+
+
+def without_state(variable: Variable) -> Any:
+    """The object of a variable that has no state: because `init` deletes it, or because no key is being processed."""
+    kinds: dict[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
+    return kinds[variable.kind](_NoState(), variable.name)
+
+
+class _NoState:
+    """What a variable without state asks for its values."""
+
+    def __getattr__(self, call: str) -> Any:
+        def fail(name: str, *given: Any) -> Any:
+            raise PySparkRuntimeError(f"Error in {call} of the state variable {name}: it has no state here")
+
+        return fail
 
 
 def _not_in_init(operation: str) -> PySparkRuntimeError:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from penstock.api.batch_task import BatchTaskContext
 from penstock.api.timers import timers_store
 from penstock.errors import ConfigError
-from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable
+from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, without_state
 from penstock.spark.processor.lists import StoredLists
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
@@ -74,17 +74,27 @@ class RunningHandle(Declaring):
             )
         return found
 
+    def deleteIfExists(self, stateName: str) -> None:
+        """See `Declaring`: what the query had before went when it began."""
+        self._check_open("Error deleting state", "delete_if_exists")
+        super().deleteIfExists(stateName)
+
     def _made(self, variable: Variable) -> Any:
-        if not self._is_open:
-            raise PySparkRuntimeError(
-                f"Error initializing {variable.kind} state: "
-                "[STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
-                f"processor operation=get_{variable.kind}_state with invalid handle state=INITIALIZED."
-            )
+        self._check_open(f"Error initializing {variable.kind} state", f"get_{variable.kind}_state")
         return super()._made(variable)
 
+    def _check_open(self, failed: str, operation: str) -> None:
+        if not self._is_open:
+            raise PySparkRuntimeError(
+                f"{failed}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform "
+                f"stateful processor operation={operation} with invalid handle state=INITIALIZED."
+            )
+
     def _object(self, variable: Variable) -> Any:
-        return self._state.object_of(variable)
+        state = self._state
+        if variable in state.declared.deleted and state.variables.get(variable.name) != variable:
+            return without_state(variable)
+        return state.object_of(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key."""

@@ -30,6 +30,7 @@ def processor_operator(spec: ProcessorSpec, upstream: str) -> BatchTaskSpec:
         key_serde=Bytes(),
         value_serde=Bytes(),
         stores=tuple(store.name for store in processor_stores(spec)),
+        deletes=spec.declared.forgotten,
         task=partial(ProcessorTask, spec),
         event_time=spec.mode == "eventtime",
     )

@@ -113,10 +113,10 @@ class ProcessorTask(BatchTask):
         return found
 
     def _expires_until(self, batch: BatchInfo) -> int | None:
-        """The time up to which timers expire in the batch."""
+        """The time up to which timers expire in the batch; the first watermark is 0, as in Spark."""
         if self._spec.mode == "processingtime":
             return batch.time_ms
-        return batch.firing_watermark if self._spec.mode == "eventtime" else None
+        return (batch.firing_watermark or 0) if self._spec.mode == "eventtime" else None
 
     def next_due(self) -> tuple[int | None, int | None]:
         timers = self._state.timers

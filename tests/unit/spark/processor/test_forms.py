@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
@@ -197,3 +198,44 @@ def test_rows_are_matched_by_name() -> None:
     task = OneTask(spec_of(Returns(), ["key"], ROWS, OUT))
     found = task.batch([{"key": "a", "n": 1, "at": None}])
     assert found == [{"key": "a", "what": "w"}, {"key": "a", "what": None}]
+
+
+class Deletes(StatefulProcessor):
+    """Deletes what it declares, in `init` and later."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.kept = handle.getValueState("kept", N)
+        self.gone = handle.getValueState("gone", N)
+        self.list, self.map = handle.getListState("list", N), handle.getMapState("map", N, N)
+        handle.getListState("again", N)
+        for name in ("gone", "list", "map", "again", "never there"):
+            handle.deleteIfExists(name)
+        self.again = handle.getValueState("again", N)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        def late() -> None:
+            self.handle.deleteIfExists("kept")
+
+        for call in (self.gone.exists, lambda: list(self.list.get()), lambda: self.map.getValue((1,)), late):
+            with pytest.raises(PySparkRuntimeError) as raised:
+                call()
+            yield Row(key=key[0], what=str(raised.value)[:40])
+        self.again.update(self.kept.get() or (0,))
+        self.kept.update((5,))
+        yield Row(key=key[0], what=repr(self.again.get()))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_variable_that_init_deletes_has_no_state() -> None:
+    task = OneTask(spec_of(Deletes(), ["key"], ROWS, OUT))
+    for again in ("(0,)", "(5,)"):
+        assert [row["what"] for row in task.batch([{"key": "a", "n": 1, "at": None}])] == [
+            "Error in exists of the state variable go",
+            "Error in get of the state variable list:",
+            "Error in get_value of the state variable",
+            "Error deleting state: [STATEFUL_PROCESSO",
+            again,
+        ]

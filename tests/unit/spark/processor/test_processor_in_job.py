@@ -17,6 +17,7 @@ from penstock.testing import TestRunner
 from tests.support.processors import application, read_rows, spec_of
 
 ROWS = StructType().add("user", StringType()).add("amount", LongType())
+SEEN = StructType().add("n", LongType()).add("total", LongType())
 OUT = StructType().add("user", StringType()).add("n", LongType()).add("total", LongType())
 
 
@@ -24,7 +25,7 @@ class CountAndSum(StatefulProcessor):
     """Counts and sums the amounts of each user."""
 
     def init(self, handle: Any) -> None:
-        self.seen = handle.getValueState("seen", StructType().add("n", LongType()).add("total", LongType()))
+        self.seen = handle.getValueState("seen", SEEN)
         assert isinstance(self.seen, ValueState)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -55,6 +56,38 @@ def test_it_counts_from_batch_to_batch_and_after_a_crash() -> None:
     last = read_rows([m.value for m in runner.output("m.out")], OUT)[-1]
     assert last == {"user": "bob", "n": 2, "total": 12}
     runner.close()
+
+
+class Without(CountAndSum):
+    """A later version, which has no use for what the first one kept."""
+
+    def init(self, handle: Any) -> None:
+        handle.deleteIfExists("seen")
+        self.seen = handle.getValueState("other", SEEN)
+
+
+def test_a_later_version_may_delete_a_variable() -> None:
+    """What was kept is gone, also if an even later version declares the variable again. Otherwise nothing is lost."""
+    first, later = (application(spec_of(each, ["user"], ROWS, OUT)) for each in (CountAndSum(), Without()))
+    runner = TestRunner(first, partitions=1)
+    runner.input("m.rows", rows(("ann", 1))).run().commit().crash()
+    for app in (first, later, later):
+        runner.restore(app).input("m.rows", rows(("ann", 1))).run().commit().crash()
+    with pytest.raises(ps.IncompatibleError, match="`other` is in the checkpoint, and the processor"):
+        runner.restore(first)
+    both = application(spec_of(Both(), ["user"], ROWS, OUT))
+    runner.restore(both).input("m.rows", rows(("ann", 1))).run()
+    found = read_rows([m.value for m in runner.output("m.out")], OUT)
+    assert [row["n"] for row in found] == [1, 2, 1, 2, 1]
+    runner.close()
+
+
+class Both(CountAndSum):
+    """Takes the first variable up again, beside the second one."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        handle.getValueState("other", SEEN)
 
 
 def test_a_failure_names_the_operator_the_method_and_the_key() -> None:
