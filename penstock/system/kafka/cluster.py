@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -26,7 +27,7 @@ from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.base import check_stream_name
 from penstock.system.kafka.access import topic
 from penstock.system.kafka.client import LOG, open_admin
-from penstock.system.kafka.errors import ClientErrors, explain, is_not_found, kafka_error
+from penstock.system.kafka.errors import ClientErrors, explain, is_not_found, kafka_error, leader_is_old
 from penstock.system.kafka.options import KafkaOptions
 
 K = TypeVar("K")
@@ -231,6 +232,8 @@ class Cluster:
                 found = ask()
             except KafkaException as error:
                 self._look()
+                if stream is not None and leader_is_old(error):
+                    self._find_leaders(stream)
                 raise self._explained(error, doing, stream, operation) from error
             except LateError as error:
                 raise SystemAwayError(
@@ -242,6 +245,11 @@ class Cluster:
             return found
 
         return retry(once, self._policy)
+
+    def _find_leaders(self, stream: str) -> None:
+        """Let the client ask who leads the partitions: what it knows, it would use again for minutes."""
+        with suppress(KafkaException):
+            self._client.list_topics(stream, min(self._limit, _LIST_S))
 
     def _explained(self, error: KafkaException, doing: str, stream: str | None, operation: str) -> PenstockError:
         found = kafka_error(error)

@@ -51,6 +51,9 @@ _RETRIABLE = _AWAY | {
     KafkaError.INVALID_FETCH_SESSION_EPOCH,
 }
 """What may pass."""
+_OLD_LEADER = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
+)
 _NOT_FOUND = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -159,6 +162,12 @@ def is_fenced(error: KafkaError) -> bool:
     """Whether the brokers refuse this producer because another one has its transactional id now, or because they ended
     its transaction."""
     return error.code() in _FENCED
+
+
+def leader_is_old(error: KafkaException) -> bool:
+    """Whether a partition has another leader, or another term of its leader, than the client knows of."""
+    found = kafka_error(error)
+    return found is not None and found.code() in _OLD_LEADER
 
 
 def is_not_found(error: KafkaError) -> bool:
