@@ -70,7 +70,7 @@ def assemble(
     )
     garbage = OutboxGarbage(job.objects, job.paths, log)
     collection = Collection(log, job.admins, garbage, Truncation(job.streams, job.writer))
-    publishing = Publishing(debts, fleet, task.commit_timeout_ms, board, stop.immediate, clock)
+    publishing = Publishing(debts, fleet, task.commit_timeout_ms, board, stop.immediate, clock, job.show_published)
     watch = input_watch(job)
     coordinator = CommitCoordinator(
         recorder,

@@ -13,7 +13,7 @@ from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
 from penstock.checkpoint.origin import FromRecord
-from penstock.checkpoint.outbox import Owed
+from penstock.checkpoint.outbox import Owed, Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.value import Markers as OfTask
@@ -120,6 +120,11 @@ class PreparedJob:
         """From now on no older epoch can append to an output or intermediate stream whose system fences writers."""
         for stream in self.streams.fenced:
             self.streams.admins[stream.system].fence(stream.stream, self.writer(epoch))
+
+    def show_published(self, published: Unpublished) -> None:
+        """All of a record has been published: readers may see it."""
+        for stream in sorted(published.streams):
+            self.streams.admins[stream.system].published(stream.stream, self.publisher, published.slot)
 
     def markers_of(self, origin: FromRecord) -> Markers:
         """Task (as text) -> backend -> store -> marker of what is restored, in the checkpoint version to be

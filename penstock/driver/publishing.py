@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from penstock.checkpoint.outbox import Owed
+from penstock.checkpoint.outbox import Owed, Unpublished
 from penstock.clock import Clock
 from penstock.container.calls import PUBLISH
 from penstock.container.protocol import Publish, PublishProgress
@@ -49,14 +49,20 @@ class Publishing:
         board: ProgressBoard,
         stop: threading.Event,
         clock: Clock,
+        shown: Callable[[Unpublished], None],
     ) -> None:
-        """`stop`: once it is set, nothing more is published."""
+        """
+        Args:
+            stop: once it is set, nothing more is published.
+            shown: tells the systems that all of a record has been published. It may be called again.
+        """
         self._debts = debts
         self._fleet = fleet
         self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=timeout_ms / 1000)
         self._board = board
         self._stop = stop
         self._clock = clock
+        self._shown = shown
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def settle(self, epoch: int) -> None:
@@ -137,6 +143,7 @@ class Publishing:
                         f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
                         f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
                     )
+                self._shown(each)
                 self._debts.published(each.slot)
                 before += each.messages
         except _KINDS as error:

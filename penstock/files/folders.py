@@ -30,6 +30,12 @@ class Folder:
             system, path = self._open()
             return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
+    def is_gone(self) -> bool:
+        """Whether it was deleted, or its disk is away. An object store does not say: it has no empty folders."""
+        with _explained(f"`{self.url}` cannot be looked for"):
+            system, path = self._open()
+            return isinstance(system, fs.LocalFileSystem) and system.get_file_info(path).type == fs.FileType.NotFound
+
     def holds(self, name: str) -> bool:
         """Whether a folder of this name is in it."""
         with _explained(f"`{self.url}` cannot be looked at"):
@@ -93,8 +99,12 @@ class Folder:
                 )
             try:
                 yield system, path
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 raise CorruptError(f"`{name}` cannot be read: {error}") from error
+            except OSError as error:
+                if error.errno is None and isinstance(system, fs.LocalFileSystem):  # packed data that is cut off
+                    raise CorruptError(f"`{name}` cannot be read: {error}") from error
+                raise
 
     def _infos(self, *, recursive: bool) -> list[fs.FileInfo]:
         with _explained(f"`{self.url}` cannot be listed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
@@ -78,7 +79,7 @@ def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> 
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
-            yield from _as_json(batch.slice(skip), columns)
+            yield from as_json(batch.slice(skip), columns)
             skip = 0
 
 
@@ -87,6 +88,8 @@ def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iter
     with system.open_input_stream(path, compression="detect") as stream:
         header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline()
     names = next(csv.reader([header]), [])
+    if not names:
+        return
     convert = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
     )
@@ -100,7 +103,7 @@ def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iter
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
-            yield from _as_json(batch.slice(skip), columns)
+            yield from as_json(batch.slice(skip), columns)
             skip = 0
 
 
@@ -117,7 +120,7 @@ def _json(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Ite
 
 
 def _lines(stream: Any) -> Iterator[bytes]:
-    rest = b""
+    rest = stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
     while block := stream.read(_BLOCK):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
@@ -135,9 +138,10 @@ def _with(line: bytes, added: bytes) -> bytes:
     return own + (b"" if own == b"{" else b",") + added
 
 
-def _as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
+def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
+    """The rows, each as JSON with the partition columns."""
     arrays = [_without_ns(column) for column in batch.columns]
-    rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist()
+    rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
     dump: Callable[..., bytes] = orjson.dumps
     for row in rows:
         if columns:

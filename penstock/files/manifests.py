@@ -1,15 +1,21 @@
 """What was committed to a folder that Penstock writes: a log of manifests for each partition of the stream.
 
     _penstock/<partition>/<number>      a manifest; the numbers have no gaps
+    _penstock/commits/<writer>/<slot>   all that the writer had to publish of this slot is there
     part-<partition>-<number>-<token>.parquet
 
-A commit puts its file, and then the manifest of the next number, which names it. The manifest is created once
+A transaction puts its file, and then the manifest of the next number, which names it. The manifest is created once
 (`put_if_absent`), so it is the one step in which rows, progress and the writer's epoch become valid. Each manifest
 repeats what the ones before it said of epochs and progress: the last one alone says all that a writer needs.
+
+A commit of a job is many transactions, in all partitions and of several processes. Its files are visible once the
+object of their slot is there, which is put last. The slots of a writer are published one after the other: where one is
+complete, those before it are.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -35,7 +41,7 @@ class WrittenFile(Struct):
 
 
 class Manifest(Struct, frozen=True):
-    """A commit to a partition, or a writer that took over."""
+    """A transaction of a partition, or a writer that took over."""
 
     format: Count = FORMAT
     token: str = ""
@@ -46,6 +52,35 @@ class Manifest(Struct, frozen=True):
     files: Count = 0
     """How many files the partition has, with this one."""
     file: WrittenFile | None = None
+    commit: tuple[str, Count] | None = None
+    """The writer's name and the slot with which the file is visible; None: it is so at once."""
+
+
+class Commits:
+    """The commits to a folder that are complete. Used by one thread at a time."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        """`objects` is the stream's folder."""
+        self._objects = objects
+        self._newest: dict[str, int] = {}
+        """By the writer's name, a slot that is known to be complete."""
+
+    def complete(self, name: str, slot: int) -> None:
+        """Everything of the slot is there: readers see it from now on. Idempotent."""
+        self._objects.put_if_absent(_commit(name, slot), msgspec.json.encode({"format": FORMAT, "name": name}))
+
+    def has(self, manifest: Manifest) -> bool:
+        """Whether the manifest's file is visible."""
+        if manifest.commit is None:
+            return True
+        name, slot = manifest.commit
+        if self._newest.get(name, -1) < slot:
+            try:
+                self._objects.get(_commit(name, slot))
+            except NotFoundError:
+                return False
+            self._newest[name] = slot
+        return True
 
 
 class PartitionLog:
@@ -80,9 +115,14 @@ class PartitionLog:
                 return
 
     def append(
-        self, identity: WriterIdentity | None, progress: Progress | None, data: bytes | None, rows: int
+        self, identity: WriterIdentity | None, progress: Progress | None, data: bytes | None, rows: int, kind: str = ""
     ) -> Manifest:
         """Commit a file with these rows, if there are any, and the progress. Returns the manifest before it.
+
+        Args:
+            data: the file's bytes.
+            rows: how many it has.
+            kind: the end of its name.
 
         Raises:
             FencedError: a larger epoch of the writer's name was seen.
@@ -101,12 +141,13 @@ class PartitionLog:
             if data is None and epochs == before.epochs and marks == before.marks:
                 return before
             number, token = self._number + 1, uuid4().hex
-            file = None
+            file, commit = None, None
             if data is not None:
-                name = f"part-{self._ssp.partition:05d}-{number:020d}-{token[:12]}.parquet"
+                name = f"part-{self._ssp.partition:05d}-{number:020d}-{token[:12]}.{kind}"
                 self._objects.put_if_absent(name, data)
                 file = WrittenFile(name, len(data), rows)
-            manifest = Manifest(FORMAT, token, epochs, marks, before.files + (file is not None), file)
+                commit = None if progress is None or identity is None else (identity.name, progress.slot)
+            manifest = Manifest(FORMAT, token, epochs, marks, before.files + (file is not None), file, commit)
             created = self._objects.put_if_absent(self._key(number), msgspec.json.encode(manifest))
             if created or self._get(number).token == token:  # a reply may have been lost
                 self._number, self.last = number, manifest
@@ -156,6 +197,10 @@ def noted_partitions(objects: ObjectStore) -> int | None:
 def number_of(path: str) -> int:
     """The number of the manifest that names a file."""
     return int(path.split("-")[2])
+
+
+def _commit(name: str, slot: int) -> str:
+    return f"{MANIFESTS}/commits/{hashlib.sha256(name.encode()).hexdigest()[:16]}/{slot:020d}"
 
 
 def _number(key: str) -> int:

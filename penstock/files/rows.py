@@ -1,4 +1,4 @@
-"""Messages as rows of a schema: checked when they are made, and written as Parquet."""
+"""Messages as rows of a schema: checked when they are made, and written as Parquet or lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from penstock.errors import ConfigError
+from penstock.files.formats import Format, as_json
 from penstock.files.schema import parse_schema
 from penstock.system.base import RecordLimits
 
@@ -51,8 +52,8 @@ class RowForm:
                     return f"column `{field.name}` does not fit {field.type}: {error}"
         return None
 
-    def parquet(self, values: Sequence[bytes | None]) -> bytes:
-        """A file of these rows. Raises ConfigError if a value is none."""
+    def file(self, values: Sequence[bytes | None], kind: Format) -> bytes:
+        """A file of these rows: Parquet, or a line of JSON for each. Raises ConfigError if a value is no row."""
         for value in values:
             if (problem := self.problem(value)) is not None:
                 raise ConfigError(f"a record cannot be written to a file: {problem}")
@@ -61,6 +62,10 @@ class RowForm:
             pa.array([_plain(getattr(row, name), field.type) for row in rows], field.type)
             for name, field in zip(self._names, self.schema, strict=True)
         ]
+        if kind == "json":
+            return b"".join(
+                line + b"\n" for line in as_json(pa.RecordBatch.from_arrays(columns, schema=self.schema), {})
+            )
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(pa.Table.from_arrays(columns, schema=self.schema), sink)
         return bytes(sink.getvalue())

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import ClassVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.files.folders import Folder, partition_values
 from penstock.files.formats import FORMATS, Format, format_of, read_rows
 from penstock.files.listing import ROW_BITS, FoundFile, Listing
@@ -114,7 +114,18 @@ class FilesSystem(System):
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
         """See `System`."""
-        return FilesWriter(self.admin(), identity, lambda stream: self.folder(stream).url, self.schema_of)
+        return FilesWriter(
+            self.admin(), identity, lambda stream: self.folder(stream).url, self.schema_of, self.written_format()
+        )
+
+    def written_format(self) -> Format:
+        """The format of outputs. Raises ConfigError if rows are not written in the configured one."""
+        if self.settings.format == "csv":
+            raise ConfigError(
+                f"`systems.{self.name}.format` = `csv`: outputs are Parquet or lines of JSON, because CSV has "
+                "neither nulls nor nested columns. Set it to parquet or json, or name another system for the output"
+            )
+        return self.settings.format or "parquet"
 
     def schema_of(self, stream: str) -> str:
         """The schema of an output. Raises ConfigError if none is configured."""
@@ -196,12 +207,19 @@ class FilesAdmin(SystemAdmin):
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         """See `SystemAdmin`."""
+        self._system.written_format()
+        self._system.schema_of(stream)
         with self._lock:
             partitions = self._begun(stream).partitions
             note_partitions(self._logs.folder(stream), partitions)
             for partition in range(partitions):
                 ssp = SystemStreamPartition(self._system.name, stream, partition)
                 self._logs.get(ssp).append(writer, None, None, 0)
+
+    def published(self, stream: str, name: str, slot: int) -> None:
+        """See `SystemAdmin`: readers see the commit as a whole."""
+        with self._lock:
+            self._logs.commits(stream).complete(name, slot)
 
     def record_limits(self, stream: str) -> RecordLimits:
         """See `SystemAdmin`: a value is a row of the schema."""
@@ -236,7 +254,13 @@ class FilesAdmin(SystemAdmin):
         if self._noted_partitions(stream) is not None:
             self._look_at_manifests(stream, listing)
             return
-        found = self._system.folder(stream).files()
+        folder = self._system.folder(stream)
+        found = folder.files()
+        if not found and folder.is_gone():
+            raise RetryableError(
+                f"the folder `{folder.url}` of `{self._system.name}.{stream}` is gone. Bring it back; if nothing is to "
+                "be in it, create it empty"
+            )
         listing.read()
         while new := listing.new(found):
             if listing.append(new):
@@ -257,15 +281,18 @@ class FilesAdmin(SystemAdmin):
         return noted_partitions(self._logs.folder(stream)) if self._system.folder(stream).holds(MANIFESTS) else None
 
     def _look_at_manifests(self, stream: str, listing: Listing) -> None:
-        """List what was committed since, each partition's files in the order of their commits."""
-        folder = self._system.folder(stream)
+        """List what was committed since, each partition's files in the order of their commits. A commit of which a part
+        is missing holds back what is behind it."""
+        folder, commits = self._system.folder(stream), self._logs.commits(stream)
         listing.read()
         for partition in range(listing.partitions):
             listed = listing.files[partition]
             log = self._logs.get(SystemStreamPartition(self._system.name, stream, partition))
             found = [
                 folder.stat(manifest.file.name)
-                for _, manifest in log.behind(number_of(listed[-1].path) if listed else -1)
+                for _, manifest in takewhile(
+                    lambda each: commits.has(each[1]), log.behind(number_of(listed[-1].path) if listed else -1)
+                )
                 if manifest.file is not None
             ]
             while new := listing.unseen(found):

@@ -1,4 +1,4 @@
-"""Appends to folders: Parquet files, which a manifest for each partition makes valid."""
+"""Appends to folders: files of rows, which manifests make valid."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError
+from penstock.files.formats import Format
 from penstock.files.listing import ROW_BITS
-from penstock.files.manifests import PartitionLog, note_partitions
+from penstock.files.manifests import Commits, PartitionLog, note_partitions
 from penstock.files.rows import row_form
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
@@ -32,12 +33,19 @@ class Logs:
         self._url_of = url_of
         self._stores: dict[str, ObjectStore] = {}
         self._logs: dict[SystemStreamPartition, PartitionLog] = {}
+        self._commits: dict[str, Commits] = {}
 
     def get(self, ssp: SystemStreamPartition) -> PartitionLog:
         """That of a partition."""
         if ssp not in self._logs:
             self._logs[ssp] = PartitionLog(self.folder(ssp.stream), ssp)
         return self._logs[ssp]
+
+    def commits(self, stream: str) -> Commits:
+        """The commits of a stream."""
+        if stream not in self._commits:
+            self._commits[stream] = Commits(self.folder(stream))
+        return self._commits[stream]
 
     def folder(self, stream: str) -> ObjectStore:
         """The folder of a stream, as a store of objects."""
@@ -60,11 +68,18 @@ class FilesWriter(SystemWriter):
         identity: WriterIdentity | None,
         url_of: Callable[[str], str],
         schema_of: Callable[[str], str],
+        kind: Format,
     ) -> None:
-        """`url_of` says where the folder of a stream is, and `schema_of` which schema it has."""
+        """
+        Args:
+            url_of: where the folder of a stream is.
+            schema_of: which schema a stream has.
+            kind: the format of its files.
+        """
         self._admin = admin
         self._identity = identity
         self._schema_of = schema_of
+        self._kind = kind
         self._logs = Logs(url_of)
         self._partitions: dict[str, int] = {}
 
@@ -107,8 +122,14 @@ class FilesWriter(SystemWriter):
         made: dict[SystemStreamPartition, tuple[bytes | None, int]] = {}
         for ssp in sorted(parts):
             values = [_value(record) for record in parts[ssp]]
-            made[ssp] = (row_form(self._schema_of(ssp.stream)).parquet(values) if values else None, len(values))
-        return {ssp: self._log(ssp).append(self._identity, marks.get(ssp), *own).files for ssp, own in made.items()}
+            made[ssp] = (
+                row_form(self._schema_of(ssp.stream)).file(values, self._kind) if values else None,
+                len(values),
+            )
+        return {
+            ssp: self._log(ssp).append(self._identity, marks.get(ssp), *own, self._kind).files
+            for ssp, own in made.items()
+        }
 
     def _log(self, ssp: SystemStreamPartition) -> PartitionLog:
         known = self._partitions.get(ssp.stream)

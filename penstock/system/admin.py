@@ -228,6 +228,19 @@ class SystemAdmin(ABC):
         """
         raise IncompatibleError("this system does not say how far a writer has published")
 
+    def published(self, stream: str, name: str, slot: int) -> None:  # noqa: B027
+        """All that a record had for the stream has been published, in every partition.
+
+        The driver calls it behind the last transaction, and after a crash there again: it is idempotent. A system whose
+        transactions are seen at once has nothing to do, as here. One that shows a commit as a whole shows it from now
+        on, and what the job published of earlier records as well.
+
+        Args:
+            stream: its name in this system.
+            name: that of the `WriterIdentity` that published.
+            slot: the record, as in `Progress`.
+        """
+
     def progress_place(self, name: str) -> str:
         """Where the system keeps what writers of this name marked, in words, as a user would bring it back.
 

@@ -1,10 +1,11 @@
-"""A whole job that reads a folder while files come, and whose driver dies at any step: every row counts once."""
+"""A whole job that reads a folder while files come, and whose driver dies at any step: every row counts once, and who
+reads its output sees whole commits."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,22 @@ import pyarrow.parquet
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
+from penstock.files.manifests import PartitionLog
+from penstock.files.system import FilesAdmin
 from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
 
-STEPS = ("publish", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
+STEPS = ("publish", "append", "show", "shown", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
+Sums = dict[str, tuple[int, int]]
+"""By place, the number of rows and the sum of their numbers."""
 
 
 class DeadError(PenstockError):
@@ -34,10 +41,12 @@ class DeadError(PenstockError):
 class Dies:
     """The `count`th time that a step comes, and from then on, everything raises."""
 
-    def __init__(self, step: str, count: int) -> None:
-        self._step, self._left = step, count
+    def __init__(self, step: str, count: int, look: Callable[[], None]) -> None:
+        self._step, self._left, self._look = step, count, look
 
     def __call__(self, step: str) -> None:
+        if step in ("append", "show", "shown"):
+            self._look()
         self._left -= step == self._step and self._left > 0
         if not self._left:
             raise DeadError(f"dead at {step}")
@@ -65,13 +74,30 @@ def application() -> ps.StreamApplication:
     return app
 
 
-def run(config: JobConfig, dies: Dies | None) -> None:
+def run(config: JobConfig, dies: Dies) -> None:
     """A driver that reads everything there is, or dies."""
     objects, systems = open_store(config.job.root), open_systems(config)
     with closing(InProcessDriver(application().graph(), config, objects, systems, until_latest=True)) as driver:
-        if dies is not None:
-            driver.fleet.at = driver.runner.at = dies
+        driver.fleet.at = driver.runner.at = dies
         driver.loop.run()
+
+
+def sums(rows: Iterable[Mapping[str, Any]]) -> Sums:
+    found: Sums = {}
+    for row in rows:
+        count, total = found.get(row["place"], (0, 0))
+        found[row["place"]] = count + 1, total + row["n"]
+    return found
+
+
+def states(config: JobConfig) -> list[Sums]:
+    """The state at each checkpoint."""
+    with closing(open_store(config.job.root)) as objects:
+        records = CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().restorable
+    return [
+        {key.decode(): tuple(json.loads(value)) for _, key, value in read_store(config, "counts", record)}
+        for record in records
+    ]
 
 
 def copies(config: JobConfig) -> list[dict[str, Any]]:
@@ -97,14 +123,17 @@ def put(folder: Path, rng: random.Random, name: str) -> None:
     (day / f".{name}").rename(day / f"{name}.parquet")
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_rows_count_once_whatever_dies(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_rows_count_once_and_commits_are_whole_whatever_dies(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(kind)
     overrides: dict[str, object] = {
         "job.name": "places",
         "job.root": str(tmp_path / "jobs"),
         "job.batch.max.messages": 150,
         "task.commit.ms": 0,
+        "task.checkpoint.retained": "900",
         "job.retry.max": 1,
         "systems.in.samza.factory": "files",
         "systems.in.folder": str(tmp_path / "data"),
@@ -112,26 +141,49 @@ def test_rows_count_once_whatever_dies(tmp_path: Path, seed: int) -> None:
         "systems.out.samza.factory": "files",
         "systems.out.folder": str(tmp_path / "out"),
         "systems.out.schema": "place STRING, n INT, day STRING",
+        "systems.out.format": kind,
+        "systems.out.partitions": 2,
         "streams.out.copies.output.guarantee": "exactly-once",
     }
-    config = load_config(overrides=overrides, environ={"PENSTOCK_HOME": str(tmp_path / "home")})
+    environ = {"PENSTOCK_HOME": str(tmp_path / "home")}
+    config = load_config(overrides=overrides, environ=environ)
+    reader = {key: value for key, value in overrides.items() if key.startswith("systems.out")}
+    another = load_config(
+        overrides={**reader, "job.name": "reader", "job.root": str(tmp_path / "other jobs")}, environ=environ
+    )
+    seen: list[Sums] = []
+    published, append = FilesAdmin.published, PartitionLog.append
+
+    def publishing(*arguments: Any) -> None:
+        dies("show")
+        published(*arguments)
+        dies("shown")
+
+    def appending(*arguments: Any) -> Any:
+        done = append(*arguments)
+        if arguments[3] is not None:
+            dies("append")
+        return done
+
+    monkeypatch.setattr(FilesAdmin, "published", publishing)
+    monkeypatch.setattr(PartitionLog, "append", appending)
     folder = tmp_path / "data" / "rides"
     deaths = 0
-    for life in range(6):
+    lives = [*rng.sample(STEPS, 6), ""]  # the last one ends
+    for life, step in enumerate(lives):
         for number in range(rng.randrange(1, 4)):
             put(folder, rng, f"{life}-{number}")
+        dies = Dies(step, rng.randrange(1, 6), lambda: seen.append(sums(copies(another))))
         try:
-            run(config, Dies(rng.choice(STEPS), rng.randrange(1, 6)))
+            run(config, dies)
         except PenstockError:
             deaths += 1
-    run(config, None)
+            assert step
     assert deaths
+    committed = states(config)
+    assert len({str(each) for each in seen}) > 3
+    assert [each for each in seen if each and each not in committed] == [], "a part of a commit was seen"
     table = pa.dataset.dataset(folder, partitioning="hive").to_table(columns=["place", "n"])
-    rows, totals = Counter[str](), Counter[str]()
-    for row in table.to_pylist():
-        rows[row["place"]] += 1
-        totals[row["place"]] += row["n"]
     expected = sorted((row["place"], row["n"]) for row in table.to_pylist())
     assert sorted((row["place"], row["n"]) for row in copies(config)) == expected
-    found = {key.decode(): json.loads(value) for _, key, value in read_store(config, "counts")}
-    assert found == {place: [rows[place], totals[place]] for place in rows}
+    assert committed[-1] == sums(table.to_pylist())

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.files import listing
 from penstock.files.system import FilesSystem
 from penstock.system.base import OffsetRange, RawMessage
@@ -236,6 +236,46 @@ def test_files_that_cannot_be_read(room: Room) -> None:
     room.put("a.dat", b"x")
     with pytest.raises((ConfigError, CorruptError), match=r"its name does not say its format|cannot be read"):
         room.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.json.gz", gzip.compress(jsonl(numbered(0, 5000)))[:2000]),
+        ("a.parquet", parquet(numbered(0, 500))[:2000]),
+        ("a.csv", b"a\n\xff\xfe\n"),
+        ("a.csv", b"a,b\n1,2\n3\n"),
+    ],
+)
+def test_damaged_files_are_not_tried_again(room: Room, name: str, data: bytes) -> None:
+    room.put(name, data)
+    with pytest.raises(CorruptError, match=f"{name}` cannot be read: "):
+        room.all()
+
+
+def test_files_without_rows_and_names_of_any_kind(room: Room) -> None:
+    room.put("a.parquet", b"")
+    room.put("b.parquet", parquet([]))
+    room.put("c.json", b"\n \n")
+    room.put("d.csv", b"\n")
+    room.put("e.csv", b"n\n")
+    room.put("a b = 100% #1?.json", b'\xef\xbb\xbf{"n":1}\r\n{"n":2}')
+    room.put("day=1 May/k=a=b/x=1.json", b'{"n":3}\n')
+    for hidden in ("_temporary/a.json", ".hidden/a.json", ".a.json", "_a.json", "day=2/.a.json.crc"):
+        room.put(hidden, b'{"n":0}\n')
+    assert sorted(room.all(), key=lambda row: row["n"]) == [{"n": 1}, {"n": 2}, {"n": 3, "day": "1 May", "k": "a=b"}]
+
+
+def test_a_folder_that_goes_is_no_empty_one(room: Room, tmp_path: Path) -> None:
+    path = room.put("a.json", jsonl(numbered(0, 5)))
+    ends = room.ends()
+    path.unlink()
+    assert room.ends() == ends, "everything in it was read and deleted"
+    path.parent.rmdir()
+    with pytest.raises(RetryableError, match=r"the folder `.*` of `files.*` is gone"):
+        room.ends()
+    path.parent.mkdir()
+    assert room.ends() == ends
 
 
 def test_ranges_that_are_not_there(room: Room) -> None:

@@ -69,6 +69,13 @@ def publish(writer: SystemWriter, progress: Progress, parts: dict[int, list[RawR
             transaction.mark(at(partition), progress)
 
 
+def show(system: FilesSystem, *slots: int, name: str = "job") -> None:
+    """All of these slots is published."""
+    with closing(system.admin()) as admin:
+        for slot in slots:
+            admin.published(STREAM, name, slot)
+
+
 def read(system: FilesSystem) -> list[list[int]]:
     """The numbers of each partition, as a job would read them."""
     found = []
@@ -84,6 +91,7 @@ def test_rows_come_in_the_order_of_their_commits(
 ) -> None:
     for slot in range(1, 6):
         publish(writers[1], Progress(slot, 0), {0: rows(slot, slot + 10), 1: rows(*range(slot))})
+        show(system, slot)
         if slot == 3:
             assert read(system)[0] == [1, 11, 2, 12, 3, 13]
     expected = [[n + d for n in range(1, 6) for d in (0, 10)], [n for slot in range(1, 6) for n in range(slot)]]
@@ -92,6 +100,26 @@ def test_rows_come_in_the_order_of_their_commits(
     table = pa.parquet.ParquetDataset(tmp_path / "out" / STREAM).read()
     assert sorted(table["n"].to_pylist()) == sorted(n for own in expected for n in own)
     assert table.schema.names == ["n", "text"]
+
+
+def test_a_commit_is_seen_as_a_whole(system: FilesSystem, writers: dict[int, SystemWriter], tmp_path: Path) -> None:
+    """However many transactions it takes, in however many partitions, and whoever wrote in between."""
+    publish(writers[1], Progress(4, 0), {0: rows(1)})
+    with closing(system.writer(None)) as plain:
+        plain.append(at(0), rows(10))
+        plain.append(at(1), rows(11))
+    assert read(system) == [[], [11]], "what is behind a commit waits for it"
+    publish(writers[1], Progress(4, 1), {0: rows(2), 1: rows(3)})
+    publish(writers[1], Progress(5, 0), {1: rows(4)})
+    assert read(system) == [[], [11]]
+    show(system, 4)
+    show(system, 4)
+    assert read(system) == [[1, 10, 2], [11, 3]]
+    publish(writers[2], Progress(5, 1), {1: rows(5)})
+    assert read(open_system(tmp_path, tmp_path / "other jobs")) == [[1, 10, 2], [11, 3]]
+    show(system, 5)
+    assert read(system) == [[1, 10, 2], [11, 3, 4, 5]]
+    assert read(open_system(tmp_path, tmp_path / "third jobs")) == [[1, 10, 2], [11, 3, 4, 5]]
 
 
 def test_progress_and_epochs(system: FilesSystem, writers: dict[int, SystemWriter]) -> None:
@@ -118,6 +146,8 @@ def test_progress_and_epochs(system: FilesSystem, writers: dict[int, SystemWrite
     with closing(system.writer(WriterIdentity("other", 1))) as other:
         publish(other, Progress(1, 0), {1: rows(5)})
     publish(writers[3], Progress(8, 0), {0: rows(3)})
+    show(system, 7, 8)
+    show(system, 1, name="other")
     assert read(system) == [[1, 2, 3], [5]]
 
 
@@ -146,6 +176,9 @@ def test_a_commit_that_dies_is_whole_or_not_there(
     assert progress == (Progress(2, 0) if step == "has _penstock" else Progress(1, 0))
     if progress < Progress(2, 0):
         publish(writers[2], Progress(2, 0), {0: rows(2, 3)})
+    show(system, 1)
+    assert read(system) == [[1], []]
+    show(system, 2)
     assert read(system) == [[1, 2, 3], []]
     files = len(list((tmp_path / "out" / STREAM).glob("part-*")))
     assert files == (3 if step in {"_penstock", "has part"} else 2), "a file that no manifest names"
@@ -157,6 +190,9 @@ def test_two_writers_at_once(system: FilesSystem, made: None) -> None:
     for slot in range(1, 5):
         for writer in both:
             publish(writer, Progress(slot, 0), {0: rows(slot)})
+    show(system, *range(1, 5), name="a")
+    assert read(system)[0] == [1]
+    show(system, *range(1, 5), name="b")
     for writer in both:
         writer.close()
     assert read(system)[0] == [n for n in range(1, 5) for _ in both]
@@ -196,7 +232,7 @@ def test_types() -> None:
         "data": "AP8=",
         "yes": True,
     }
-    table = pa.parquet.read_table(pa.BufferReader(form.parquet([orjson.dumps(given)])))
+    table = pa.parquet.read_table(pa.BufferReader(form.file([orjson.dumps(given)], "parquet")))
     assert table.to_pylist() == [
         {
             **given,
@@ -208,6 +244,11 @@ def test_types() -> None:
             "none": None,
         }
     ]
+    lines = [json.loads(line) for line in form.file([orjson.dumps(given), b"{}"], "json").splitlines()]
+    written = {"at": "2024-05-01T12:30:00Z", "local": "2024-05-01T12:30:00", "day": "2024-05-01", "none": None}
+    assert lines[0] == {**given, **written, "ms": written["at"], "s": {"x": 1, "y": None}}
+    assert lines[1] == dict.fromkeys(lines[0])
+    assert form.problem(orjson.dumps(lines[0])) is None, "what was written can be written again"
     assert "does not fit" in (form.problem(b'{"exact": "123456.78"}') or "")
     assert "does not fit" in (form.problem(b'{"at": "2024-05-01T12:30:00"}') or "")
 
@@ -240,6 +281,20 @@ def test_an_output_without_a_schema(tmp_path: Path) -> None:
         assert admin.record_limits("a").refused(None, b"{}") is None
         with pytest.raises(ConfigError, match=r"set `systems.out.schema` or `systems.out.schema.b` for this stream"):
             admin.record_limits("b")
+
+
+def test_lines_of_json(tmp_path: Path) -> None:
+    folders = {"folder": str(tmp_path / "out"), "listing": str(tmp_path / "l"), "schema": "n BIGINT, text STRING"}
+    system = FilesSystem.configured("out", {**folders, "format": "json"})
+    with closing(system.admin()) as admin, closing(system.writer(None)) as writer:
+        admin.create_stream(STREAM, PARTITIONS)
+        writer.append(at(1), rows(1, 2))
+    assert read(system) == [[], [1, 2]]
+    (file,) = (tmp_path / "out" / STREAM).glob("part-*.json")
+    assert file.read_bytes() == b'{"n":1,"text":"1"}\n{"n":2,"text":"2"}\n'
+    csv = FilesSystem.configured("out", {**folders, "format": "csv"})
+    with closing(csv.admin()) as admin, pytest.raises(ConfigError, match="outputs are Parquet or lines of JSON"):
+        admin.fence(STREAM, WriterIdentity("job", 1))
 
 
 def test_stored_forms_are_read_as_they_were_written(tmp_path: Path) -> None:
