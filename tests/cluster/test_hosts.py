@@ -122,7 +122,7 @@ def address(text: str) -> str:
 
 def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_and_last_words(killed: Killed) -> None:
     found = re.search(rf"process {killed.pid} was killed by SIGKILL .*", killed.log)
-    assert found is not None
+    assert found is not None, killed.log[-6000:]
     assert re.search(rf"its last words: .*incarnation {killed.incarnation}", found[0])
     assert re.search(rf"its log: \S+\.log on the host of grpc://{killed.address}:", found[0])
 
