@@ -141,6 +141,11 @@ class OneTask:
         self._context.engines = other._context.engines
         self.restart()
 
+    def fill(self, name: str, entries: dict[bytes, bytes | None]) -> None:
+        """Put entries into a store."""
+        self._context.engines[name].apply(entries)
+        self.restart()
+
     def restart(self) -> None:
         """The task in another process, with what ended batches left."""
         engines, self._context = self._context.engines, _Context(self.spec)

@@ -1,0 +1,91 @@
+"""Runs a processor in PySpark, so that the same batches can be run in Penstock's task: equal output, equal state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from penstock.api.graph import ApplicationGraph
+from penstock.metadata.open import open_store
+from penstock.spark.processor.task import ProcessorSpec
+from penstock.spark.takeover import Takeover
+from penstock.state.spark.checkpoint import SparkCheckpoint
+from tests.support.processors import OneTask
+
+KEYS: Mapping[str, str] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "Europe/Berlin",
+}
+"""A batch is a file, a zone has an hour twice, and the state is that which PySpark needs."""
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+
+def run_in_pyspark(
+    rows: DataFrame,
+    location: Path,
+    processor: StatefulProcessor,
+    key: list[str],
+    output: StructType,
+    mode: str,
+    *,
+    form: str = "row",
+    initial: DataFrame | None = None,
+    changelog: bool = False,
+) -> dict[int, list[Row]]:
+    """The rows of each batch of a query, which ends when it has read everything.
+
+    Args:
+        changelog: whether Spark's own state store keeps changelogs.
+    """
+    found: dict[int, list[Row]] = {}
+    spark = rows.sparkSession
+    before = {name: spark.conf.get(name, None) for name in (*KEYS, CHANGELOG)}
+    for name, value in {**KEYS, CHANGELOG: str(changelog).lower()}.items():
+        spark.conf.set(name, value)
+    try:
+        groups: Any = rows.groupBy(*key)
+        transform = groups.transformWithState if form == "row" else groups.transformWithStateInPandas
+        made = transform(processor, output, "append", mode, None if initial is None else initial.groupBy(*key))
+        writer = made.writeStream.option("checkpointLocation", str(location))
+        query = writer.foreachBatch(lambda df, number: found.update({number: df.collect()}))
+        query.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+    return found
+
+
+def taken_over(spec: ProcessorSpec, location: Path, batch: int, scratch: Path) -> OneTask:
+    """A task with the state that PySpark had behind a batch."""
+    takeover = Takeover(ApplicationGraph.__new__(ApplicationGraph), spec, None, imports=True, begins_here=False)
+    task = OneTask(spec)
+    with closing(open_store(str(location))) as files:
+        stores = takeover._found_stores(SparkCheckpoint(files, str(location)), [0], batch, 1, Counter())
+        for name, fill in stores.items():
+            entries: dict[bytes, bytes | None] = {}
+            fill(lambda _, key, value, entries=entries: entries.__setitem__(key, value), scratch)  # type: ignore[misc]
+            task.fill(name, entries)
+    return task
+
+
+def shown(value: Any) -> str:
+    """A value with its types."""
+    if isinstance(value, Row):
+        return f"Row{[(name, shown(each)) for name, each in zip(value.__fields__, value, strict=True)]}"
+    if isinstance(value, list | tuple | np.ndarray):
+        return f"{type(value).__name__}[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{shown(k)}: {shown(v)}' for k, v in value.items())}}}"
+    return f"{type(value).__name__}:{value!r}"

@@ -1,0 +1,200 @@
+"""State that PySpark kept, taken over without Spark: from golden checkpoint locations, and by processes that are
+killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
+
+from penstock import admin
+from penstock.admin.state import query_state
+from penstock.admin.state.query_state import first_record
+from penstock.admin.state.reading import open_version
+from penstock.admin.state.store_uploads import StoreUploads
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config.model import JobConfig
+from penstock.engine.query.job import QueryInput, QueryOutput
+from penstock.errors import IncompatibleError
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from penstock.spark import takeover as takeover_module
+from penstock.spark.chunks import ChunkReader, ChunkWriter
+from penstock.spark.processor.codec import RowCodec
+from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.task import ProcessorSpec
+from penstock.spark.queries import QueryPlan
+from penstock.spark.takeover import Takeover
+from penstock.spark.transform import _graph
+from tests.support.beside_pyspark import taken_over
+from tests.support.processors import spec_of
+from tests.support.spark_state import GOLDEN
+
+K = StructType().add("k", StringType())
+TOTAL = StructType().add("c", LongType()).add("last", StringType())
+SEEN = StructType().add("i", IntegerType()).add("k", StringType())
+LAST = StructType().add("p", IntegerType())
+N = StructType().add("n", LongType())
+KEPT = StructType().add("x", DoubleType())
+OUT = StructType([*K]).add("said", StringType())
+TTL_MS = 1_000_000_000_000
+KEYS = [*(f"key-{n}" for n in range(7)), None]
+
+
+class Reads(StatefulProcessor):
+    """Says what there is of the state that `make_spark_state.py` had PySpark keep."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.total = handle.getValueState("total", TOTAL)
+        self.seen = handle.getListState("seen", SEEN)
+        self.last = handle.getMapState("last", LAST, N)
+        self.kept = handle.getValueState("kept", KEPT, TTL_MS)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        last = sorted([*k, *v] for k, v in self.last.iterator())
+        found = self.total.get(), list(self.seen.get()), last, self.kept.get(), len(list(self.handle.listTimers()))
+        yield Row(k=key[0], said=json.dumps(found))
+
+    def close(self) -> None:
+        pass
+
+
+def spec() -> ProcessorSpec:
+    return spec_of(Reads(), ["k"], K, OUT, "ProcessingTime")
+
+
+@pytest.mark.parametrize("case", ["tws-lz4", "tws-zstd-ids"])
+def test_every_batch_is_taken_over_as_spark_has_it(case: str, tmp_path: Path) -> None:
+    expected = json.loads((GOLDEN / case / "expected.json").read_text())
+    for batch in range(5):
+        task = taken_over(spec(), GOLDEN / case / "checkpoint", batch, tmp_path / "scratch")
+        found = {row["k"]: json.loads(row["said"]) for row in task.batch([{"k": key} for key in KEYS], 1)}
+        entries = {name: [json.loads(entry)[1:] for entry in batches[str(batch)]] for name, batches in expected.items()}
+        for key in KEYS:
+            total, seen, last, kept, timers = found[key]
+            assert [total] == [value for (k,), value in entries["total"] if k == key] or total is None
+            assert seen == next((value for (k,), value in entries["seen"] if k == key), [])
+            assert last == sorted([p, n] for ((k,), (p,)), (n,) in entries["last"] if k == key)
+            assert kept == ([1.5] if any(k == key for (k,), _ in entries["kept"]) else None)
+            assert bool(timers) == bool(kept)
+        assert sum(total is not None for total, *_ in found.values()) == len(entries["total"])
+
+
+class Folder:
+    """A checkpoint location in a local folder, without Spark."""
+
+    end_at = ""
+
+    def __init__(self, spark: None, location: str) -> None:
+        self._root = Path(location)
+
+    def url(self) -> str:
+        return str(self._root)
+
+    def operators(self) -> list[int]:
+        return [0] if (self._root / "state" / "0" / "_metadata").exists() else []
+
+    def set_aside(self, operator: int, batch: int) -> None:
+        if self.end_at == "before the rename":
+            end()
+        below = self._root / "state" / str(operator)
+        (below / "_metadata").rename(below / f"_metadata.until-{batch}")
+        if self.end_at == "behind the rename":
+            end()
+
+
+KILLED = """
+import pickle, sys
+from tests.unit.spark import test_takeover
+test_takeover.killed_at(sys.argv[1], pickle.load(sys.stdin.buffer))
+"""
+POINTS = ("stores are filled", "before the record", "behind the record", "before the rename", "behind the rename")
+
+
+def end(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at(point: str, given: tuple[Takeover, JobConfig, str]) -> None:
+    """Take state over in this process until it is killed."""
+    takeover, config, location = given
+    setattr(takeover_module, "_Location", Folder)  # noqa: B010
+    Folder.end_at = point
+    stops: dict[str, tuple[Any, str]] = {
+        "stores are filled": (StoreUploads, "prepare"),
+        "before the record": (query_state, "append_record"),
+        "behind the record": (StoreUploads, "done"),
+    }
+    if point in stops:
+        setattr(*stops[point], end)
+    run(takeover, location, config)
+
+
+def run(takeover: Takeover, location: str | Path, config: JobConfig) -> None:
+    takeover.run(None, str(location), config, 2)  # type: ignore[arg-type]
+
+
+def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
+    own = spec()
+    graph = _graph("reads", own, None)
+    plan = QueryPlan(
+        graph=graph,
+        inputs=(QueryInput("rows", ChunkReader(own.key)),),
+        outputs=(QueryOutput("output", own.output, ChunkWriter()),),
+        root=str(home / "root"),
+        config={"job.lease.ms": 1_000},
+    )
+    return Takeover(graph, own, None, imports=imports, begins_here=False), plan.settings()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    location = tmp_path / "location"
+    shutil.copytree(GOLDEN / "tws-lz4" / "checkpoint", location)
+    takeover, config = plan_of(tmp_path)
+    given = pickle.dumps((takeover, config, str(location)))
+    killed = subprocess.run([sys.executable, "-c", KILLED, point], input=given, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    has_record = point not in POINTS[:2]
+    assert (first_record(config) is not None) == has_record
+    is_renamed = point == "behind the rename"
+    assert (location / "state" / "0" / "_metadata").exists() != is_renamed
+
+    monkeypatch.setattr(takeover_module, "_Location", Folder)
+    if not is_renamed:
+        without, _ = plan_of(tmp_path, imports=False)
+        with pytest.raises(IncompatibleError, match=r"import_state=True"):
+            run(without, location, config)
+    run(takeover, location, config)
+    run(takeover, location, config)
+    assert (location / "state" / "0" / "_metadata.until-4").exists()
+    assert not (location / "state" / "0" / "_metadata").exists()
+    with closing(open_store(config.job.root)) as objects:
+        records = CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().checkpoints
+        assert len(records) == 1
+    assert totals(config) == {key: (c, last) for (key,), (c, last) in expected_totals()}
+
+
+def totals(config: JobConfig) -> dict[Any, Any]:
+    keys, rows, where = KeyCodec(K), RowCodec(TOTAL), {"job.root": config.job.root}
+    with admin.open_job(config.job.name, overrides=where) as job, open_version(job, "total") as version:
+        return {keys.decode(entry.key)[0]: rows.decode(entry.value) for entry in version.scan()}
+
+
+def expected_totals() -> list[Any]:
+    found = json.loads((GOLDEN / "tws-lz4" / "expected.json").read_text())["total"]["4"]
+    return [json.loads(entry)[1:] for entry in found]
