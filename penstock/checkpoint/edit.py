@@ -9,7 +9,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.markers import markers_of
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
 from penstock.checkpoint.value import Markers
 from penstock.checkpoint.versions import build_versions, versions_of
 from penstock.config.model import TaskSettings
@@ -206,10 +206,20 @@ def successor(
         unpublished=owed.unpublished,
         keepers=owed.keepers,
         publisher=owed.publisher,
+        offered=_offered(base, content, view),
     )
     record = replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
     _refuse_unread(record, view, settings)
     return record
+
+
+def _offered(base: CheckpointRecord, content: Content, view: LogView) -> Offered | None:
+    """The last batch that the state has seen, if the job runs inside a query. It is not known if offsets were set by
+    hand. Only the last checkpoint has its output."""
+    if base.offered is None:
+        return None
+    same = content.next_offsets == base.next_offsets
+    return Offered(base.offered.plan if same else "", base.offered.has_output and same and base == view.latest)
 
 
 def _last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, str]:

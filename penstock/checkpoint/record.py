@@ -8,7 +8,7 @@ if they say nothing about it; and in 3 if the application uses event time, with 
 `ended-inputs`. Format 4 adds `reset-operators`, for a start that cleared operators; format 5 `drains`, for the end of a
 run that drained, and format 6 `intermediate`, if the application has durable intermediate streams. Format 7 adds
 `outbox`, `unpublished`, `keepers` and `publisher` for output that is published exactly once, and `lost` for
-inputs and `identities` for inputs and such outputs.
+inputs and `identities` for inputs and such outputs. Format 8 adds `offered`, for a job inside a streaming query.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.checkpoint.outbox_document import ObjectDocument, UnpublishedDocum
 from penstock.documents import Count, Positive, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
 
-_FORMATS = {"claim": 1, "checkpoint": 7}
+_FORMATS = {"claim": 1, "checkpoint": 8}
 """The newest format of each kind."""
 
 Detail: TypeAlias = Literal["start", "commit"]
@@ -45,6 +45,17 @@ class Claim:
     epoch: int
     run_id: str
     writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The last batch that a streaming query has handed over to the job inside it."""
+
+    plan: str = ""
+    """What tells it from other batches of its number: a query whose checkpoint location was set back plans them again.
+    Empty: that is not known."""
+    has_output: bool = True
+    """Whether the objects that the record names are the output of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,7 @@ class CheckpointRecord:
     they keep how far that is, under the name `publisher`.
     `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities` tells each
     input and each exactly-once output from another stream of its name (`SystemAdmin.stream_identity`).
+    `offered` is the last batch of the query that the job runs inside.
     """
 
     id: CheckpointId
@@ -105,6 +117,7 @@ class CheckpointRecord:
     publisher: str = ""
     lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    offered: Offered | None = None
 
     @property
     def closing(self) -> Closing | None:
@@ -149,6 +162,8 @@ def _format(record: Record) -> int:
     """The oldest format that can say it."""
     if isinstance(record, Claim):
         return 1
+    if record.offered is not None:
+        return 8
     if record.outbox or record.unpublished or record.keepers or record.lost or record.identities:
         return 7
     if record.intermediate:
@@ -208,6 +223,8 @@ def _body(record: Record) -> dict[str, object]:
             "lost": {str(ssp): count for ssp, count in record.lost.items()},
             "identities": {str(stream): identity for stream, identity in record.identities.items()},
         }
+    if record.offered is not None:
+        body["offered"] = {"plan": record.offered.plan, "has-output": record.offered.has_output}
     return body
 
 
@@ -399,6 +416,22 @@ class _CheckpointWithOutbox(_CheckpointBetweenStreams, rename="kebab"):
         )
 
 
+class _Offered(Struct, rename="kebab"):
+    """The last batch of a query."""
+
+    plan: str
+    has_output: bool
+
+
+class _CheckpointInQuery(_CheckpointWithOutbox, rename="kebab"):
+    """The body of a checkpoint in format 8."""
+
+    offered: _Offered
+
+    def record(self) -> CheckpointRecord:
+        return replace(_CheckpointWithOutbox.record(self), offered=Offered(self.offered.plan, self.offered.has_output))
+
+
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("claim", 1): _Claim,
     ("checkpoint", 1): _Checkpoint,
@@ -408,6 +441,7 @@ _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {
     ("checkpoint", 5): _CheckpointOfDrain,
     ("checkpoint", 6): _CheckpointBetweenStreams,
     ("checkpoint", 7): _CheckpointWithOutbox,
+    ("checkpoint", 8): _CheckpointInQuery,
 }
 
 

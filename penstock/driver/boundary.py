@@ -9,7 +9,7 @@ from penstock.api.graph import IntermediateSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import NO_WATERMARK
 from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
-from penstock.checkpoint.record import CheckpointRecord, Closing
+from penstock.checkpoint.record import CheckpointRecord, Closing, Offered
 from penstock.plan.losses import Loss, Lost, after_losses, with_losses
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import Positions, TaskSsp, to_positions
@@ -63,6 +63,8 @@ class Boundary:
     """The control of the batches that bring operators to their end, while some of them are left."""
     lost: Lost = field(default_factory=dict)
     """What of each input partition was deleted before it was read, and is missing from the state."""
+    offered: Offered | None = None
+    """The last batch of the query that the job runs inside."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -77,6 +79,7 @@ class Boundary:
             closing=record.closing,
             intermediate=record.intermediate,
             lost=record.lost,
+            offered=record.offered,
         )
 
     def without(self, losses: Collection[Loss]) -> Boundary:
@@ -131,11 +134,13 @@ class Boundary:
         next_due: Mapping[str, Due],
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
         written: Mapping[SystemStream, Written] | None = None,
+        plan: str | None = None,
     ) -> Boundary:
         """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this.
 
         Args:
             written: what the batch wrote to each durable intermediate stream.
+            plan: see `Offered.plan`; None: the job runs inside no query.
         """
         positions = planned.advance(self.positions, read)
         closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
@@ -154,6 +159,7 @@ class Boundary:
             frozenset() if closing else closed,
             "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
             self.lost,
+            None if plan is None else Offered(plan),
         )
 
     @property

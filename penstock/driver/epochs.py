@@ -145,6 +145,7 @@ class Epochs:
             times.ended_inputs,
             intermediate=start.intermediate,
             lost={} if start.clears_state else record.lost,
+            offered=start.offered,
         )
 
     def _open(self, origin: Origin, boundary: Boundary) -> None:

@@ -37,10 +37,11 @@ class OfferedFeed:
         self._event_time = event_time
         self._clock = clock
         self._offered: int | None = None
+        self._plan = ""
 
-    def offer(self, batch: int) -> None:
-        """The query asks for this batch."""
-        self._offered = batch
+    def offer(self, batch: int, plan: str = "") -> None:
+        """The query asks for this batch. `plan`: see `Offered.plan`."""
+        self._offered, self._plan = batch, plan
 
     def begin(self) -> None:
         """See `Feed`."""
@@ -56,7 +57,7 @@ class OfferedFeed:
         portions = {at: Portion(OffsetRange(at.ssp, batch, batch + 1), sys.maxsize) for at in boundary.positions}
         moment = self._look(boundary)
         latest = {at.ssp: batch + 1 for at in boundary.positions}
-        return Planned(BatchRanges.group(portions, self._sources), latest, moment)
+        return Planned(BatchRanges.group(portions, self._sources), latest, moment, plan=self._plan)
 
     def next_due_ms(self, boundary: Boundary) -> int | None:
         """When something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the last batch made

@@ -17,6 +17,7 @@ from penstock.plan.identities import Identities, recreated
 from penstock.plan.positions import to_positions
 from penstock.plan.start import StartPlan
 from penstock.plan.streams import JobStreams
+from penstock.system.query import QUERY_SYSTEM
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,10 @@ def warn_of_new_outputs(owed: Owed, recorded: Identities, streams: JobStreams) -
 
 
 def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view: LogView) -> None:
-    """Say that output is sent again, if the job has exactly-once outputs and reads something a second time."""
+    """Say that output is sent again, if the job has exactly-once outputs and reads something a second time.
+
+    A job inside a query says that by itself.
+    """
     if not exactly_once:
         return
     outputs = listed([f"`{stream}`" for stream in sorted(map(str, exactly_once))])
@@ -162,7 +166,8 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
         )
     elif latest is not None:
         before = to_positions(latest.next_offsets)
-        if back := sorted({at.ssp for at, offset in start.positions.items() if offset < before.get(at, 0)}):
+        positions = {at: offset for at, offset in start.positions.items() if at.ssp.system != QUERY_SYSTEM}
+        if back := sorted({at.ssp for at, offset in positions.items() if offset < before.get(at, 0)}):
             logger.warning(
                 "this start goes back in %s: what was sent to %s from there on is sent again. Exactly once holds along "
                 "one line of checkpoints",

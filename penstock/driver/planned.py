@@ -24,6 +24,8 @@ class Planned:
     control: Control = "none"
     closes: frozenset[str] | None = None
     """The operators that the control is for; None: all that are left."""
+    plan: str | None = None
+    """See `Offered.plan`; None: the job runs inside no query."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class Recorder:
             unpublished=owed.unpublished,
             keepers=tuple(sorted(keepers)),
             publisher=self.publisher if keepers else "",
+            offered=boundary.offered,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

@@ -228,7 +228,7 @@ class RunLoop:
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
         written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
-        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written)
+        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.plan)
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)

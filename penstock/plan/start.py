@@ -12,7 +12,7 @@ from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.origin import Origin, origin_of
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, Offered
 from penstock.config.model import JobConfig
 from penstock.plan.identities import refuse_recreated
 from penstock.plan.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
@@ -46,6 +46,8 @@ class StartPlan:
     """The stores of the checkpoint that the job no longer writes, because something else fills them."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """What is to be read of the durable intermediate streams."""
+    offered: Offered | None = None
+    """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
 
     @property
     def origin(self) -> Origin:
@@ -105,7 +107,10 @@ def plan_start(
     _tell(requests, decision, positions)
     _tell_times(times)
     everything = (*requests.live, *requests.expired, *requests.taken)
-    return StartPlan(decision.restore_from, positions, decision.clears_state, everything, requests.uuids, times)
+    offered = None if record is None else record.offered
+    if offered is not None and (record != view.latest or view.faults):
+        offered = replace(offered, has_output=False)
+    return StartPlan(record, positions, decision.clears_state, everything, requests.uuids, times, offered=offered)
 
 
 def resolve_request(admins: Mapping[str, SystemAdmin], request: StartpointRequest) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -33,6 +33,7 @@ def run_application(
     inputs: Inputs | None = None,
     partitions: int | None = None,
     config: Mapping[str, object] | None = None,
+    from_checkpoint: Literal["matching"] | None = None,
 ) -> ApplicationStream:
     """Run an application inside a streaming query: its inputs are the query's DataFrames, and so are its outputs.
 
@@ -55,6 +56,9 @@ def run_application(
         partitions: how many tasks share the keys, and so the most that can run at once. It is chosen once: later
             starts keep it. By default, as many as Spark runs at once. There are at least as many as inputs.
         config: further keys of Penstock's configuration.
+        from_checkpoint: "matching": if the checkpoint location was set back, the state goes back with it, to the
+            retained checkpoint of the batch that the location ends with. Without it, such a query is refused. Where the
+            newest state fits, it does nothing.
 
     Returns:
         what `for_each_batch` takes a handler for.
@@ -107,6 +111,7 @@ def run_application(
         root=root,
         partitions=partitions,
         config=config or {},
+        from_checkpoint=from_checkpoint,
     )
     return ApplicationStream(df, plan, same)
 

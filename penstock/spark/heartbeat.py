@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
@@ -111,7 +111,7 @@ def heartbeat_source() -> type[DataSource]:
     return HeartbeatSource
 
 
-def has_heartbeat(offsets: str | None, *, timed: bool) -> bool:
+def has_heartbeat(offsets: bytes | None, *, timed: bool) -> bool:
     """Whether a query reads the source.
 
     Args:
@@ -120,7 +120,7 @@ def has_heartbeat(offsets: str | None, *, timed: bool) -> bool:
     """
     if offsets is None:
         return timed
-    found = f'"{_OFFSET}"' in offsets
+    found = f'"{_OFFSET}"'.encode() in offsets
     if timed and not found:
         logger.warning(
             "the checkpoint location of the query was made without Penstock's heartbeat, and Spark can add no source "
@@ -128,23 +128,3 @@ def has_heartbeat(offsets: str | None, *, timed: bool) -> bool:
             "would fire by themselves"
         )
     return found
-
-
-def last_offsets(spark: SparkSession, location: str) -> str | None:
-    """What a checkpoint location says of the offsets of the last batch that was begun; None if there was none."""
-    session: Any = spark._jsparkSession  # noqa: SLF001
-    jvm: Any = spark._jvm  # noqa: SLF001
-    folder = jvm.org.apache.hadoop.fs.Path(location, "offsets")
-    files = folder.getFileSystem(session.sessionState().newHadoopConf())
-    if not files.exists(folder):
-        return None
-    found = [each.getPath() for each in files.listStatus(folder)]
-    batches = {int(path.getName()): path for path in found if path.getName().isdigit()}
-    if not batches:
-        return None
-    stream = files.open(batches[max(batches)])
-    try:
-        text: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-    finally:
-        stream.close()
-    return text

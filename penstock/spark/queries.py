@@ -18,10 +18,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.engine.query.binding import FromCheckpoint
 from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
+from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.stopping import QueryStoppedError
 from penstock.errors import ConfigError, PenstockError
-from penstock.spark.heartbeat import Heartbeat, has_heartbeat, last_offsets
+from penstock.spark.heartbeat import Heartbeat, has_heartbeat
 from penstock.spark.takeover import Takeover
 
 logger = logging.getLogger(__name__)
@@ -47,9 +49,13 @@ class QueryPlan:
     """Whether something may be due in the job without new rows."""
     takeover: Takeover | None = None
     """What becomes of the state that PySpark kept for the query."""
+    from_checkpoint: FromCheckpoint = None
+    """Which checkpoint the job goes back to, if the query's checkpoint location was set back."""
 
     def settings(self) -> JobConfig:
         """The configuration of the job. Raises ConfigError."""
+        if self.from_checkpoint not in (None, "matching"):
+            raise ConfigError(f'from_checkpoint={self.from_checkpoint!r}: it is "matching", or not given')
         chosen: dict[str, object] = {
             "systems.spark.samza.factory": "penstock.system.query:QuerySystem",
             "job.watermark.max.ahead.ms": _NEVER_MS,  # Spark leaves no event time out
@@ -93,7 +99,13 @@ class RunningQuery:
             if self._job is None:
                 plan = self._plan
                 self._job = QueryJob(
-                    plan.graph, self.settings, plan.inputs, plan.outputs, partitions=plan.partitions, first=asked
+                    plan.graph,
+                    self.settings,
+                    plan.inputs,
+                    plan.outputs,
+                    partitions=plan.partitions,
+                    first=asked,
+                    from_checkpoint=plan.from_checkpoint,
                 )
             outputs = self._job.run(asked, frames)
             if self._heartbeat is not None:
@@ -233,13 +245,17 @@ class StreamWriter:
         def run(batch: DataFrame, number: int) -> None:
             running.handle(number, self._inputs(batch), self._handle)
 
-        offsets = None if location is None else last_offsets(spark, location)
-        if has_heartbeat(offsets, timed=self._plan.timed):
-            df = running.with_heartbeat(df)
-        writer: DataStreamWriter = df.writeStream.foreachBatch(run)
-        for call in self._calls:
-            writer = call(writer)
-        query = Query(writer.start(), running)
+        offsets = None if location is None else OffsetLog(spark, location).last()
+        try:
+            if has_heartbeat(offsets, timed=self._plan.timed):
+                df = running.with_heartbeat(df)
+            writer: DataStreamWriter = df.writeStream.foreachBatch(run)
+            for call in self._calls:
+                writer = call(writer)
+            query = Query(writer.start(), running)
+        except BaseException:
+            running.close()
+            raise
         _close_at_end(query, running)
         return query
 

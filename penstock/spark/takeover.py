@@ -16,7 +16,8 @@ from penstock.admin.state.query_state import Fill, FirstState, Put, QueryTimes, 
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
-from penstock.engine.query.job import reached_batch
+from penstock.engine.query.binding import reached_batch
+from penstock.engine.query.offsets import plan_of
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.spark.processor.from_spark import (
@@ -101,7 +102,8 @@ class Takeover:
             stores = {each.name: _nothing for each in self.graph.written_stores}
         times = self._times(checkpoint, batch)
         made = batch + 1 if self.imports else 0
-        state = FirstState(self.graph, config, checkpoint.query_id(), batch, tasks, stores, made, times)
+        plan = plan_of(checkpoint.files.get(f"offsets/{batch}"))
+        state = FirstState(self.graph, config, checkpoint.query_id(), batch, plan, tasks, stores, made, times)
         record = write_first_state(state)
         logger.info(
             "the query of %s continues after batch %d with %s, in checkpoint %s",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -20,6 +19,7 @@ from penstock.spark.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.processor.declared import TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
 from penstock.spark.processor.operator import add_processor
+from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
 from penstock.spark.queries import QueryPlan, StreamWriter
 from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
@@ -45,6 +45,7 @@ def transform_with_state(
     config: Mapping[str, object] | None = None,
     import_state: bool = False,
     begin_at: Literal["here"] | None = None,
+    from_checkpoint: Literal["matching"] | None = None,
 ) -> TransformedStream:
     """The rows that a StatefulProcessor makes of a streaming DataFrame, as `df.groupBy(key).transformWithState` makes
     them, with the state in Penstock.
@@ -73,6 +74,9 @@ def transform_with_state(
             that PySpark's transformWithState kept there. Later starts have nothing to take over, and it does nothing.
         begin_at: "here": a query that has had batches already begins with empty state, and does not take over what
             PySpark kept.
+        from_checkpoint: "matching": if the checkpoint location was set back, the state goes back with it, to the
+            retained checkpoint of the batch that the location ends with. Without it, such a query is refused. Where the
+            newest state fits, it does nothing.
 
     Returns:
         what `for_each_batch` takes a handler for.
@@ -122,7 +126,7 @@ def transform_with_state(
 
     spec = ProcessorSpec(
         operator="processor",
-        processor=cloudpickle.dumps(processor),
+        processor=pickled(processor),
         declared=declare(processor, mode, _parsed),
         key=StructType([schema[each] for each in keys]),
         input=to_arrow_schema(schema, timezone="UTC"),
@@ -146,6 +150,7 @@ def transform_with_state(
             partitions=partitions,
             config=config or {},
             timed=mode != "none",
+            from_checkpoint=from_checkpoint,
             takeover=Takeover(graph, spec, delay, imports=import_state, begins_here=begin_at == "here"),
         ),
     )

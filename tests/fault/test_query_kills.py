@@ -4,6 +4,7 @@ equal a plain computation, though the processor is random."""
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,30 @@ def test_the_driver_is_killed_fifty_times(tmp_path: Path) -> None:
             break
     assert killed == KILLS
     finish(home)
+
+
+@pytest.mark.slow
+def test_the_checkpoint_location_is_set_back_again_and_again(tmp_path: Path) -> None:
+    """To copies that were taken when a driver had ended or been killed, anywhere in a batch. Batches of one number have
+    one file or two, so that the state of another line of checkpoints would show."""
+    chance = random.Random(23)
+    home = QueryHome(tmp_path, seed=23, config={"task.checkpoint.retained": "100"})
+    copies: list[Path] = []
+    killed, set_back = 0, 0
+    for number in range(16):
+        home.publish()
+        point, skip = chance.choice(POINTS), chance.randrange(3)
+        home.killer.plan(Fault(f"{number}-{point}", point, "kill", skip=skip))
+        killed += home.run(files=chance.choice((1, 2)), from_checkpoint="matching") == SIGKILLED
+        location = tmp_path / "checkpoint"
+        if (location / "metadata").exists():
+            copies.append(Path(shutil.copytree(location, tmp_path / f"copy-{number}")))
+        if len(copies) > 1 and chance.random() < 0.5:
+            del copies[chance.randrange(max(1, len(copies) - 3), len(copies)) :]
+            home.set_back(copies[-1])
+            set_back += 1
+    assert min(killed, set_back) >= 5
+    home.killer.plan()
+    home.publish()
+    assert home.run(from_checkpoint="matching") == 0
+    home.verify_sums()

@@ -14,7 +14,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -46,14 +46,24 @@ class World:
         pq.write_table(pa.table({"user": list(users)}), part)
         part.replace(self.folder / "in" / f"{number:03}.parquet")
 
+    def save(self) -> Path:
+        """A copy of the checkpoint location."""
+        return Path(shutil.copytree(self.folder / "checkpoint", self.folder / "saved"))
+
+    def set_back(self, saved: Path) -> None:
+        """Let the checkpoint location be as it was."""
+        shutil.rmtree(self.folder / "checkpoint")
+        shutil.copytree(saved, self.folder / "checkpoint")
+
     def start(self, handler: Callable[[DataFrame, int], None] | None = None, **changes: Any) -> StreamingQuery:
-        """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location."""
-        checkpoint = changes.pop("checkpoint", "checkpoint")
+        """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location, `columns`
+        are expressions that make those of the input."""
+        checkpoint, columns = changes.pop("checkpoint", "checkpoint"), changes.pop("columns", ["*"])
         events = self.spark.readStream.schema("user STRING").option("maxFilesPerTrigger", 1)
         chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "partitions": None, **changes}
         return (
             pss.transform_with_state(
-                events.parquet(str(self.folder / "in")),
+                events.parquet(str(self.folder / "in")).selectExpr(*columns),
                 processor=CountVisits(self.killer),
                 output=OUTPUT,
                 config={"job.lease.ms": 1500},
@@ -135,6 +145,68 @@ def test_a_state_that_does_not_fit_the_query_is_refused(world: World) -> None:
     saved.rename(root)
     world.start().awaitTermination()
     assert [(row.user, row.visits) for row in world.got[1]] == [("a", 2)]
+
+
+def test_the_state_goes_back_with_the_checkpoint_location(world: World) -> None:
+    """Spark then plans batches of the same numbers, which need not have the same rows."""
+    world.publish("a")
+    world.publish("b", "a")
+    world.start().awaitTermination()
+    saved = world.save()
+    world.publish("c", "a")
+    world.start().awaitTermination()
+    world.set_back(saved)
+    said = world.refused()
+    assert "the state of job visits-1 is at batch 2, and the query asks for batch 2" in said
+    assert 'which is of batch 1, with `from_checkpoint="matching"`' in said
+
+    world.killer.plan(Fault("raises", "processor", "fail"))
+    assert "is final" in world.refused(from_checkpoint="matching"), "it ended behind its start checkpoint"
+    (saved / "commits" / "1").unlink()  # a copy from before batch 1 was committed
+    (saved / "commits" / ".1.crc").unlink()
+    world.set_back(saved)
+    assert "is at batch 1, and the query asks for batch 1" in world.refused(), "it has not the output of batch 1"
+    world.publish("a")
+    before = dict(world.got)
+    world.start(from_checkpoint="matching").awaitTermination()
+    assert [number for number, rows in before.items() if world.got[number] != rows] == [1, 2], "they have run again"
+    world.verify(["a"], ["b", "a"], ["c", "a"], ["a"])
+
+
+def test_rows_that_a_handler_keeps_are_gone_behind_the_next_batch(world: World) -> None:
+    """If they are many: few are in the driver."""
+    kept: dict[int, DataFrame] = {}
+    world.publish(*(f"u{number}" for number in range(30_000)))
+    world.publish("a")
+
+    def keeps(rows: DataFrame, batch: int) -> None:
+        kept[batch] = rows
+        assert rows.count() == (1 if batch else 30_000)
+
+    world.start(keeps).awaitTermination()
+    with pytest.raises(PythonException, match="the rows of batch 0 in output `output` are gone"):
+        kept[0].collect()
+    assert [row.user for row in kept[1].collect()] == ["a"]
+
+
+def test_settings_of_the_session(world: World) -> None:
+    """Columns whose names differ in case only, one partition of Spark's own exchanges, and a time zone."""
+    keys = {
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+    }
+    world.publish("a", "b", "a")
+    world.publish("b")
+    for key, value in keys.items():
+        world.spark.conf.set(key, value)
+    try:
+        world.start(columns=["upper(user) AS user", "user AS USER"], key="USER").awaitTermination()
+    finally:
+        for key in keys:
+            world.spark.conf.unset(key)
+    world.verify(["a", "b", "a"], ["b"])
 
 
 def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:

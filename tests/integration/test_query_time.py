@@ -265,3 +265,57 @@ def test_initial_state_of_another_key_is_refused(spark: SparkSession, tmp_path: 
         give(there.selectExpr("n AS k"))
     with pytest.raises(ConfigError, match="is read once"):
         give(source.read(spark))
+
+
+class Grows(StatefulProcessor):
+    """Has a variable of each kind, whose rows may have a second field, and says what it found."""
+
+    def __init__(self, *, grown: bool) -> None:
+        self.grown = grown
+
+    def init(self, handle: Any) -> None:
+        schema = f"{STATE}, s STRING" if self.grown else STATE
+        self.value = handle.getValueState("value", schema)
+        self.list = handle.getListState("list", schema)
+        self.map = handle.getMapState("map", "m LONG", schema)
+        if self.grown:
+            handle.getValueState("another", STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        n = sum(1 for _ in rows)
+        entries = sorted((tuple(m), tuple(value)) for m, value in self.map.iterator())
+        found = (self.value.get(), [tuple(each) for each in self.list.get()], entries)
+        row = (n, "new") if self.grown else (n,)
+        self.value.update(row)
+        self.list.appendValue(row)
+        self.map.updateValue((n,), row)
+        yield Row(k=key[0], what=repr(found), at=0, n=n)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pyspark_state")
+def test_fields_that_are_added_are_null_in_older_rows_as_in_pyspark(spark: SparkSession, tmp_path: Path) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.conf.set("spark.sql.streaming.stateStore.encodingFormat", "avro")
+    source = Source(tmp_path)
+    theirs, ours = Found(), Found()
+    try:
+        for rows, grown in (([("a", 1), ("a", 2), ("b", 3)], False), ([("a", 4), ("b", 5)], True), ([("a", 6)], True)):
+            source.add(rows)
+            events = source.read(spark)
+            made = events.groupBy("k").transformWithState(Grows(grown=grown), OUTPUT, "append", "None")
+            writer: Any = made.writeStream.option("checkpointLocation", str(tmp_path / "theirs"))
+            writer.foreachBatch(into(theirs)).trigger(availableNow=True).start().awaitTermination()
+            root = str(tmp_path / "root")
+            stream = pss.transform_with_state(
+                events, processor=Grows(grown=grown), key="k", output=OUTPUT, partitions=2, root=root
+            )
+            running = stream.for_each_batch(into(ours)).option("checkpointLocation", str(tmp_path / "ours"))
+            running.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.encodingFormat")
+    assert flat(ours) == flat(theirs)
+    assert any("None" in row[1] and "new" in row[1] for row in flat(ours))

@@ -44,7 +44,7 @@ def main() -> int:
         rows.write.mode("overwrite").parquet(str(folder / "out" / f"b={batch}"))
         killer.at("handler.after")
 
-    events = spark.readStream.schema("user STRING, id LONG").option("maxFilesPerTrigger", 1)
+    events = spark.readStream.schema("user STRING, id LONG").option("maxFilesPerTrigger", parameters["files"])
     query = (
         pss.transform_with_state(
             events.parquet(str(folder / "in")).mapInArrow(killing, "user STRING, id LONG"),
@@ -55,6 +55,7 @@ def main() -> int:
             name="visits",
             partitions=2,
             config=parameters["config"],
+            from_checkpoint=parameters["from"],
         )
         .for_each_batch(handler)
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -19,7 +19,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, Offered
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.metadata.open import open_store
@@ -57,6 +57,8 @@ class FirstState:
     """The query's id."""
     batch: int
     """The last batch that the state has seen."""
+    plan: str
+    """What tells it from others of its number (`Offered.plan`)."""
     tasks: int
     stores: Mapping[str, Fill]
     batches: int = 0
@@ -154,8 +156,9 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
         batch=state.batches,
         batch_time_ms=0,
         stores=store_layout(state.graph),
-        next_offsets={},
+        next_offsets=_offsets(state, streams),
         tasks={},
+        offered=Offered(state.plan, has_output=False),
     )
     if times is None:
         return record

@@ -15,8 +15,6 @@ from pyspark.sql.types import StructType
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.tenure import Tenure
 from penstock.config.model import JobConfig
 from penstock.container.logs import log_directory
@@ -32,21 +30,22 @@ from penstock.driver.stop import StopRequest
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.launch import container_host, leave
 from penstock.engine.packages import Shipment
+from penstock.engine.query.binding import Asked, Binding, FromCheckpoint, bind
+from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.outputs import OutputRows, RowWriter
 from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
 from penstock.engine.session import check_session
-from penstock.errors import IncompatibleError, PenstockError
+from penstock.errors import PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.stop_request import StopRequests
 from penstock.metadata.stop_request import StopWatch as RequestWatch
-from penstock.plan.positions import to_positions
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
-from penstock.system.query import QUERY_SYSTEM, QuerySystem, queries_of
+from penstock.system.query import QUERY_SYSTEM, QuerySystem
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +106,7 @@ class QueryJob:
         *,
         partitions: int | None,
         first: QueryBatch,
+        from_checkpoint: FromCheckpoint = None,
     ) -> None:
         """Take the job over and open its containers.
 
@@ -114,6 +114,8 @@ class QueryJob:
             partitions: how many tasks a job has that has no checkpoint; None: as many as Spark runs at once, and one
                 for each input at least.
             first: the batch that the query begins with.
+            from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
+                was set back.
 
         Raises:
             IncompatibleError: the state belongs to another query, or is of another batch.
@@ -129,10 +131,17 @@ class QueryJob:
         with ExitStack() as undo:
             undo.callback(self._watch.close)
             with self._watch.over(first.number, first.is_active):
-                self._begin(graph, partitions, first, undo)
+                self._begin(graph, partitions, first, from_checkpoint, undo)
             self._undo = undo.pop_all()
 
-    def _begin(self, graph: ApplicationGraph, partitions: int | None, first: QueryBatch, undo: ExitStack) -> None:
+    def _begin(
+        self,
+        graph: ApplicationGraph,
+        partitions: int | None,
+        first: QueryBatch,
+        chosen: FromCheckpoint,
+        undo: ExitStack,
+    ) -> None:
         """Take the job over: first its lease, then its containers."""
         config = self._config
         check_session(first.spark)
@@ -142,8 +151,9 @@ class QueryJob:
         check_root(self._objects, self._paths, config.job.root)
         tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms)
         undo.callback(leave, tenure)
-        bound = check_binding(log.read(), self._paths.root, config.job.root, first, partitions)
-        tasks = bound or partitions or max(first.spark.sparkContext.defaultParallelism, len(self._inputs))
+        self._offsets = OffsetLog.of(first.spark, first.query)
+        bound = self._bind(first, partitions, chosen)
+        tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(self._inputs))
         system = QuerySystem(first.query, tasks, first.number)
         graph = with_side_inputs(graph, config)
         streams = JobStreams.open(graph, config, {QUERY_SYSTEM: system})
@@ -155,11 +165,27 @@ class QueryJob:
             streams,
             log,
             run_id=tenure.run_id,
-            from_checkpoint=None,
+            from_checkpoint=None if bound.record is None else str(bound.record.id),
             until_latest=False,
         )
         undo.callback(job.admins.close)
         self._open(first, tenure, undo)
+
+    def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
+        """Find the state that the query continues, and say if it is not the newest one."""
+        number = first.number
+        before = self._offsets.plan(number - 1) if number else ""
+        asked = Asked(first.query, number, self._offsets.plan(number), before)
+        view = self._log.read("raise" if chosen is None else "report")
+        bound = bind(view, self._paths.root, self._config.job.root, asked, partitions, chosen)
+        if bound.record is not None:
+            logger.warning(
+                "the query asks for batch %d: the job goes back to checkpoint %s, which is of the batch before. Later "
+                "batches run again, and send again what they sent to exactly-once outputs of other systems",
+                number,
+                bound.record.id,
+            )
+        return bound
 
     def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
         job, config, context = self._job, self._config, first.spark.sparkContext
@@ -206,7 +232,6 @@ class QueryJob:
             frames: the inputs, by name.
 
         Raises:
-            IncompatibleError: the state is of another batch.
             QueryStoppedError: the query was stopped meanwhile.
             PenstockError: the batch failed; nothing of it counts.
         """
@@ -214,7 +239,7 @@ class QueryJob:
             raise PenstockError(f"the job has failed before: {self._failed}") from self._failed
         reached = next_batch(self._loop.boundary) - 1
         if batch.number not in (reached, reached + 1):
-            raise wrong_batch(self._paths.root, reached, batch)
+            raise PenstockError(f"the query asks for batch {batch.number} behind batch {reached}: start it again")
         try:
             with self._watch.over(batch.number, batch.is_active):
                 if batch.number == reached + 1:
@@ -229,7 +254,7 @@ class QueryJob:
         is_first = self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         self._runner.offered = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
-        self._feed.offer(batch.number)
+        self._feed.offer(batch.number, self._offsets.plan(batch.number))
         try:
             while next_batch(self._loop.boundary) == batch.number:
                 if self._loop.step():
@@ -252,9 +277,8 @@ class QueryJob:
         frames = {}
         for output in self._outputs:
             stream = SystemStream(QUERY_SYSTEM, output.name)
-            rows = OutputRows(
-                self._config.job.root, stream, to_arrow_schema(output.schema, timezone="UTC"), output.writer
-            )
+            schema = to_arrow_schema(output.schema, timezone="UTC")
+            rows = OutputRows(self._config.job.root, batch.number, stream, schema, output.writer)
             frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._objects)
         return frames
 
@@ -263,79 +287,3 @@ class QueryJob:
         with self._undo:
             if self._failed is None:
                 self._loop.finish()
-
-
-def check_binding(view: LogView, job: str, root: str, first: QueryBatch, partitions: int | None) -> int | None:
-    """How many tasks the job has; None if it has no checkpoint yet.
-
-    Args:
-        view: the job's checkpoint log.
-        job: its name, as in commands.
-        root: `job.root`.
-        first: the batch that the query begins with.
-        partitions: how many tasks the program asks for.
-
-    Raises:
-        IncompatibleError: its state belongs to another query, is of another batch, or has another number of tasks.
-    """
-    latest = view.latest
-    if latest is None:
-        if first.number > 0:
-            raise _no_state(job, root, first)
-        return None
-    bound = queries_of(latest.identities)
-    if not bound:
-        raise IncompatibleError(
-            f"job {job} in {root} runs by itself, and not inside a streaming query: give the query another root, or "
-            "another name"
-        )
-    if other := sorted(bound - {first.query}):
-        raise _other_query(job, root, other[0], first)
-    reached = reached_batch(latest)
-    if first.number not in (reached, reached + 1):
-        raise wrong_batch(job, reached, first)
-    if partitions not in (None, latest.task_count):
-        raise IncompatibleError(
-            f"partitions={partitions}, and the state of job {job} has {latest.task_count}: each key has its state in "
-            f"one of them. Nothing was started. Set partitions={latest.task_count}, or leave it out"
-        )
-    return latest.task_count
-
-
-def _no_state(job: str, root: str, first: QueryBatch) -> IncompatibleError:
-    return IncompatibleError(
-        f"the query {first.query} asks for batch {first.number}, and {root} has no state of job {job}: the state of "
-        "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
-        "root or the name of the job was changed, set it back. If the state is lost, or there never was any, start the "
-        "query with a new checkpoint location: it then reads its sources from the beginning. Or begin with empty state "
-        'at this batch: begin_at="here"'
-    )
-
-
-def _other_query(job: str, root: str, bound: str, first: QueryBatch) -> IncompatibleError:
-    if first.number == 0:
-        how = (
-            "This one is new: another query uses the same root and name, or its checkpoint location was changed or "
-            "deleted"
-        )
-        out = "To begin from nothing, give it another root or another name, or delete the state with the checkpoint"
-    else:
-        how, out = "Two queries use the same root and name", "Or give this one another root, or another name"
-    return IncompatibleError(
-        f"the state of job {job} in {root} belongs to the query {bound}, and this is the query {first.query}. {how}. "
-        f"Nothing was started. Give the query the checkpoint location that the state belongs to. {out}"
-    )
-
-
-def reached_batch(record: CheckpointRecord) -> int:
-    """The last batch of the query that the state has seen."""
-    return min(to_positions(record.next_offsets).values()) - 1
-
-
-def wrong_batch(job: str, reached: int, batch: QueryBatch) -> IncompatibleError:
-    """The query asks for a batch that does not follow on the state."""
-    how = "was set back" if batch.number < reached else "is newer than the state"
-    return IncompatibleError(
-        f"the state of job {job} is at batch {reached}, and the query asks for batch {batch.number}: its checkpoint "
-        f"location {how}. Nothing was changed. Give both back as they were together"
-    )

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.outbox import OutboxObject
+from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
 from penstock.runtime.outbox_objects import decode
@@ -35,6 +36,8 @@ class OutputRows:
     """Reads one output of one batch."""
 
     root: str
+    batch: int
+    """The query's."""
     stream: SystemStream
     schema: pa.Schema
     writer: RowWriter
@@ -55,7 +58,17 @@ class OutputRows:
         with closing(open_store(self.root)) as store:
             for batch in batches:
                 for named in batch.column(0).to_pylist():
-                    yield from self._rows(store, pickle.loads(named))  # noqa: S301 - the driver's own
+                    try:
+                        yield from self._rows(store, pickle.loads(named))  # noqa: S301 - the driver's own
+                    except NotFoundError as error:
+                        raise self._gone() from error
+
+    def _gone(self) -> NotFoundError:
+        return NotFoundError(
+            f"the rows of batch {self.batch} in output `{self.stream.stream}` are gone: they are there until the query "
+            "goes on to the next batch. Use the DataFrame in the handler, before it returns. For later, write it, or "
+            "keep it with `.cache()` and count it, so that Spark has read all of it"
+        )
 
     def _rows(self, store: ObjectStore, named: OutboxObject) -> Iterator[pa.RecordBatch]:
         contents = decode(named, store.get(named.key))

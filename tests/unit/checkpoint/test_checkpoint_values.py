@@ -19,6 +19,7 @@ from penstock.checkpoint.outbox import OutboxObject, Part, Unpublished
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
+    Offered,
     decode_record,
     encode_record,
 )
@@ -171,6 +172,17 @@ def test_golden_log_record_with_an_outbox() -> None:
     assert encode_record(record) == data
 
 
+def test_golden_log_record_of_a_job_inside_a_query() -> None:
+    data = (GOLDEN / "log-record-format8.json").read_bytes()
+    record = replace(
+        RECORD,
+        identities={SystemStream("spark", "rows"): "6b0f2c1e-0d6e-4f7a-9a55-0c1d2e3f4a5b"},
+        offered=Offered("ab" * 32, has_output=False),
+    )
+    assert decode_record(data, "k") == record
+    assert encode_record(record) == data
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -303,7 +315,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
 def test_a_newer_format_is_incompatible_not_corrupt() -> None:
     from penstock.checkpoint import record
 
-    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 8}), (CLAIM, {"kind": "later", "format": 1})):
+    for written, change in ((CLAIM, {"format": 2}), (RECORD, {"format": 9}), (CLAIM, {"kind": "later", "format": 1})):
         document = orjson.loads(encode_record(written)) | change
         del document["checksum"]
         data = orjson.dumps(document | {"checksum": record._checksum(document)})

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, has_heartbeat, heartbeat_source
 
-OLD = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":3}'
-NEW = OLD + '\n{"penstock.heartbeat": 4}'
+OLD = b'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":3}'
+NEW = OLD + b'\n{"penstock.heartbeat": 4}'
 AN_HOUR = 3_600_000
 
 
@@ -86,7 +86,7 @@ def test_the_processes_of_spark_need_no_penstock() -> None:
     ("offsets", "timed", "expected"),
     [(None, True, True), (None, False, False), (NEW, True, True), (NEW, False, True), (OLD, False, False)],
 )
-def test_a_query_has_it_from_its_first_batch_on_or_never(offsets: str | None, timed: bool, expected: bool) -> None:
+def test_a_query_has_it_from_its_first_batch_on_or_never(offsets: bytes | None, timed: bool, expected: bool) -> None:
     assert has_heartbeat(offsets, timed=timed) is expected
 
 

@@ -1,0 +1,43 @@
+"""The processor as it is sent to containers."""
+
+from __future__ import annotations
+
+from inspect import isfunction
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from penstock.errors import ConfigError
+
+
+def pickled(processor: StatefulProcessor) -> bytes:
+    """The processor, pickled. Raises ConfigError if it cannot be, which names what in it cannot."""
+    try:
+        data: bytes = cloudpickle.dumps(processor)
+    except Exception as error:  # whatever the objects in it raise
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            f"the processor {type(processor).__name__} cannot be sent to executors, because {_culprit(processor)} "
+            f"cannot be pickled: {why}. Make such an object, a lock, a connection or a client, in `init`"
+        ) from error
+    return data
+
+
+def _culprit(processor: StatefulProcessor) -> str:
+    """The first attribute or method that cannot be pickled."""
+    for name, value in vars(processor).items():
+        if not _can_be(value):
+            return f"its attribute `{name}`, of type {type(value).__name__},"
+    for name, value in vars(type(processor)).items():
+        if isfunction(value) and not _can_be(value):
+            return f"something that its method `{name}` uses"
+    return "it"
+
+
+def _can_be(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
