@@ -22,6 +22,7 @@ from penstock.engine.query.binding import FromCheckpoint
 from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
 from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.stopping import QueryStoppedError
+from penstock.engine.session import check_session
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.heartbeat import Heartbeat, has_heartbeat
 from penstock.spark.takeover import Takeover
@@ -234,10 +235,12 @@ class StreamWriter:
         """Start the query. Returns its handle, with which it is awaited and stopped as any other.
 
         Raises:
+            ConfigError: the session has a setting under which state could be lost or doubled.
             IncompatibleError: the checkpoint location has state that PySpark kept, and it was not said what becomes of
                 it, or the state does not fit.
         """
         spark, df, location = self._df.sparkSession, self._df, self._location()
+        check_session(spark)
         running = RunningQuery(self._plan, spark)
         if self._plan.takeover is not None and location is not None:
             self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)

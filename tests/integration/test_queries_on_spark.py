@@ -14,16 +14,19 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import SparkConf
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.spark as pss
 from penstock import admin
+from penstock.errors import ConfigError
 from tests.support.counted_visits import OUTPUT, CountVisits
 from tests.support.faults import Fault
 from tests.support.jobs import wait_until
 from tests.support.killer import Killer
+from tests.support.query_home import QueryHome
 
 pytestmark = pytest.mark.spark
 
@@ -207,6 +210,25 @@ def test_settings_of_the_session(world: World) -> None:
         for key in keys:
             world.spark.conf.unset(key)
     world.verify(["a", "b", "a"], ["b"])
+
+
+def test_a_session_that_may_run_a_task_twice_is_refused_at_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = SparkConf(loadDefaults=False).setAll([("spark.speculation", "true")])
+    monkeypatch.setattr(world.spark.sparkContext, "getConf", lambda: given)
+    with pytest.raises(ConfigError, match=r"`spark.speculation` is true.*Set it to false"):
+        world.start()
+
+
+@pytest.mark.slow
+def test_a_session_that_uses_no_worker_twice(tmp_path: Path) -> None:
+    """Nor a daemon that forks them."""
+    home = QueryHome(tmp_path, dict.fromkeys(("spark.python.worker.reuse", "spark.python.use.daemon"), "false"))
+    for _ in range(2):
+        home.publish()
+    assert home.run() == 0
+    home.verify()
 
 
 def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:

@@ -36,7 +36,6 @@ from penstock.engine.query.outputs import OutputRows, RowWriter
 from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
-from penstock.engine.session import check_session
 from penstock.errors import PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
@@ -144,7 +143,6 @@ class QueryJob:
     ) -> None:
         """Take the job over: first its lease, then its containers."""
         config = self._config
-        check_session(first.spark)
         self._objects = open_store(config.job.root)
         undo.callback(self._objects.close)
         self._log = log = CheckpointLog(self._objects, self._paths)

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.edit import Content, _offered
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
 from penstock.engine.query.binding import Asked, FromCheckpoint, bind
@@ -31,11 +32,15 @@ def record(
     reached: int, query: str | None = "q1", plan: str | None = None, *, has_output: bool = True
 ) -> CheckpointRecord:
     system, stream = ("spark", "rows") if query else ("local", "in")
-    offsets = {task: {SystemStreamPartition(system, stream, task): reached + 1} for task in range(TASKS)}
+    offsets = _at(reached, system, stream)
     identities = {SystemStream("spark", "rows"): query} if query else {}
     offered = None if plan is None else Offered(plan, has_output)
     made = checkpoint(Claim(1, "run", "writer"), 100 + reached)
     return replace(made, next_offsets=offsets, identities=identities, task_count=TASKS, offered=offered)
+
+
+def _at(reached: int, system: str = "spark", stream: str = "rows") -> dict[int, dict[SystemStreamPartition, int]]:
+    return {task: {SystemStreamPartition(system, stream, task): reached + 1} for task in range(TASKS)}
 
 
 def log(*records: CheckpointRecord, damaged: bool = False) -> LogView:
@@ -150,3 +155,16 @@ def test_behind_a_damaged_record_the_checkpoint_is_named() -> None:
     assert check(view, 4, chosen="matching") == (TASKS, view.restorable[0])
     with pytest.raises(IncompatibleError, match=r"the checkpoint log is damaged behind it.*none is retained"):
         check(view, 6, chosen="matching")
+
+
+def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_the_same() -> None:
+    base, newest = record(4, plan="p4"), record(7, plan="p7")
+    view = log(base, newest)
+
+    def edited(record: CheckpointRecord, reached: int) -> Offered | None:
+        return _offered(record, Content(_at(reached), {}), view)
+
+    assert edited(newest, 7) == Offered("p7")
+    assert edited(base, 4) == Offered("p4", has_output=False), "only the newest one names its output"
+    assert edited(newest, 6) == Offered("", has_output=False)
+    assert edited(record(7, None), 7) is None
