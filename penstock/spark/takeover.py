@@ -38,6 +38,8 @@ from penstock.system.query import QUERY_SYSTEM
 logger = logging.getLogger(__name__)
 
 _OPERATOR = "transformWithState"
+_NO_TIME = "NoTime"
+"""Spark's word for the time mode that its users call "None"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,9 @@ class Takeover:
         spec = self.processor
         if not facts.name.startswith(_OPERATOR):
             raise IncompatibleError(f"the stateful operator of {url} is {facts.name}, and no {_OPERATOR}")
-        if facts.time_mode.lower() != spec.mode:
-            raise IncompatibleError(
-                f'the query of {url} ran with the time mode "{facts.time_mode}": give time_mode="{facts.time_mode}"'
-            )
+        mode = "None" if facts.time_mode == _NO_TIME else facts.time_mode
+        if mode.lower() != spec.mode:
+            raise IncompatibleError(f'the query of {url} ran with the time mode "{mode}": give time_mode="{mode}"')
         declared = {each.name: each for each in spec.declared.variables}
         for name, kind in facts.variables.items():
             if name.startswith("$") or name in spec.declared.forgotten:

@@ -119,8 +119,9 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
     handle = Declaring(mode, parse)
     processor.init(handle)
     processor.close()
-    forgotten = sorted(handle.forgotten.difference(handle.variables))
-    return Declared(tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(forgotten))
+    return Declared(
+        tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(sorted(handle.forgotten))
+    )
 
 
 class Declaring(StatefulProcessorHandle):
@@ -185,6 +186,10 @@ class Declaring(StatefulProcessorHandle):
         return found
 
     def _made(self, variable: Variable) -> Any:
+        if variable.name in self.forgotten:
+            raise PySparkRuntimeError(
+                f"Error initializing {variable.kind} state: {variable.name} was deleted with deleteIfExists before"
+            )
         check_variable(variable, self._mode, self.variables)
         self.variables[variable.name] = variable
         return self._object(variable)

@@ -57,10 +57,10 @@ def grouped(rows: pa.RecordBatch, codec: KeyCodec) -> Groups:
 
 
 def not_late(rows: pa.RecordBatch, column: str, watermark_ms: int) -> pa.RecordBatch:
-    """The rows whose event time is above the watermark. A row without event time is late, as in Spark."""
+    """The rows whose event time is above the watermark. A row without event time is never late, as in Spark."""
     times: Any = rows.column(rows.schema.get_field_index(column))
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")
     zone = times.type.tz
     micros = times.cast(pa.timestamp("us", zone)).cast(pa.int64())
-    return rows.filter(pc.greater(micros, watermark_ms * 1000).fill_null(False))
+    return rows.filter(pc.greater(micros, watermark_ms * 1000).fill_null(True))

@@ -91,10 +91,9 @@ class RunningHandle(Declaring):
             )
 
     def _object(self, variable: Variable) -> Any:
-        state = self._state
-        if variable in state.declared.deleted and state.variables.get(variable.name) != variable:
+        if variable in self._state.declared.deleted:
             return without_state(variable)
-        return state.object_of(variable)
+        return self._state.object_of(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the current key."""

@@ -87,8 +87,8 @@ class ProcessorTask(BatchTask):
         rows = None
         if usual:
             found = rows_of(usual, spec.input)
-            if spec.mode == "eventtime" and spec.event_time is not None and batch.late_watermark is not None:
-                found = not_late(found, spec.event_time, batch.late_watermark)
+            if spec.mode == "eventtime" and spec.event_time is not None:
+                found = not_late(found, spec.event_time, batch.late_watermark or 0)
             rows = self._by_key(grouped(found, self._keys))
         before = None
         if initial and spec.initial is not None:

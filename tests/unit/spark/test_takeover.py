@@ -39,6 +39,7 @@ from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.queries import QueryPlan
 from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph
+from penstock.state.spark.checkpoint import OperatorFacts
 from tests.support.beside_pyspark import taken_over
 from tests.support.processors import spec_of
 from tests.support.spark_state import GOLDEN
@@ -92,6 +93,23 @@ def test_every_batch_is_taken_over_as_spark_has_it(case: str, tmp_path: Path) ->
             assert kept == ([1.5] if any(k == key for (k,), _ in entries["kept"]) else None)
             assert bool(timers) == bool(kept)
         assert sum(total is not None for total, *_ in found.values()) == len(entries["total"])
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("NoTime", "None"), ("ProcessingTime",) * 2, ("EventTime",) * 2])
+def test_time_modes_have_other_names_in_spark_s_metadata(theirs: str, ours: str) -> None:
+    class Empty(Reads):
+        def init(self, handle: Any) -> None:
+            pass
+
+    facts = OperatorFacts(0, "transformWithStateInPySparkExec", {}, {}, time_mode=theirs)
+    for mode in ("None", "ProcessingTime", "EventTime"):
+        own = spec_of(Empty(), ["k"], K, OUT, mode)
+        takeover = Takeover(_graph("reads", own, None), own, None, imports=True, begins_here=False)
+        if mode == ours:
+            takeover._check(facts, "x")
+        else:
+            with pytest.raises(IncompatibleError, match=f'give time_mode="{ours}"'):
+                takeover._check(facts, "x")
 
 
 class Folder:
