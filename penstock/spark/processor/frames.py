@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
@@ -20,25 +21,34 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """The rows of a batch, of which slices are taken as DataFrames with the types that PySpark's worker gives them."""
+    """The rows of some keys, of which those of each are taken as a DataFrame with the types that PySpark's worker gives
+    them."""
 
-    def __init__(self, rows: pa.RecordBatch, timezone: str) -> None:
-        """`timezone` is the session's: times are without a zone, in this one."""
+    def __init__(self, rows: pa.RecordBatch, ends: Sequence[int], timezone: str) -> None:
+        """`ends`: by key, the number of the row behind its last one. `timezone` is the session's: times are without a
+        zone, in this one."""
         import pandas as pd
 
         columns = ArrowBatchTransformer.to_pandas(rows, timezone=timezone, prefer_int_ext_dtype=False)
         found = pd.concat(columns, axis=1)
         found.columns = _names(list(found.columns))
-        self._whole = found.astype({name: wide for name in found.columns if (wide := _wide(found[name].dtype))})
+        whole = found.astype({name: wide for name in found.columns if (wide := _wide(found[name].dtype))})
         self._booleans = [
             name
             for name, kind in zip(found.columns, rows.schema.types, strict=True)
             if pa.types.is_boolean(kind) and found[name].dtype == object
         ]
         """Those that have nulls somewhere: a slice without any has no objects."""
+        starts, sizes = [0, *ends[:-1]], np.diff(ends, prepend=0)
+        # To group costs a quarter of what it costs to slice.
+        grouped = whole.groupby(np.repeat(np.arange(len(ends)), sizes), sort=False)
+        self._by_start = {start: frame for start, (_, frame) in zip(starts, grouped, strict=True)}
 
     def __getitem__(self, place: slice) -> tuple[pd.DataFrame]:
-        found = self._whole.iloc[place].reset_index(drop=True)
+        import pandas as pd
+
+        found = self._by_start.pop(place.start)
+        found.index = pd.RangeIndex(len(found))
         for name in self._booleans:
             if found[name].notna().all():
                 found[name] = found[name].astype(bool)
@@ -92,20 +102,19 @@ class FrameOutput:
 
     def _convert(self) -> None:
         frames, self._frames, self._rows = self._frames, [], 0
-        for _, alike in groupby(frames, lambda each: _shape(each[2])):
+        parts = [_Part(*each) for each in frames]
+        for _, alike in groupby(parts, lambda part: part.shape):
             some = list(alike)
             try:
-                batch = self._batch([frame for _, _, frame in some])
+                batch = self._batch(_joined(some))
             except Exception:
                 self._blame(some)
                 raise
             self._chunks.add(batch)
 
-    def _batch(self, frames: Sequence[pd.DataFrame]) -> pa.RecordBatch:
-        import pandas as pd
-
+    def _batch(self, frame: pd.DataFrame) -> pa.RecordBatch:
         batch = PandasToArrowConversion.convert(
-            frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True),
+            frame,
             self._schema,
             timezone=self._timezone,
             safecheck=False,
@@ -114,13 +123,35 @@ class FrameOutput:
         )
         return batch.cast(self._arrow)
 
-    def _blame(self, frames: Sequence[tuple[Any, str, pd.DataFrame]]) -> None:
-        for key, called, frame in frames:
+    def _blame(self, parts: Sequence[_Part]) -> None:
+        for part in parts:
             try:
-                self._batch([frame])
+                self._batch(part.frame)
             except Exception as error:
-                raise KeyFailed(key, f"the rows that {called} returned") from error
+                raise KeyFailed(part.key, f"the rows that {part.called} returned") from error
 
 
-def _shape(frame: pd.DataFrame) -> tuple[Any, ...]:
-    return tuple(frame.columns), tuple(frame.dtypes)
+class _Part:
+    """A DataFrame that a call for a key returned."""
+
+    __slots__ = ("arrays", "called", "frame", "key", "shape")
+
+    def __init__(self, key: Any, called: str, frame: pd.DataFrame) -> None:
+        self.key, self.called, self.frame = key, called, frame
+        self.arrays = [*frame._iter_column_arrays()]  # noqa: SLF001 - a Series takes 15 us
+        self.shape = (*frame.columns, *[array.dtype for array in self.arrays])
+
+
+def _joined(parts: Sequence[_Part]) -> pd.DataFrame:
+    """The rows of DataFrames with equal labels and types. `pd.concat` takes five times as long for many small ones."""
+    import pandas as pd
+
+    columns = [
+        np.concatenate(arrays)
+        if isinstance(arrays[0], np.ndarray)
+        else pd.concat([pd.Series(array) for array in arrays], ignore_index=True)
+        for arrays in zip(*(part.arrays for part in parts), strict=True)
+    ]
+    made = pd.DataFrame(dict(enumerate(columns)))
+    made.columns = parts[0].frame.columns
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -114,16 +115,11 @@ def _misfit(error: Exception) -> Exception:
 
 def _have_fields(rows: Sequence[Any], names: tuple[str, ...]) -> bool:
     """Whether all rows have exactly these fields, in this order."""
-    known: Any = ()
-    for row in rows:
-        fields = getattr(row, "__fields__", None)
-        if fields is not known:
-            if not isinstance(row, Row) or fields is None or tuple(fields) != names:
-                return False
-            known = fields
-        if len(row) != len(names):
-            return False
-    return True
+    if not all(issubclass(kind, Row) for kind in set(map(type, rows))):
+        return False
+    fields = [*map(getattr, rows, repeat("__fields__"), repeat(None))]  # lists, or Rows, which are tuples
+    known = fields.count(list(names)) or fields.count(names)
+    return known == [*map(len, rows)].count(len(names)) == len(rows)
 
 
 def _is_nested(kind: DataType) -> bool:

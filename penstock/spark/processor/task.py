@@ -101,9 +101,9 @@ class ProcessorTask(BatchTask):
 
     def _by_key(self, groups: Groups) -> KeyedRows:
         if self._spec.form == "pandas":
-            return KeyedRows(groups, self._keys.names, lambda rows: Frames(rows, self._spec.timezone))
+            return KeyedRows(groups, self._keys.names, lambda rows, ends: Frames(rows, ends, self._spec.timezone))
         made = self._class(groups.rows.schema)
-        return KeyedRows(groups, self._keys.names, lambda rows: as_rows(rows, made))
+        return KeyedRows(groups, self._keys.names, lambda rows, _: as_rows(rows, made))
 
     def _class(self, schema: pa.Schema) -> type[Row]:
         names = tuple(schema.names)
