@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -55,17 +55,30 @@ class LastTen(StatefulProcessor):
         """See StatefulProcessor."""
         self.latest = handle.getListState("latest", "time long, amount long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
-        found = [tuple(each) for each in self.latest.get()]
-        found += [(row.time, row.amount) for row in rows]
+    def keep(self, more: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        """Put these among the latest ones. Returns how many those are now, and their sum."""
+        found = [*map(tuple, self.latest.get()), *more]
         found.sort()
         del found[:-LAST]
         self.latest.put(found)
-        yield Row(key=key[0], n=len(found), total=sum(amount for _, amount in found))
+        return len(found), sum(amount for _, amount in found)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        n, total = self.keep((row.time, row.amount) for row in rows)
+        yield Row(key=key[0], n=n, total=total)
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class PandasLastTen(LastTen):
+    """The same with DataFrames of pandas."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        n, total = self.keep(pair for frame in rows for pair in zip(frame["time"], frame["amount"], strict=True))
+        yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total]})
 
 
 class Sessions(StatefulProcessor):
@@ -76,13 +89,13 @@ class Sessions(StatefulProcessor):
         self.handle = handle
         self.open = handle.getValueState("open", "first long, last long, n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
+    def extend(self, times: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        """Put events into sessions. Yields the sessions that ended before the last one."""
         session = self.open.get()
         before = None if session is None else session[1] + GAP_MS
-        for at in sorted(row.time for row in rows):
+        for at in sorted(times):
             if session is not None and at - session[1] >= GAP_MS:
-                yield Row(key=key[0], first=session[0], last=session[1], n=session[2])
+                yield session
                 session = None
             session = (at, at, 1) if session is None else (session[0], at, session[2] + 1)
         if session is not None:
@@ -91,12 +104,39 @@ class Sessions(StatefulProcessor):
                 self.handle.deleteTimer(before)
             self.handle.registerTimer(session[1] + GAP_MS)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
+    def end(self) -> Iterator[tuple[int, int, int]]:
+        """End the open session. Yields it, if there is one."""
         session = self.open.get()
         if session is not None:
             self.open.clear()
-            yield Row(key=key[0], first=session[0], last=session[1], n=session[2])
+            yield session
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        for first, last, n in self.extend(row.time for row in rows):
+            yield Row(key=key[0], first=first, last=last, n=n)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        for first, last, n in self.end():
+            yield Row(key=key[0], first=first, last=last, n=n)
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class PandasSessions(Sessions):
+    """The same with DataFrames of pandas."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        return _frames(key, self.extend(at for frame in rows for at in frame["time"]))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+        """See StatefulProcessor."""
+        return _frames(key, self.end())
+
+
+def _frames(key: Any, sessions: Iterator[tuple[int, int, int]]) -> Iterator[Any]:
+    for first, last, n in sessions:
+        yield pd.DataFrame({"key": [key[0]], "first": [first], "last": [last], "n": [n]})

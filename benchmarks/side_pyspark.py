@@ -12,7 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
 import penstock.spark as pss
-from benchmarks.query_processors import SESSIONS, TOTALS, Fold, LastTen, PandasFold, Sessions
+from benchmarks.query_processors import (
+    SESSIONS,
+    TOTALS,
+    Fold,
+    LastTen,
+    PandasFold,
+    PandasLastTen,
+    PandasSessions,
+    Sessions,
+)
 from benchmarks.query_workload import DELAY_MS, FILES
 from benchmarks.side_spark import session
 
@@ -20,7 +29,9 @@ PROCESSORS: dict[str, tuple[type[Any], str, str, str]] = {
     "fold": (Fold, TOTALS, "None", "Update"),
     "fold-pandas": (PandasFold, TOTALS, "None", "Update"),
     "last-ten": (LastTen, TOTALS, "None", "Update"),
+    "last-ten-pandas": (PandasLastTen, TOTALS, "None", "Update"),
     "sessions": (Sessions, SESSIONS, "EventTime", "Append"),
+    "sessions-pandas": (PandasSessions, SESSIONS, "EventTime", "Append"),
 }
 """By kind: the processor, the schema of its rows, the time mode, the output mode."""
 
