@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -58,24 +59,34 @@ _packages: dict[str, WorkerPackage] = {}
 _readers: dict[tuple[str, int], InputReaders] = {}
 _writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
 _settled = False
+_modules = 0
+"""How many modules there were when the garbage collector was last told of what is loaded."""
 
 
 def settle_worker() -> None:
-    """Once per worker process: tell Ctrl-C from failures of the application, and take what is loaded by now out of the
-    garbage collector's sight.
-
-    PySpark's worker collects garbage after every task. With Arrow loaded that takes 30 ms, as long as all the rest of
-    a small task.
-    """
+    """Tell Ctrl-C from failures of the application, and prepare the process for many tasks. Called in each task, when
+    what it needs is loaded."""
     global _settled
     if not _settled:
         mark_interrupts()
         keep_pandas_out()
-        gc.collect()
-        gc.freeze()
         gc.set_threshold(100_000, 20, 50)  # pages of decoded messages are many objects, and no garbage yet
         pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
         _settled = True
+    hide_loaded()
+
+
+def hide_loaded() -> None:
+    """Take what is loaded by now out of the garbage collector's sight, whenever more is loaded than before.
+
+    PySpark's worker collects garbage after every task, before it takes the next one. With Arrow and Spark's SQL loaded
+    that takes 40 ms, longer than all the rest of a small task.
+    """
+    global _modules
+    if len(sys.modules) != _modules:
+        gc.collect()
+        gc.freeze()
+        _modules = len(sys.modules)
 
 
 @dataclass(frozen=True, slots=True)

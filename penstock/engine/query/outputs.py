@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.outbox import OutboxObject
+from penstock.engine.worker import hide_loaded
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_store
@@ -55,6 +56,7 @@ class OutputRows:
 
     def _numbered(self, objects: Sequence[OutboxObject], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the objects with these numbers."""
+        hide_loaded()
         with closing(open_store(self.root)) as store:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
