@@ -52,10 +52,14 @@ class OutputRows:
             batches = [batch for each in mine for batch in self._rows(store, each)]
             return spark.createDataFrame(pa.Table.from_batches(batches, self.schema), schema)
         numbers = spark.range(0, len(mine), 1, len(mine))  # without an exchange, and a job of Spark less
-        return numbers.mapInArrow(partial(self._numbered, mine), schema)
+        return numbers.mapInArrow(partial(self.read, mine), schema)
 
-    def _numbered(self, objects: Sequence[OutboxObject], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the objects with these numbers."""
+    def read(self, objects: Sequence[OutboxObject], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the objects with the numbers in the first column. Called in Spark's workers.
+
+        Raises:
+            NotFoundError: the query has gone on to the next batch.
+        """
         hide_loaded()
         with closing(open_store(self.root)) as store:
             for batch in batches:

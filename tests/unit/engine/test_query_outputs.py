@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,8 +28,8 @@ def test_rows_that_are_used_too_late_are_gone(tmp_path: Path) -> None:
         "visits-1/outbox/1-2-0", 0, 10, "ab" * 32, {SystemStreamPartition("spark", "totals", 0): Part(1, 1)}
     )
     rows = OutputRows(str(tmp_path), 7, STREAM, SCHEMA, Nothing())
-    asked = pa.RecordBatch.from_pydict({"object": [pickle.dumps(named)]})
+    asked = pa.RecordBatch.from_pydict({"id": [0]})
     with pytest.raises(
         NotFoundError, match=r"rows of batch 7 in output `totals` are gone.*in the handler.*`.cache\(\)`"
     ):
-        list(rows([asked]))
+        list(rows.read([named], [asked]))
