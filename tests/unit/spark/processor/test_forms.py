@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import pickle
 import re
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from penstock.api.batch_task import KeyFailed
-from tests.support.processors import OneTask, spec_of
+from penstock.spark.processor.frames import FrameOutput
+from tests.support.processors import OneTask, read_rows, spec_of
 
 ROWS = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
 OUT = StructType().add("key", StringType()).add("what", StringType())
@@ -168,6 +170,58 @@ def test_pandas_form() -> None:
     with pytest.raises(KeyFailed, match="handleInputRows, key") as raised:
         task.batch([{"key": "row", "n": 1, "at": at(1)}])
     assert "pandas.DataFrame" in str(raised.value.__cause__)
+
+
+class Changes(StatefulProcessor):
+    """Changes the DataFrames that it gets."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        for frame in rows:
+            frame["n"] += 100
+            frame.loc[0, "n"] = -1
+            frame["what"] = frame["n"].astype(str)
+            yield frame[["key", "what"]]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_processor_may_change_the_frames_that_it_gets() -> None:
+    pytest.importorskip("pandas")
+    task = OneTask(spec_of(Changes(), ["key"], ROWS, OUT, form="pandas"))
+    rows = [{"key": key, "n": n, "at": at(n)} for n, key in enumerate("ababcb")]
+    found = [(row["key"], row["what"]) for row in task.batch(rows)]
+    assert found == [("a", "-1"), ("a", "102"), ("b", "-1"), ("b", "103"), ("b", "105"), ("c", "-1")]
+
+
+def test_frames_of_many_types_become_the_rows_that_each_becomes_alone() -> None:
+    pd = pytest.importorskip("pandas")
+    schema = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
+    times = pd.Series([at(1), at(2)])
+    kinds = [
+        {"key": ["a", "b"], "n": [1, 2], "at": times},
+        {"key": ["a", None], "n": [1.0, float("nan")], "at": times},
+        {"at": times.dt.tz_localize(None), "n": pd.array([1, None], dtype="Int64"), "key": ["a", "b"]},
+        {"key": pd.Categorical(["c", "a"]), "n": [2**62 + 1, 3], "at": [pd.NaT, at(3)]},
+        {"key": ["a", "b"], "n": [True, False], "at": times.dt.tz_convert("Asia/Tokyo")},
+    ]
+    random = Random(7)
+    frames = [pd.DataFrame(random.choice(kinds)) for _ in range(60)]
+    frames += [pd.DataFrame(kinds[0], index=[5, 5]), pd.DataFrame(kinds[3]).iloc[1:]]
+
+    def rows_of(made: list[Any]) -> list[dict[str, Any]]:
+        chunks: list[bytes] = []
+        output = FrameOutput(schema, lambda _, chunk: chunks.append(chunk), "Europe/Berlin")
+        for frame in made:
+            output.add("key", "handleInputRows", [frame])
+        output.flush()
+        return read_rows(chunks, schema)
+
+    assert rows_of(frames) == [row for frame in frames for row in rows_of([frame])]
 
 
 @pytest.mark.parametrize(
