@@ -19,7 +19,7 @@ from penstock.plan.watermarks import (
     ended_partitions,
     idle_partitions,
     next_watermarks,
-    standing_watermarks,
+    timers_at_most,
 )
 from penstock.runtime.batch import is_new_period
 
@@ -66,12 +66,21 @@ class EventTime:
         """An epoch was opened: no partition has been idle in it yet."""
         self._waiting = {}
 
-    def look(self, boundary: Boundary, ends: Ends | None, now_ms: int) -> Moment:
+    def idle_since(self, quiet: Mapping[SystemStream, int]) -> dict[SystemStream, int]:
+        """When these inputs are idle, if they stay without messages. By input, since when it has had none."""
+        if self._flow is None:
+            return {}
+        return {stream: since_ms + self._idle_ms[stream] for stream, since_ms in quiet.items()}
+
+    def look(
+        self, boundary: Boundary, ends: Ends | None, now_ms: int, *, idle: Mapping[TaskSsp, int] | None = None
+    ) -> Moment:
         """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
         Args:
             ends: the ends of every input partition, now; None: the inputs are not looked at.
             now_ms: the wall clock, in epoch milliseconds.
+            idle: the partitions that are idle, each with the batch time when it became idle; None: as their ends say.
         """
         time_ms = boundary.time_at(now_ms)
         ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
@@ -79,9 +88,8 @@ class EventTime:
             return Moment(time_ms, ended_inputs=ended)
         if ends is not None:
             self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
-        idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
-        if boundary.next_due is None:
-            return Moment(time_ms, standing_watermarks(self._flow, boundary.watermarks), ended, frozenset(idle))
+        if idle is None:
+            idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
         find = partial(
             next_watermarks,
             self._flow,
@@ -90,11 +98,16 @@ class EventTime:
             boundary.watermarks,
             idle=idle,
             ended=ended,
-            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
+            oldest=self._oldest_timers(self._flow, boundary),
             intermediate=boundary.intermediate,
         )
         coming = find(carried=True).firing if self._flow.intermediates else {}
         return Moment(time_ms, find(), ended, frozenset(idle), coming)
+
+    def _oldest_timers(self, flow: TimeFlow, boundary: Boundary) -> Mapping[str, int]:
+        if boundary.next_due is None:
+            return timers_at_most(flow, boundary.watermarks)
+        return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}
 
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
         """Whether a batch is to run although there may be nothing to read: something is due, a period begins, or no

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStream
 from penstock.clock import Clock
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.event_time import EventTime
@@ -23,6 +24,9 @@ from penstock.system.query import NO_DRAIN
 class OfferedFeed:
     """Runs the batch that was offered last, once. Batch n of the query is the offset n of every input.
 
+    An input is idle once the batches of a while had no rows of it. Nobody here knows whether Spark has more of them,
+    but each batch takes rows of every source that has any.
+
     The query has taken over the output of batch n once batch n + 1 has ended. Until then every record names it, also
     one that is made before n + 1 runs: Spark's checkpoint location may be set back to n.
     """
@@ -33,11 +37,13 @@ class OfferedFeed:
         """`debts`: what records name for the query."""
         self._debts = debts
         self._sources = tuple(op.stream for op in graph.sources)
-        self._independent = are_independent(graph)
         self._event_time = event_time
         self._clock = clock
         self._offered: int | None = None
         self._plan = ""
+        self._planned_ms = 0
+        self._quiet: dict[SystemStream, int] = {}
+        """The inputs without rows, each with the time of the first batch of this run that had none."""
 
     def offer(self, batch: int, plan: str = "") -> None:
         """The query asks for this batch. `plan`: see `Offered.plan`."""
@@ -46,6 +52,7 @@ class OfferedFeed:
     def begin(self) -> None:
         """See `Feed`."""
         self._event_time.begin()
+        self._quiet = {}
         if self._debts is not None:
             self._debts.keep()
 
@@ -55,7 +62,8 @@ class OfferedFeed:
         if batch != self._offered:
             return End()
         portions = {at: Portion(OffsetRange(at.ssp, batch, batch + 1), sys.maxsize) for at in boundary.positions}
-        moment = self._look(boundary)
+        moment = self._look(boundary, boundary.batch_time_ms)
+        self._planned_ms = moment.time_ms
         latest = {at.ssp: batch + 1 for at in boundary.positions}
         return Planned(BatchRanges.group(portions, self._sources), latest, moment, plan=self._plan)
 
@@ -65,20 +73,28 @@ class OfferedFeed:
         that sets itself again, in the past, would keep a query that is to end from its end."""
         if boundary.next_due is None:
             return 0
-        moment, behind = self._look(boundary), boundary.batch_time_ms + 1
+        moment, behind = self._look(boundary, boundary.batch_time_ms), boundary.batch_time_ms + 1
         if self._event_time.is_due(boundary, moment, periods=False):
             firing = moment.watermarks.firing
             return 0 if any(mark > boundary.watermarks.get(op, mark - 1) for op, mark in firing.items()) else behind
-        at = self._event_time.next_ms(boundary)
-        return None if at is None else max(at, behind)
+        times = (self._event_time.next_ms(boundary), self._idle_makes_due(boundary, moment))
+        return min((max(at, behind) for at in times if at is not None), default=None)
 
-    def _look(self, boundary: Boundary) -> Moment:
-        merged = merged_times(boundary)
-        if merged.next_due is None and self._independent:
-            # Only what is behind an operator depends on its timers. Spark's watermark moves in the first batch of a
-            # start as in any other one, and so does this one.
-            merged = replace(merged, next_due={})
-        return self._event_time.look(merged, None, self._clock.now_ms())
+    def _idle_makes_due(self, boundary: Boundary, now: Moment) -> int | None:
+        """When something is due because inputs are idle by then that hold it open now; None: never."""
+        idle_since = self._event_time.idle_since(self._quiet)
+        for at_ms in sorted(each for each in idle_since.values() if each > boundary.batch_time_ms):
+            then = self._look(boundary, at_ms)
+            if then.watermarks.firing != now.watermarks.firing and boundary.due(then):
+                return at_ms
+        return None
+
+    def _look(self, boundary: Boundary, time_ms: int) -> Moment:
+        """The moment of the next batch, with the inputs idle that are so at a time."""
+        idle_since = self._event_time.idle_since(self._quiet)
+        since = {at: idle_since.get(at.ssp.system_stream, sys.maxsize) for at in boundary.positions}
+        idle = {at: each for at, each in since.items() if each <= time_ms}
+        return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle)
 
     def drain(self, boundary: Boundary) -> Next:
         """See `Feed`. The query decides when it ends."""
@@ -89,24 +105,16 @@ class OfferedFeed:
         return False
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """The next record is of this batch, and names its output alone."""
+        """The next record is of this batch, and names its output alone. Inputs without rows begin to be quiet."""
+        busy = {at.ssp.system_stream for at, part in read.items() if part.messages}
+        quiet = (stream for stream in self._sources if stream not in busy)
+        self._quiet = {stream: self._quiet.get(stream, self._planned_ms) for stream in quiet}
         if self._debts is not None:
             self._debts.taken()
 
     def remaining(self, boundary: Boundary) -> int | None:
         """Unknown: Spark has the input."""
         return None
-
-
-def are_independent(graph: ApplicationGraph) -> bool:
-    """Whether no operator that uses event time is behind another one."""
-    timed = {op.id for op in graph.operators if op.uses_time} - {op.id for op in graph.sources}
-    sources = graph.time_sources()
-    before: dict[str, set[str]] = {}
-    for op in graph.operators:  # upstream first
-        ups = set(sources[op.id])
-        before[op.id] = ups.union(*(before.get(up, set()) for up in ups))
-    return not graph.intermediates and not any(before[op] & timed for op in timed)
 
 
 def next_batch(boundary: Boundary) -> int:

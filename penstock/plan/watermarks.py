@@ -59,6 +59,8 @@ class TimeFlow:
     """By operator id."""
     intermediates: Mapping[str, tuple[str, SystemStream]] = field(default_factory=dict)
     """By the id of the operator that reads a durable intermediate stream: the one that writes it, and the stream."""
+    timed: frozenset[str] = frozenset()
+    """The operators that may have timers."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> TimeFlow:
@@ -67,6 +69,7 @@ class TimeFlow:
             graph.time_sources(),
             {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
             {op.id: (op.writer, op.stream) for op in graph.intermediates},
+            frozenset(op.id for op in graph.operators if op.uses_time) - {op.id for op in graph.sources},
         )
 
 
@@ -193,24 +196,15 @@ def next_watermarks(
     return Watermarks(_known(late), _known(firing), held)
 
 
-def standing_watermarks(flow: TimeFlow, last: Mapping[str, int]) -> Watermarks:
-    """The watermarks of the first batch of an epoch. No operator has reported its oldest timers yet, so none moves, and
-    none promises more than those behind it have been promised already: what was left of many due timers may fire in
-    several batches."""
-    behind: dict[str, list[str]] = {op: [] for op in flow.upstream}
-    for op, upstream in flow.upstream.items():
-        for up in upstream:
-            behind[up].append(op)
-    late: dict[str, int] = {}
-    held: dict[str, int] = {}
-    promised: dict[str, int] = {}
-    for op, upstream in flow.upstream.items():
-        begin = min((promised[up] for up in upstream), default=NO_WATERMARK)
-        late[op] = last.get(op, begin)
-        promised[op] = min([late[op], *(last[each] for each in behind[op] if each in last)])
-        if promised[op] < late[op]:
-            held[op] = promised[op]
-    return Watermarks(_known(late), _known(late), held)
+def timers_at_most(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
+    """The oldest timers that there can be when an epoch begins and no operator has reported its own. What was left of
+    many due timers may fire in several batches, but none is before the time that was promised to the operators behind.
+
+    Returns:
+        by operator id, the time of such a timer.
+    """
+    promised = _promised(flow, last)
+    return {op: promised[op] + 1 for op in flow.timed}
 
 
 def closing_watermarks(
@@ -224,10 +218,9 @@ def closing_watermarks(
     """
     done = {op for op in flow.upstream if closes is None or op in closes or op in closed}
     late = next_watermarks(flow, (), {}, last).late
-    held = standing_watermarks(flow, last).held
-    return Watermarks(
-        late, {**late, **dict.fromkeys(done, END_OF_TIME)}, {op: at for op, at in held.items() if op not in done}
-    )
+    promised = _promised(flow, last)
+    held = {op: at for op, at in promised.items() if op not in done and at < late.get(op, NO_WATERMARK)}
+    return Watermarks(late, {**late, **dict.fromkeys(done, END_OF_TIME)}, held)
 
 
 def slowest_partitions(
@@ -257,6 +250,19 @@ def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSs
         if highest is not None:
             after[at] = max(highest, after.get(at, highest))
     return after
+
+
+def _promised(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
+    """By operator, the time before which those behind it await nothing."""
+    behind: dict[str, list[str]] = {op: [] for op in flow.upstream}
+    for op, upstream in flow.upstream.items():
+        for up in upstream:
+            behind[up].append(op)
+    promised: dict[str, int] = {}
+    for op, upstream in flow.upstream.items():
+        late = last.get(op, min((promised[up] for up in upstream), default=NO_WATERMARK))
+        promised[op] = min([late, *(last[each] for each in behind[op] if each in last)])
+    return promised
 
 
 def _lowest(found: Sequence[_Reached]) -> _Reached:

@@ -112,6 +112,7 @@ def run_application(
         partitions=partitions,
         config=config or {},
         from_checkpoint=from_checkpoint,
+        timed=graph.uses_time,
     )
     return ApplicationStream(df, plan, same)
 

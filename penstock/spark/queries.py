@@ -67,7 +67,12 @@ class QueryPlan:
             chosen[f"streams.spark.{source.name}.samza.offset.default"] = "oldest"
         for output in self.outputs:
             chosen[f"streams.spark.{output.name}.output.guarantee"] = "exactly-once"
-        own = [key for key in self.config if key in chosen or key.startswith(("streams.spark.", "systems.spark."))]
+        idle = {f"streams.spark.{source.name}.idle.ms" for source in self.inputs}
+        own = [
+            key
+            for key in self.config
+            if key in chosen or (key.startswith(("streams.spark.", "systems.spark.")) and key not in idle)
+        ]
         if own:
             raise ConfigError(f"`{min(own)}` is not to be configured: Penstock sets it for a job inside a query")
         stores = [store.name for store in self.graph.stores]
@@ -250,7 +255,7 @@ class StreamWriter:
 
         offsets = None if location is None else OffsetLog(spark, location).last()
         try:
-            if has_heartbeat(offsets, timed=self._plan.timed):
+            if has_heartbeat(offsets, timed=self._plan.timed or running.settings.task.window_ms > 0):
                 df = running.with_heartbeat(df)
             writer: DataStreamWriter = df.writeStream.foreachBatch(run)
             for call in self._calls:

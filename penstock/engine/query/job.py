@@ -22,11 +22,13 @@ from penstock.container.protocol import ContainerSpec
 from penstock.container.store_folders import stores_directory
 from penstock.driver.assembly import assemble
 from penstock.driver.event_time import EventTime
+from penstock.driver.metrics_exports import MetricsExports
 from penstock.driver.offered import OfferedFeed, next_batch
 from penstock.driver.owed import Debts
 from penstock.driver.prepare import prepare
 from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
+from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.launch import container_host, leave
 from penstock.engine.packages import Shipment
@@ -36,6 +38,7 @@ from penstock.engine.query.outputs import OutputRows, RowWriter
 from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
+from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
@@ -188,12 +191,13 @@ class QueryJob:
     def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
         job, config, context = self._job, self._config, first.spark.sparkContext
         shipment = Shipment.of(job)
+        keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
         spec = ContainerSpec(
             run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
             secret=shipment.secret,
             host=container_host(context),
             log_directory=str(log_directory(config, job.paths)),
-            copies_directory=str(stores_directory(config, job.uid)) if config.job.keeps_copies else None,
+            copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
             tls=shipment.tls,
         )
         directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
@@ -204,11 +208,16 @@ class QueryJob:
         self._debts = Debts(self._log, job.uid, job.paths, keeps=True)
         graph = job.topology.graph
         self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
+        tables = TableBuilds(job, SparkTableBuilder(context, config.job.root, job.paths))
         self._loop = assemble(
-            job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, debts=self._debts
+            job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
         )
+        tables.needed = self._loop.needed_versions
         self._board.processed = directory.processed_messages
+        exports = MetricsExports(job, job.claim.run_id, self._board, tenure.keeper.lease.may_start_batch)
+        undo.callback(exports.close)  # after the last metrics have come
         undo.callback(lambda: directory.close(self._loop.epoch))
+        undo.callback(tables.close)
         undo.callback(self._loop.close)
         undo.callback(runner.cancel)
         self._watch.cancel = runner.cancel

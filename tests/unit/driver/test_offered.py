@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 import penstock as ps
-from penstock.api.graph import ApplicationGraph
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.graph import WindowSpec
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.boundary import Boundary
 from penstock.driver.event_time import EventTime
-from penstock.driver.offered import OfferedFeed, are_independent, merged_times, next_batch
+from penstock.driver.offered import OfferedFeed, merged_times, next_batch
 from penstock.driver.owed import Debts
 from penstock.driver.planned import End, Planned
 from penstock.errors import IncompatibleError, PenstockError
+from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
 from penstock.plan.watermarks import TimeFlow
 from penstock.testing import SettableClock
@@ -119,17 +120,107 @@ def test_the_watermark_moves_in_the_first_batch_of_a_start() -> None:
     assert again.moment == planned.moment
 
 
-def test_operators_behind_others_wait_for_their_timers() -> None:
-    def application(*, nested: bool) -> ApplicationGraph:
-        app = ps.StreamApplication("a")
-        aggregates = {"n": ps.Count()}
-        panes = app.input("spark.rows").window(ps.Windows.tumbling(size_ms=1_000, aggregates=aggregates))
-        if nested:
-            panes.map(lambda pane: 1).window(ps.Windows.tumbling(size_ms=1_000, aggregates=aggregates))
-        return app.graph()
+class Quiet:
+    """A window over two inputs, of which one gets no rows any more."""
 
-    assert are_independent(application(nested=False))
-    assert not are_independent(application(nested=True))
+    def __init__(self, idle_ms: int) -> None:
+        app = ps.StreamApplication("a")
+        policy = ps.BoundedOutOfOrderness(max_delay_ms=0)
+        both = app.input("spark.rows", watermark=policy).merge(app.input("spark.others", watermark=policy))
+        window = both.window(ps.Windows.tumbling(size_ms=10_000, aggregates={"n": ps.Count()}))
+        window.send_to(app.output("m.out"))
+        graph = app.graph()
+        (self.window,) = (op.id for op in graph.operators if isinstance(op, WindowSpec))
+        self.clock = SettableClock(100_000)
+        idle = {SystemStream("spark", name): idle_ms for name in ("rows", "others")}
+        self.feed = OfferedFeed(graph, EventTime(TimeFlow.of(graph), idle), self.clock)
+        places = {at(task, stream): 0 for task in (0, 1) for stream in ("rows", "others")}
+        self.boundary = Boundary(places, next_due={})
+        self.feed.begin()
+
+    def batch(self, after_ms: int, rows: dict[str, int], end_ms: int | None = None) -> int | None:
+        """Run a batch with a row of these inputs, each with its time. Returns when the next one is due, if a window
+        that ends then is open."""
+        self.clock.advance(after_ms / 1000)
+        number = next_batch(self.boundary)
+        self.feed.offer(number)
+        planned = self.feed.next(self.boundary)
+        assert isinstance(planned, Planned)
+        read = {
+            place: PortionRead(number + 1, *(1, 9, rows[name]) if place.task == 0 and name in rows else ())
+            for place in self.boundary.positions
+            for name in (place.ssp.stream,)
+        }
+        batch = self.boundary.next_batch(planned.moment, 0)
+        due = {} if end_ms is None else {self.window: (end_ms - 1, None)}
+        self.boundary = self.boundary.after(batch, planned.ranges, read, due)
+        self.feed.ended(1.0, read)
+        return self.feed.next_due_ms(self.boundary)
+
+    @property
+    def watermark(self) -> int | None:
+        return self.boundary.watermarks.get(self.window)
+
+
+def test_an_input_without_rows_holds_windows_open_until_it_is_idle() -> None:
+    job = Quiet(60_000)
+    assert job.batch(0, {"rows": 5_000, "others": 4_000}, 10_000) is None
+    assert job.batch(10_000, {"rows": 30_000}, 10_000) == 170_000, (
+        "idle a minute behind the batch that had no rows of it"
+    )
+    assert job.batch(1_000, {"rows": 31_000}, 10_000) == 170_000
+    assert job.watermark == 4_000
+    assert job.batch(59_000, {}, 10_000) == 0, "it is idle, and the window is due at once"
+    assert job.watermark == 4_000, "a batch has shown that there were no rows, and not the clock"
+    assert job.batch(0, {}, None) is None
+    assert job.watermark == 31_000
+    assert job.batch(1_000, {"rows": 50_000, "others": 20_000}, 60_000) is None
+    job.batch(0, {}, 60_000)
+    assert job.watermark == 31_000, "it never falls, and the input counts again"
+
+
+def test_a_watermark_stays_where_it_is_if_all_inputs_are_idle() -> None:
+    job = Quiet(0)
+    job.batch(0, {"rows": 5_000, "others": 4_000}, 10_000)
+    assert job.batch(1_000, {}, 10_000) is None
+    job.batch(1_000, {}, 10_000)
+    assert job.watermark == 4_000
+
+
+def test_how_long_an_input_had_no_rows_begins_again_with_an_epoch() -> None:
+    job = Quiet(60_000)
+    job.batch(0, {"rows": 30_000}, 10_000)
+    job.feed.begin()
+    assert job.batch(90_000, {"rows": 31_000}, 10_000) == 250_000
+    job.batch(0, {"rows": 32_000}, 10_000)
+    assert job.watermark is None
+
+
+def test_nothing_is_due_because_of_an_idle_input_if_nothing_waits() -> None:
+    job = Quiet(60_000)
+    assert job.batch(0, {"rows": 30_000}, None) is None
+    assert job.batch(0, {"rows": 31_000}, 50_000) is None, "the window ends behind the other input"
+
+
+def test_in_the_first_batch_of_a_start_only_operators_behind_others_wait() -> None:
+    """Nobody knows the timers of those in front, and what these emit must not be late."""
+    app = ps.StreamApplication("a")
+    window = ps.Windows.tumbling(size_ms=1_000, aggregates={"n": ps.Count()})
+    rows = app.input("spark.rows", watermark=ps.BoundedOutOfOrderness(max_delay_ms=1_000))
+    rows.window(window).map(lambda pane: 1).window(window).send_to(app.output("m.out"))
+    graph = app.graph()
+    first, second = (op.id for op in graph.operators if isinstance(op, WindowSpec))
+    offered = OfferedFeed(graph, EventTime(TimeFlow.of(graph), {}), SYSTEM_CLOCK)
+    last = dict.fromkeys((op.id for op in graph.operators), 5_000)
+    boundary = Boundary({at(0): 3}, batch=3, batch_time_ms=1, event_times={at(0): 9_000}, watermarks=last)
+    offered.offer(3)
+    planned, later = (offered.next(each) for each in (boundary, replace(boundary, next_due={})))
+    assert isinstance(planned, Planned)
+    assert isinstance(later, Planned)
+    firing = planned.moment.watermarks.firing
+    assert (firing[first], firing[second]) == (8_000, 5_000)
+    assert planned.moment.watermarks.held[first] == 5_000
+    assert set(later.moment.watermarks.firing.values()) == {8_000}
 
 
 class Named(Debts):
