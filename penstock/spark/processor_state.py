@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DayTimeIntervalType,
     LongType,
@@ -21,6 +22,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     TimeType,
+    VariantType,
 )
 
 from penstock.checkpoint.store_layout import StoreLayout
@@ -111,6 +113,8 @@ def _stored(schema: StructType) -> str:
 def _as_numbers(kind: DataType) -> DataType:
     if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
         return LongType()
+    if isinstance(kind, VariantType):
+        return StructType().add("value", BinaryType()).add("metadata", BinaryType())
     if isinstance(kind, ArrayType):
         return ArrayType(_as_numbers(kind.elementType), kind.containsNull)
     if isinstance(kind, MapType):

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from penstock.api.serdes import Serde
@@ -148,7 +149,7 @@ class _UtcTimestamp(TimestampType):
 
 
 def in_utc(schema: StructType) -> StructType:
-    """The schema with timestamps whose values are in UTC."""
+    """The schema with timestamps whose values are in UTC. Raises ConfigError for values that messages cannot have."""
     fields = [StructField(field.name, _utc(field.dataType), field.nullable) for field in schema.fields]
     return StructType(fields)
 
@@ -163,4 +164,6 @@ def _utc(kind: DataType) -> DataType:
             return MapType(_utc(kind.keyType), _utc(kind.valueType), kind.valueContainsNull)
         case StructType():
             return in_utc(kind)
+        case VariantType():
+            raise ConfigError(f"a row cannot have values of type {kind.simpleString()}")
     return kind

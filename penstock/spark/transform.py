@@ -124,18 +124,19 @@ def transform_with_state(
     if import_state and begin_at is not None:
         raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
 
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
     spec = ProcessorSpec(
         operator="processor",
         processor=pickled(processor),
         declared=declare(processor, mode, _parsed),
         key=StructType([schema[each] for each in keys]),
-        input=to_arrow_schema(schema, timezone="UTC"),
+        input=to_arrow_schema(schema, timezone=zone),
         output=_parsed(output) if isinstance(output, str) else output,
         mode=mode,
         form=form,
         event_time=None if timed is None else timed.name,
-        initial=None if before is None else to_arrow_schema(before.schema, timezone="UTC"),
-        timezone=df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC",
+        initial=None if before is None else to_arrow_schema(before.schema, timezone=zone),
+        timezone=zone,
     )
     graph = _graph(name or type(processor).__name__, spec, timed)
     delay = None if timed is None else delay_ms(timed)

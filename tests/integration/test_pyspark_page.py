@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support import beside_pyspark
+
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "pyspark.md"
 
 
 def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
@@ -22,11 +23,10 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
     events = spark.range(1000).selectExpr("concat('u', id % 7) AS user", "id")
     found: dict[str, Any] = {"__name__": "__main__", "spark": spark}
     found |= {name: str(tmp_path / name) for name in ("root", "path", "location", "copy")}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for times in (1, 2):
         events.write.mode("append").parquet(str(tmp_path / "events"))
         found["events"] = spark.readStream.schema("user STRING, id LONG").parquet(str(tmp_path / "events"))
-        for block in blocks:
+        for block in _blocks("pyspark.md"):
             if "from_checkpoint" in block and times == 1:
                 shutil.copytree(tmp_path / "location", tmp_path / "copy")
             exec(compile(block, "docs/pyspark.md", "exec"), found)
@@ -36,6 +36,41 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
         assert batches == list(range(1, times)), "the last query is the one that goes back"
         written = spark.read.parquet(f"{tmp_path}/path").where(f"batch = {times - 1}").collect()
         assert {row.user: row.visits for row in written} == wanted
+
+
+@pytest.mark.slow
+def test_the_example_of_taking_over(spark: SparkSession, tmp_path: Path) -> None:
+    """After a batch of the same query in PySpark."""
+    events = spark.range(1000).selectExpr("concat('u', id % 7) AS user", "id")
+    found: dict[str, Any] = {"__name__": "__main__", "spark": spark}
+    found |= {name: str(tmp_path / name) for name in ("path", "location")}
+    (page,) = _blocks("pyspark-takeover.md")
+    exec(_blocks("pyspark.md")[0].split("query = (")[0], found)
+    for key, value in beside_pyspark.KEYS.items():
+        spark.conf.set(key, value)
+    events.write.parquet(str(tmp_path / "events"))
+    found["events"] = spark.readStream.schema("user STRING, id LONG").parquet(str(tmp_path / "events"))
+    before = (
+        found["events"]
+        .groupBy("user")
+        .transformWithState(found["CountVisits"](), "user STRING, visits LONG", "append", "ProcessingTime")
+    )
+    writer = before.writeStream.option("checkpointLocation", found["location"]).format("noop")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    for key in beside_pyspark.KEYS:
+        spark.conf.unset(key)
+    events.write.mode("append").parquet(str(tmp_path / "events"))
+    exec(page.replace("s3://bucket/penstock", str(tmp_path / "root")), found)
+    try:
+        found["query"].processAllAvailable()
+    finally:
+        found["query"].stop()
+    written = {row.user: row.visits for row in spark.read.parquet(found["path"]).collect()}
+    assert written == {f"u{n}": 2 * len(range(n, 1000, 7)) for n in range(7)}
+
+
+def _blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def test_the_notebook(spark: SparkSession) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
 from penstock.errors import IncompatibleError
+from penstock.spark.queries import StreamWriter
 from tests.support.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
@@ -118,19 +120,20 @@ class World:
         self._run(made.writeStream.outputMode("update").foreachBatch(self._handle))
 
     def in_penstock(self, processor: StatefulProcessor | None = None, **arguments: Any) -> None:
-        self._run(
-            pss.transform_with_state(
-                self.source,
-                processor=processor or Keeper(),
-                key="user",
-                output=OUTPUT,
-                time_mode="ProcessingTime",
-                root=str(self.folder / "root"),
-                name="keeper",
-                partitions=2,
-                **arguments,
-            ).for_each_batch(self._handle)
-        )
+        self._run(self.writer(processor, **arguments))
+
+    def writer(self, processor: StatefulProcessor | None = None, **arguments: Any) -> StreamWriter:
+        return pss.transform_with_state(
+            self.source,
+            processor=processor or Keeper(),
+            key="user",
+            output=OUTPUT,
+            time_mode="ProcessingTime",
+            root=str(self.folder / "root"),
+            name="keeper",
+            partitions=2,
+            **arguments,
+        ).for_each_batch(self._handle)
 
     def _run(self, writer: Any) -> None:
         self.rows = []
@@ -193,3 +196,89 @@ def test_another_processor_is_refused_and_may_begin_without_the_state(spark: Spa
         world.in_penstock(Other(), import_state=True)
     world.in_penstock(begin_at="here")
     world.check(0, 40, 1, waiting=0)
+
+
+@pytest.mark.slow
+def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """With its operator's metadata under the old name. Afterwards Penstock refuses its older state."""
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    world.in_pyspark()
+    plan = world.writer(import_state=True)._plan
+    assert plan.takeover is not None
+    plan.takeover.run(spark, world.location, plan.settings(), 2)
+    world.feed(20, 40)
+    with pytest.raises(StreamingQueryException, match="STDS_FAILED_TO_READ_OPERATOR_METADATA"):
+        world.in_pyspark()
+    put_back(world)
+    world.in_pyspark()
+    world.check(20, 40, 1, waiting=4)
+    world.feed(40, 50)
+    for imports in (True, False):
+        with pytest.raises(IncompatibleError):
+            world.in_penstock(import_state=imports)
+
+
+@pytest.mark.slow
+def test_pyspark_cannot_continue_behind_penstock_at_the_old_location(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    world.in_pyspark()
+    world.feed(20, 40)
+    world.in_penstock(import_state=True)
+    world.feed(40, 50)
+    for number in range(2):
+        if number == 1:
+            put_back(world)
+        with pytest.raises(StreamingQueryException):
+            world.in_pyspark()
+        assert world.rows == [], "with no state, or with old state"
+
+
+def put_back(world: World) -> None:
+    """Let Spark know of its operator again."""
+    operator = world.folder / "location" / "state" / "0"
+    (operator / "_metadata.until-0").rename(operator / "_metadata")
+
+
+class Counts(StatefulProcessor):
+    """Counts rows; begins with a count of initial state."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n LONG, last LONG")
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:  # noqa: N802, N803
+        self.count.update((initialState.n, initialState.last))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        ids = [row.id for row in rows]
+        n, last = self.count.get() or (0, -1)
+        self.count.update((n + len(ids), max(last, *ids)))
+        yield Row(user=key[0], n=n + len(ids), last=max(last, *ids))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_the_way_back_is_a_new_query_with_the_state_as_initial_state(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = World(spark, tmp_path), World(spark, tmp_path / "second")
+    output = "user STRING, n LONG, last LONG"
+
+    def in_pyspark(world: World, initial: Any = None) -> None:
+        made = world.source.groupBy("user").transformWithState(Counts(), output, "Update", "None", initial)
+        world._run(made.writeStream.outputMode("update").foreachBatch(world._handle))
+
+    first.feed(0, 20)
+    in_pyspark(first)
+    first.feed(20, 40)
+    root = str(tmp_path / "root")
+    made = pss.transform_with_state(
+        first.source, processor=Counts(), key="user", output=output, root=root, import_state=True
+    )
+    first._run(made.for_each_batch(first._handle))
+    second.feed(40, 50)
+    in_pyspark(second, pss.read_state(spark, root, "count").selectExpr("key.user", "value.*").groupBy("user"))
+    wanted = {f"u{n}" if n else None: (10, 45 + n) for n in range(5)}
+    assert {row.user: (row.n, row.last) for row, _ in second.rows} == wanted

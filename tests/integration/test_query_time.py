@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ PATIENCE_S = 120
 
 # The rows of each file are a batch. Event times are in seconds; the watermark is 5 s behind the highest.
 FILES = [
-    [("a", 100), ("b", 101), ("a", 104)],
-    [("a", 108), ("c", 130), ("b", 97)],
+    [("a", 100), ("b", 101), ("a", 104), ("now", 103), ("old", -5)],  # the watermark is 0 before the first rows
+    [("a", 108), ("c", 130), ("b", 97), ("now", 107)],
     [("a", 99), ("b", 126), ("c", 131)],  # 99 is late, and "a" and "b" have fired
     [("d", 124), ("c", 160), ("a", 127)],  # 124 is late
     [("d", 150), ("b", 168)],  # the watermark comes to the timer of "d" behind the last rows
@@ -55,6 +56,8 @@ class Sessions(StatefulProcessor):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(found[-1] * 1000 + GAP_MS)
         watermark = timerValues.getCurrentWatermarkInMs()
+        if key[0] == "now":
+            self.handle.registerTimer(watermark)
         yield Row(k=key[0], what=f"rows {found}", at=watermark, n=before + len(found))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
@@ -159,7 +162,7 @@ def by_pyspark(spark: SparkSession, source: Source, home: Path) -> Found:
     return found
 
 
-def by_penstock(spark: SparkSession, source: Source, home: Path) -> Found:
+def by_penstock(spark: SparkSession, source: Source, home: Path, **arguments: Any) -> Found:
     found: Found = {}
     initial = spark.createDataFrame(INITIAL, "k STRING, n LONG").groupBy("k")
     writer = pss.transform_with_state(
@@ -171,6 +174,7 @@ def by_penstock(spark: SparkSession, source: Source, home: Path) -> Found:
         initial_state=initial,
         partitions=2,
         root=str(home / "root"),
+        **arguments,
     ).for_each_batch(into(found))
     query = writer.option("checkpointLocation", str(home / "ours")).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE_S), "the run must end"
@@ -190,6 +194,30 @@ def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
         expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path)
         assert flat(found) == flat(expected)
         assert any("end" in row[1] for row in flat(found))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pyspark_state")
+@pytest.mark.parametrize("changelog", ["false", "true"])
+def test_event_time_of_a_query_that_is_taken_over_continues_as_in_pyspark(
+    spark: SparkSession, tmp_path: Path, changelog: str
+) -> None:
+    """Timers fire with rows only at such a location: a last file has some, of a key without timers."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", changelog)
+    source = Source(tmp_path)
+    for rows in FILES[:3]:
+        source.add(rows)
+    by_pyspark(spark, source, tmp_path)
+    shutil.copytree(tmp_path / "theirs", tmp_path / "ours")
+    for rows in [*FILES[3:], [("q", 170)]]:
+        source.add(rows)
+    expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path, import_state=True)
+    spark.conf.unset("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled")
+    last = [row for row in flat(found) if row[0] == "q"]
+    assert [row for row in flat(found) if row[0] != "q"] == [row for row in flat(expected) if row[0] != "q"]
+    assert len(last) == 1
+    assert any("end" in row[1] for row in flat(found))
 
 
 def flat(found: Found) -> list[tuple[Any, ...]]:

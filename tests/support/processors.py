@@ -34,6 +34,7 @@ def spec_of(
     form: Form = "row",
     event_time: str | None = None,
     initial: StructType | None = None,
+    timezone: str = "UTC",
 ) -> ProcessorSpec:
     """What `transform_with_state` makes of its arguments."""
     return ProcessorSpec(
@@ -41,12 +42,13 @@ def spec_of(
         processor=cloudpickle.dumps(processor),
         declared=declare(processor, time_mode(mode), _no_text),
         key=StructType([rows[name] for name in key]),
-        input=to_arrow_schema(rows, timezone="UTC"),
+        input=to_arrow_schema(rows, timezone=timezone),
         output=output,
         mode=time_mode(mode),
         form=form,
         event_time=event_time,
-        initial=None if initial is None else to_arrow_schema(initial, timezone="UTC"),
+        initial=None if initial is None else to_arrow_schema(initial, timezone=timezone),
+        timezone=timezone,
     )
 
 

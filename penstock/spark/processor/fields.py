@@ -34,6 +34,8 @@ from pyspark.sql.types import (
     TimeType,
     UserDefinedType,
     VarcharType,
+    VariantType,
+    VariantVal,
     YearMonthIntervalType,
 )
 
@@ -92,7 +94,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
         return _map(keys, values)
     if isinstance(kind, StructType):
         return _struct(kind, [field_of(f.dataType, f"{where}.{f.name}", canonical=canonical) for f in kind.fields])
-    for types, field in _SIMPLE:
+    for types, field in _CANONICAL if canonical else _SIMPLE:
         if isinstance(kind, types):
             return field
     if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
@@ -138,7 +140,17 @@ def _no_value(data: bytes) -> None:
     return None
 
 
-_SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
+def _variant(value: Any) -> bytes:
+    if not isinstance(value, VariantVal):
+        raise TypeError("not a VariantVal")
+    return joined((value.value, value.metadata), (bytes, bytes))
+
+
+def _variant_back(data: bytes) -> VariantVal:
+    return VariantVal(*parted(data, 0, (bytearray, bytearray)))
+
+
+_CANONICAL: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
     ((BooleanType,), Fixed("?", _one_bool)),
     ((ByteType,), Fixed("b")),
     ((ShortType,), Fixed("h")),
@@ -148,6 +160,10 @@ _SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
     ((StringType, CharType, VarcharType), Varying(_text, bytes.decode)),
     ((BinaryType,), Varying(_binary, bytes)),
     ((NullType,), Varying(_null, _no_value)),
+)
+_SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
+    *_CANONICAL,
+    ((VariantType,), Varying(_variant, _variant_back)),
 )
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.batch_task import Emit, KeyFailed
 from penstock.spark.processor.outputs import AT_ONCE, Chunks, arrow_schema
+from penstock.spark.processor.rows import values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,16 @@ class Frames:
             if found[name].notna().all():
                 found[name] = found[name].astype(bool)
         return (found,)
+
+
+def key_values(column: pa.Array) -> list[Any]:
+    """The values of a column of the key: times are those of DataFrames, without their zone."""
+    found = values_of(column)
+    if not pa.types.is_timestamp(column.type):
+        return found
+    import pandas as pd
+
+    return [None if each is None else pd.Timestamp(each.replace(tzinfo=None)) for each in found]
 
 
 def _names(columns: list[str]) -> Sequence[str]:

@@ -100,15 +100,20 @@ class KeyedRows:
     Python's garbage collector has little to look through."""
 
     def __init__(
-        self, groups: Groups, names: Sequence[str], made: Callable[[pa.RecordBatch, Sequence[int]], Any]
+        self,
+        groups: Groups,
+        names: Sequence[str],
+        made: MakeRows,
+        key_values: Callable[[pa.Array], list[Any]] = values_of,
     ) -> None:
         """
         Args:
             groups: the rows.
             names: the columns of the key.
             made: makes the rows of a block.
+            key_values: what is made of a column of the key.
         """
-        self._groups, self._made = groups, made
+        self._groups, self._made, self._key_values = groups, made, key_values
         self._columns = [groups.rows.schema.get_field_index(name) for name in names]
         self.encoded = groups.keys
 
@@ -128,5 +133,5 @@ class KeyedRows:
         starts = [0, *ends[:-1]]
         rows = groups.rows.slice(begin, ends[-1])
         some = pa.array(starts, pa.int64())
-        keys = zip(*(values_of(rows.column(number).take(some)) for number in self._columns), strict=True)
+        keys = zip(*(self._key_values(rows.column(number).take(some)) for number in self._columns), strict=True)
         return Block(groups.keys[first:last], list(keys), starts, ends, self._made(rows, ends))

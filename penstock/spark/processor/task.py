@@ -14,7 +14,7 @@ from pyspark.sql.types import Row, StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import Declared, TimeMode
-from penstock.spark.processor.frames import FrameOutput, Frames
+from penstock.spark.processor.frames import FrameOutput, Frames, key_values
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.keys import KeyCodec
@@ -47,7 +47,7 @@ class ProcessorSpec:
     initial: pa.Schema | None = None
     """The schema of the chunks of initial state."""
     timezone: str = "UTC"
-    """The session's, in which DataFrames of pandas have their times."""
+    """The session's, which the schemas of chunks have as well: processors get times in this zone."""
 
 
 class ProcessorTask(BatchTask):
@@ -101,7 +101,9 @@ class ProcessorTask(BatchTask):
 
     def _by_key(self, groups: Groups) -> KeyedRows:
         if self._spec.form == "pandas":
-            return KeyedRows(groups, self._keys.names, lambda rows, ends: Frames(rows, ends, self._spec.timezone))
+            return KeyedRows(
+                groups, self._keys.names, lambda rows, ends: Frames(rows, ends, self._spec.timezone), key_values
+            )
         made = self._class(groups.rows.schema)
         return KeyedRows(groups, self._keys.names, lambda rows, _: as_rows(rows, made))
 

@@ -17,6 +17,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
+    VariantVal,
 )
 
 from penstock.checkpoint.store_layout import StoreLayout
@@ -36,7 +38,7 @@ TYPES: Mapping[str, DataType] = {
     kind.simpleString(): kind
     for kind in (
         *(StringType(), LongType(), ArrayType(StringType()), DecimalType(10, 2)),
-        *(TimestampType(), TimestampNTZType(), ArrayType(TimestampType())),
+        *(TimestampType(), TimestampNTZType(), ArrayType(TimestampType()), VariantType()),
     )
 }
 
@@ -68,6 +70,20 @@ def shown(made: StateColumns, entries: Iterable[Entry], now_ms: int = 0) -> list
 
 def entries(store: Mapping[bytes, bytes]) -> list[Entry]:
     return [Entry(key, 3, store[key]) for key in sorted(store)]
+
+
+def test_a_variant_is_shown_as_arrow_has_it() -> None:
+    schema, keys = StructType().add("v", VariantType()), KeyCodec(KEY)
+    given = VariantVal.parseJson('{"a": 5}')
+    encoded = RowCodec(schema).encode((given,))
+    (back,) = RowCodec(schema).decode(encoded)
+    assert back.toPython() == {"a": 5}
+    store = Store({keys.encode(("ann", 1)): encoded})
+    variable = Variable("value", "variants", schema)
+    names, made = columns(variable)
+    assert names[1] == "value struct<v:variant>"
+    (row,) = shown(made, entries(store))
+    assert VariantVal(**row["value"]["v"]).toPython() == {"a": 5}
 
 
 def test_a_value() -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CalendarIntervalType,
     DataType,
     DateType,
     DayTimeIntervalType,
@@ -34,7 +35,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
-    VariantType,
 )
 
 from penstock.errors import ConfigError
@@ -190,8 +190,8 @@ def test_decimals_are_rounded_to_their_type() -> None:
 
 
 def test_a_type_that_state_cannot_hold_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"`state\.v`: state cannot hold values of type variant"):
-        RowCodec(StructType([StructField("v", VariantType())]))
+    with pytest.raises(ConfigError, match=r"`state\.v`: state cannot hold values of type interval"):
+        RowCodec(StructType([StructField("v", CalendarIntervalType())]))
 
 
 def test_a_row_of_more_fields_than_the_schema_is_refused() -> None:

@@ -293,3 +293,29 @@ def test_a_variable_that_init_deletes_has_no_state() -> None:
             "Error deleting state: [STATEFUL_PROCESSO",
             again,
         ]
+
+
+@pytest.mark.parametrize("form", ["row", "pandas"])
+def test_times_are_in_the_zone_of_the_session(form: Any) -> None:
+    """As PySpark gives them: in a row with this zone, in a DataFrame without one. Returned, they are what they were."""
+    times = StructType().add("at", TimestampType()).add("same", TimestampType())
+    out = StructType([*times.fields]).add("said", StringType())
+
+    class Local(Frame):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+            said = f"{key[0]:%H:%M} {key[0].tzinfo} "
+            for each in rows:
+                if form == "row":
+                    yield Row(at=each.at, same=each["same"], said=f"{said}{each.at:%H:%M} {each.at.tzinfo}")
+                else:
+                    assert type(key[0]) is type(each["at"][0])
+                    yield each.assign(said=f"{said}{each['at'][0]:%H:%M} {each['at'][0].tzinfo}")
+
+    task = OneTask(spec_of(Local(), ["at"], times, out, form=form, timezone="Asia/Kolkata"))
+    moment = datetime.datetime(2024, 5, 6, 12, tzinfo=datetime.UTC)
+    (found,) = task.batch([{"at": moment, "same": moment}])
+    zone = "Asia/Kolkata" if form == "row" else None
+    assert found == {"at": moment, "same": moment, "said": f"17:30 {zone} 17:30 {zone}"}
