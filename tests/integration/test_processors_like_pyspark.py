@@ -17,6 +17,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
+from tests.support.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.processors import OneTask, spec_of
 
 pytestmark = pytest.mark.spark
@@ -24,8 +25,24 @@ pytestmark = pytest.mark.spark
 ROWS = StructType().add("k", StringType()).add("g", LongType()).add("ask", StringType()).add("v", LongType())
 OUT = StructType().add("k", StringType()).add("now", LongType()).add("said", StringType())
 VALUE = StructType().add("n", LongType()).add("s", StringType())
-ASKS = ("update", "null", "clear", "put", "append", "entry", "remove", "timer", "timer", "forget", "show")
+M = StructType().add("m", LongType())
+ASKS = (
+    "update",
+    "null",
+    "clear",
+    "put",
+    "append",
+    "entry",
+    "remove",
+    "timer",
+    "timer",
+    "forget",
+    "show",
+    *("brief",) * 8,
+)
 FAR_MS = 10**9
+TTLS_MS = (1, 1_500, 4_000, 3_600_000)
+"""The first has always expired in the next batch, the last never; the others as long as batches take."""
 
 
 class Asked(StatefulProcessor):
@@ -35,7 +52,15 @@ class Asked(StatefulProcessor):
         self.handle = handle
         self.value = handle.getValueState("value", VALUE)
         self.list = handle.getListState("list", VALUE)
-        self.map = handle.getMapState("map", StructType().add("m", LongType()), VALUE)
+        self.map = handle.getMapState("map", M, VALUE)
+        self.brief = [
+            (
+                handle.getValueState(f"value{ttl_ms}", VALUE, ttl_ms),
+                handle.getListState(f"list{ttl_ms}", VALUE, ttl_ms),
+                handle.getMapState(f"map{ttl_ms}", M, VALUE, ttl_ms),
+            )
+            for ttl_ms in TTLS_MS
+        ]
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         now = timerValues.getCurrentProcessingTimeInMs()
@@ -64,15 +89,37 @@ class Asked(StatefulProcessor):
             "timer": lambda: self.handle.registerTimer(now - v % 3 if v % 2 else now + FAR_MS + v % 5),
             "forget": lambda: self.handle.deleteTimer(now - v % 3),
             "show": lambda: None,
+            "brief": lambda: self._change(v),
         }
         calls[ask]()
+
+    def _change(self, v: int) -> None:
+        """Write to what has a time to live, which begins again with a value, a whole list, an element or an entry."""
+        value, elements, entries = self.brief[v // 8 % len(self.brief)]
+        changes: Any = (
+            lambda: value.update((v, "v")),
+            lambda: elements.appendValue((v, "e")),
+            lambda: elements.appendList([(v, "e"), (None, None)]),
+            lambda: entries.updateValue((v % 3,), (v, None)),
+            lambda: elements.put([(v, "p")] if v % 3 else [*elements.get(), (v, "p")]),
+            lambda: entries.removeKey((v % 3,)),
+            lambda: (value, elements, entries)[v % 3].clear(),
+            lambda: value.update((v, "w")),
+        )
+        changes[v % 8]()
 
     def _has(self, now: int) -> Any:
         one = self.map.getValue((1,))
         timers = [time - now for time in self.handle.listTimers() if time - now < FAR_MS // 2]
         entries = sorted(self.map.iterator())
         there = self.value.exists(), self.list.exists(), self.map.exists(), self.map.containsKey((2,))
-        return self.value.get(), list(self.list.get()), entries, one, there, timers
+        return self.value.get(), list(self.list.get()), entries, one, there, timers, list(map(self._alive, self.brief))
+
+    def _alive(self, kinds: Any) -> Any:
+        value, elements, entries = kinds
+        there = value.exists(), elements.exists(), entries.exists(), entries.containsKey((1,)), entries.getValue((1,))
+        found = sorted(entries.iterator()), sorted(entries.keys()), sorted(entries.values(), key=repr)
+        return value.get(), list(elements.get()), *found, there
 
     def close(self) -> None:
         pass
@@ -83,7 +130,7 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
     return [
         [
             {"k": chosen.choice("abcd"), "g": chosen.randrange(2), "ask": chosen.choice(ASKS), "v": v}
-            for v in range(chosen.randrange(5, 60))
+            for v in range(chosen.randrange(10, 120))
         ]
         for _ in range(4)
     ]
@@ -91,6 +138,7 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("seed", [17, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (18, 19))])
 def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Also where the state of each batch is taken over."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     batches = random_batches(seed)
     (tmp_path / "in").mkdir()
@@ -98,28 +146,16 @@ def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Pa
         path = tmp_path / "in" / f"{number}.json"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         os.utime(path, (1_000 + number, 1_000 + number))
-    found: dict[int, list[Row]] = {}
-    spark.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    )
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
     events = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-    processed = events.groupBy("k", "g").transformWithState(
-        statefulProcessor=Asked(), outputStructType=OUT, outputMode="append", timeMode="ProcessingTime"
-    )
-    query = (
-        processed.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .foreachBatch(lambda df, number: found.update({number: df.collect()}))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    task = OneTask(spec_of(Asked(), ["k", "g"], ROWS, OUT, "ProcessingTime"))
+    location = tmp_path / "checkpoint"
+    found = run_in_pyspark(events, location, Asked(), ["k", "g"], OUT, "ProcessingTime", changelog=seed % 2 == 0)
     assert sorted(found) == list(range(len(batches)))
+    spec = spec_of(Asked(), ["k", "g"], ROWS, OUT, "ProcessingTime")
+    tasks = [OneTask(spec)]
     for number, rows in enumerate(batches):
         now = found[number][0].now
         expected = sorted(tuple(row) for row in found[number])
-        assert sorted(tuple(row.values()) for row in task.batch(rows, now)) == expected
-        task.restart()
+        for task in tasks:
+            assert sorted(tuple(row.values()) for row in task.batch(rows, now)) == expected
+            task.restart()
+        tasks.append(taken_over(spec, location, number, tmp_path / "scratch"))
