@@ -92,8 +92,8 @@ def starts(parameters: dict[str, Any]) -> dict[str, Any]:
 
     for step in range(parameters["steps"]):
         query = _start(spark, work, handler)
-        for _ in range(2):
-            assert handled.acquire(timeout=_PATIENCE_S)
+        _await(query, handled)
+        _await(query, handled)
         _refused(spark, work)
         query.stop()
         assert query.exception() is None
@@ -101,6 +101,12 @@ def starts(parameters: dict[str, Any]) -> dict[str, Any]:
         samples.append({"batches": step + 1, "figures": _sample(spark, work)})
     spark.stop()
     return {"samples": samples}
+
+
+def _await(query: StreamingQuery, handled: threading.Semaphore) -> None:
+    """Until a batch was handled."""
+    wait_until(lambda: handled.acquire(blocking=False) or not query.isActive, "a batch", _PATIENCE_S)
+    assert query.isActive, query.exception()
 
 
 def _refused(spark: SparkSession, work: Path) -> None:
