@@ -39,7 +39,7 @@ from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
 from penstock.engine.table_build import SparkTableBuilder
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -177,7 +177,12 @@ class QueryJob:
         number = first.number
         before = self._offsets.plan(number - 1) if number else ""
         asked = Asked(first.query, number, self._offsets.plan(number), before)
-        view = self._log.read("raise" if chosen is None else "report")
+        try:
+            view = self._log.read("raise" if chosen is None else "report")
+        except CorruptError as error:
+            raise CorruptError(
+                f'{error}. Inside a query `from_checkpoint="matching"` does, with the checkpoint location of that time'
+            ) from error
         bound = bind(view, self._paths.root, self._config.job.root, asked, partitions, chosen)
         if bound.record is not None:
             logger.warning(
