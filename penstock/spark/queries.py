@@ -125,11 +125,15 @@ class RunningQuery:
 
     def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], None]) -> None:
         """Process a batch and give its outputs to the handler. Called by Spark's `foreachBatch`."""
+        stopped: QueryStoppedError | None = None
         try:
             outputs = self.run(batch, frames)
-        except QueryStoppedError:
+        except QueryStoppedError as error:
+            stopped = error
+        if stopped is not None:
+            # Not while that is handled: Spark's search for the interrupt in a long text overflows its stack.
             _interrupt(self._spark)
-            raise
+            raise stopped
         self._handles = threading.get_ident()
         try:
             handler(outputs, batch)
