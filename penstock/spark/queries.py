@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -103,6 +102,7 @@ class RunningQuery:
             if self.closed.is_set():
                 raise PenstockError("the program ends, and the query with it: no batch begins any more")
             if self._job is None:
+                _await_former(self)
                 plan = self._plan
                 self._job = QueryJob(
                     plan.graph,
@@ -117,6 +117,11 @@ class RunningQuery:
             if self._heartbeat is not None:
                 self._heartbeat.set(self._job.next_due_ms())
             return outputs
+
+    def is_of(self, other: RunningQuery) -> bool:
+        """Whether both have the same job."""
+        mine, others = self.settings.job, other.settings.job
+        return (mine.root, mine.name, mine.id) == (others.root, others.name, others.id)
 
     def with_heartbeat(self, df: DataFrame) -> DataFrame:
         """The query's rows, with a batch when something is due."""
@@ -141,18 +146,20 @@ class RunningQuery:
             self._handles = None
 
     def close(self) -> None:
-        """The query has ended: give the job back. Idempotent."""
-        try:
-            with self._lock:
-                job, self._job = self._job, None
-            if job is not None:
-                job.close()
-        except Exception as error:
-            logger.warning("the job of the query did not end cleanly; its state is as of the last batch: %s", error)
-        finally:
-            if self._heartbeat is not None:
-                self._heartbeat.close()
-            self.closed.set()
+        """The query has ended: give the job back. Idempotent: a second call waits for the first one."""
+        with self._lock:
+            if self.closed.is_set():
+                return
+            try:
+                if self._job is not None:
+                    self._job.close()
+            except Exception as error:
+                logger.warning("the job of the query did not end cleanly; its state is as of the last batch: %s", error)
+            finally:
+                self._job = None
+                if self._heartbeat is not None:
+                    self._heartbeat.close()
+                self.closed.set()
 
     def wait(self) -> None:
         """Until the job was given back, if its query has ended."""
@@ -311,12 +318,32 @@ def _close_at_end(query: StreamingQuery, running: RunningQuery) -> None:
     threading.Thread(target=wait, name="penstock-query", daemon=True).start()
 
 
-@atexit.register
+def _await_former(following: RunningQuery) -> None:
+    """A query of the same job that has ended in this program may still be giving the job back: Spark's own handle, and
+    a second start with the same checkpoint location, do not wait for that."""
+    for running, query in list(_open.items()):
+        if running is not following and running.is_of(following) and not query.isActive:
+            running.wait()
+
+
 def _close_all() -> None:
+    """The program ends, perhaps with a Ctrl-C: its queries end now, and give their jobs back. A handler that does not
+    return is not waited for much longer."""
     for running, query in list(_open.items()):
         if not running.closed.is_set():
-            try:
-                StreamingQuery.stop(query)
-            except Exception as error:  # Spark has ended before
-                logger.debug("the query was not stopped: %s", error)
+            stopping = threading.Thread(target=_stop, args=(query,), name="penstock-query-end", daemon=True)
+            stopping.start()
+            stopping.join(_CLOSE_SECONDS)
             running.close()
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
+        StreamingQuery.stop(query)
+    except Exception as error:  # Spark has ended before
+        logger.debug("the query was not stopped: %s", error)
+
+
+# An `atexit` function would come too late: no pool of threads takes anything any more when that is called.
+_at_end: Any = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
+_at_end(_close_all)

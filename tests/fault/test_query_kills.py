@@ -1,19 +1,26 @@
-"""`kill -9` of the driver and its JVM at every step of a `foreachBatch`: the output of each batch, and the final state,
-equal a plain computation, though the processor is random."""
+"""`kill -9` of the driver and its JVM at every step of a `foreachBatch`, and of single processes within a batch: the
+output of each batch, and the final state, equal a plain computation, though the processor is random."""
 
 from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.faults import Fault
-from tests.support.query_home import QueryHome
+from tests.support.hosts import why_no_hosts
+from tests.support.query_home import QueryHome, Reached
+from tests.support.standalone import Standalone, environment, standalone
 
 pytestmark = pytest.mark.spark
+on_hosts = pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))
 
+SIGKILLED = -9
 POINTS = (
     "open.before",
     "open.after",
@@ -37,49 +44,164 @@ POINTS = (
     "close.before",
     "close.after",
 )
-SIGKILLED = -9
+"""Where drivers die whose checkpoint location is set back as well."""
 KILLS = 50
+AT_ONCE = 5
+"""Kills of one test: pytest ends tests that take too long."""
 
 
-def kill_at(home: QueryHome, number: int, point: str, skip: int) -> bool:
-    """Have a driver be killed at a point, in or after the batch of another file. Whether it came there."""
-    home.publish()
-    home.killer.plan(Fault(f"{number}-{point}", point, "kill", skip=skip))
-    return home.run() == SIGKILLED
+@dataclass(frozen=True)
+class Step:
+    """A step of a batch: the points in it, and what the files of the query say if a driver died there."""
+
+    points: tuple[tuple[str, int], ...]
+    """Each with the number of visits before, in the same driver: its first record is no batch's."""
+    left: Callable[[Reached], bool]
 
 
-def finish(home: QueryHome) -> None:
-    """A driver that is not killed, and what has come out."""
-    home.killer.plan()
-    home.publish()
-    assert home.run() == 0
-    home.verify()
+def _begun(at: Reached) -> bool:
+    """Spark may ask for a batch again that counts already."""
+    return at.committed == at.planned - 1 and at.state in {at.planned - 1, at.planned}
+
+
+def _not_counted(at: Reached) -> bool:
+    return at.committed == at.state == at.planned - 1
+
+
+def _counted(at: Reached) -> bool:
+    return at.committed == at.planned - 1 and at.state == at.planned
+
+
+STEPS = {
+    "the start": Step((("open.before", 0), ("open.after", 0)), _begun),
+    "before the batch": Step((("batch.before", 1),), _not_counted),
+    "the input": Step((("driver.start_run.before", 0), ("source", 0), ("source", 2)), _not_counted),
+    "the processor": Step((("processor", 0), ("processor", 15)), _not_counted),
+    "the end of the batch": Step((("driver.end.before", 0), ("driver.end.after", 0)), _not_counted),
+    "the commit": Step(
+        (
+            ("driver.snapshot.before", 1),
+            ("driver.snapshot.after", 1),
+            ("driver.upload.before", 1),
+            ("upload.middle", 1),
+            ("driver.upload.after", 1),
+            ("append.before", 1),
+        ),
+        _not_counted,
+    ),
+    "after the record": Step(
+        (("append.after", 1), ("frame.before", 0), ("frame.after", 0), ("batch.after", 0)), _counted
+    ),
+    "the handler": Step((("handler.before", 0), ("sink", 0), ("sink", 1)), _counted),
+    "after the handler": Step((("handler.after", 0),), lambda at: _counted(at) and at.written == at.planned),
+    "between two batches": Step(
+        (("close.before", 0), ("close.after", 0)), lambda at: at.committed == at.state == at.planned
+    ),
+}
+
+
+def schedule() -> list[tuple[str, str, int]]:
+    """Every point of every step, and then steps at random: step, point, visits before."""
+    chance = random.Random(17)
+    every = [(step, *point) for step in STEPS for point in STEPS[step].points]
+    more = [(step, *chance.choice(STEPS[step].points)) for step in chance.choices(list(STEPS), k=KILLS - len(every))]
+    chance.shuffle(every)
+    return every + more
+
+
+@dataclass
+class LongRun:
+    """A query whose drivers are killed again and again."""
+
+    home: QueryHome
+    how: dict[str, Any] = field(default_factory=dict)
+    """To start a driver."""
+    kills: int = 0
+
+    def kill(self, step: str, point: str, skip: int) -> None:
+        """Have a driver be killed in a step, and see that it was."""
+        home = self.home
+        self.kills += 1
+        home.publish_until_left(skip + 2)
+        home.faults.plan(Fault(f"{self.kills}-{point}", point, "kill driver", skip=skip))
+        assert home.run(**self.how) == SIGKILLED, point
+        assert not home.faults.left()
+        assert STEPS[step].left(home.reached()), (step, point, home.reached())
+
+    def finish(self) -> None:
+        """A driver that is not killed, and what has come out of all."""
+        self.home.faults.plan()
+        self.home.publish()
+        assert self.home.run(**self.how) == 0
+        self.home.verify()
 
 
 def test_the_driver_is_killed_at_some_steps(tmp_path: Path) -> None:
-    home = QueryHome(tmp_path)
-    steps = (("processor", 0), ("append.before", 1), ("frame.before", 0), ("handler.after", 0))
-    for number, (point, skip) in enumerate(steps):  # the first record of a driver says where it begins
-        assert kill_at(home, number, point, skip), point
-    finish(home)
+    run = LongRun(QueryHome(tmp_path))
+    run.kill("the processor", "processor", 0)
+    run.kill("the commit", "append.before", 1)
+    run.kill("after the record", "frame.before", 0)
+    run.kill("after the handler", "handler.after", 0)
+    run.finish()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> LongRun:
+    return LongRun(QueryHome(tmp_path_factory.mktemp("local"), seed=17))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """The master, two workers and the drivers are separate processes on three hosts."""
+    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as cluster:
+        yield cluster
+
+
+def _on(cluster: Standalone, folder: Path) -> LongRun:
+    home = QueryHome(folder, cluster.config, seed=18)
+    return LongRun(home, {"prefix": cluster.main.prefix, "environ": environment()})
+
+
+@pytest.fixture(scope="module")
+def clustered(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> LongRun:
+    return _on(cluster, tmp_path_factory.mktemp("query"))
 
 
 @pytest.mark.slow
-def test_the_driver_is_killed_fifty_times(tmp_path: Path) -> None:
-    """At every step in the first batch of a driver, and at random ones later."""
-    chance = random.Random(17)
-    home = QueryHome(tmp_path, seed=17)
-    points = [(point, 0) for point in POINTS]
-    killed = 0
-    for number in range(2 * KILLS):
-        point, skip = points[number] if number < len(points) else (chance.choice(POINTS), chance.randrange(3))
-        if skip:
-            home.publish()
-        killed += kill_at(home, number, point, skip)
-        if killed == KILLS:
-            break
-    assert killed == KILLS
-    finish(home)
+@pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
+def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
+    """One query, which goes on from part to part."""
+    for kill in schedule()[first : first + AT_ONCE]:
+        local.kill(*kill)
+    local.finish()
+
+
+@on_hosts
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
+def test_the_driver_is_killed_fifty_times_on_a_cluster(clustered: LongRun, first: int) -> None:
+    """One query, which goes on from part to part."""
+    for kill in schedule()[first : first + AT_ONCE]:
+        clustered.kill(*kill)
+    clustered.finish()
+
+
+@on_hosts
+@pytest.mark.slow
+def test_executors_workers_and_containers_are_killed_within_batches(cluster: Standalone, tmp_path: Path) -> None:
+    run = _on(cluster, tmp_path)
+    run.home.publish_until_left(6)
+    run.home.faults.plan(
+        Fault("worker", "source", "kill"),
+        Fault("container", "processor", "kill", skip=20),
+        Fault("executor", "source", "kill executor", skip=4),
+        Fault("commit", "upload.middle", "kill", skip=5),
+        Fault("sink", "sink", "kill", skip=3),
+        Fault("executor in the handler", "sink", "kill executor", skip=6),
+    )
+    assert run.home.run(**run.how) == 0
+    assert not run.home.faults.left()
+    run.home.verify()
 
 
 @pytest.mark.slow
@@ -93,7 +215,7 @@ def test_the_checkpoint_location_is_set_back_again_and_again(tmp_path: Path) -> 
     for number in range(16):
         home.publish()
         point, skip = chance.choice(POINTS), chance.randrange(3)
-        home.killer.plan(Fault(f"{number}-{point}", point, "kill", skip=skip))
+        home.faults.plan(Fault(f"{number}-{point}", point, "kill driver", skip=skip))
         killed += home.run(files=chance.choice((1, 2)), from_checkpoint="matching") == SIGKILLED
         location = tmp_path / "checkpoint"
         if (location / "metadata").exists():
@@ -103,7 +225,7 @@ def test_the_checkpoint_location_is_set_back_again_and_again(tmp_path: Path) -> 
             home.set_back(copies[-1])
             set_back += 1
     assert min(killed, set_back) >= 5
-    home.killer.plan()
+    home.faults.plan()
     home.publish()
     assert home.run(from_checkpoint="matching") == 0
     home.verify_sums()

@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ import penstock.spark as pss
 from penstock import admin
 from penstock.errors import ConfigError
 from tests.support.counted_visits import OUTPUT, CountVisits
-from tests.support.faults import Fault
+from tests.support.fault_jobs import faulty
+from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until
-from tests.support.killer import Killer
 from tests.support.query_home import QueryHome
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ class World:
 
     def __post_init__(self) -> None:
         (self.folder / "in").mkdir()
-        self.killer = Killer(self.folder / "faults")
+        self.faults = Faults(self.folder / "faults")
 
     def publish(self, *users: str) -> None:
         number = len(list((self.folder / "in").iterdir()))
@@ -64,21 +64,33 @@ class World:
         """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location, `columns`
         are expressions that make those of the input."""
         checkpoint, columns = changes.pop("checkpoint", "checkpoint"), changes.pop("columns", ["*"])
+        trigger = changes.pop("trigger", {"availableNow": True})
         events = self.spark.readStream.schema("user STRING").option("maxFilesPerTrigger", 1)
         chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "partitions": None, **changes}
         return (
             pss.transform_with_state(
-                events.parquet(str(self.folder / "in")).selectExpr(*columns),
-                processor=CountVisits(self.killer),
+                self.through_worker(events.parquet(str(self.folder / "in")).selectExpr(*columns)),
+                processor=CountVisits(self.faults),
                 output=OUTPUT,
-                config={"job.lease.ms": 1500},
+                config={"job.lease.ms": 1500, "stores.backup.factories": faulty("changelog-files")},
                 **chosen,
             )
             .for_each_batch(handler or self.keep)
             .option("checkpointLocation", str(self.folder / checkpoint))
-            .trigger(availableNow=True)
+            .trigger(**trigger)
             .start()
         )
+
+    def through_worker(self, rows: DataFrame, point: str = "source") -> DataFrame:
+        """The same rows, through a Python worker of Spark that comes to a point."""
+        faults = self.faults
+
+        def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                faults.at(point)
+                yield batch
+
+        return rows.mapInArrow(same, rows.schema)
 
     def keep(self, rows: DataFrame, batch: int) -> None:
         """A handler that keeps what it gets."""
@@ -165,7 +177,7 @@ def test_the_state_goes_back_with_the_checkpoint_location(world: World) -> None:
     assert "the state of job visits-1 is at batch 2, and the query asks for batch 2" in said
     assert 'which is of batch 1, with `from_checkpoint="matching"`' in said
 
-    world.killer.plan(Fault("raises", "processor", "fail"))
+    world.faults.plan(Fault("raises", "processor", "fail"))
     assert "is final" in world.refused(from_checkpoint="matching"), "it ended behind its start checkpoint"
     (saved / "commits" / "1").unlink()  # a copy from before batch 1 was committed
     (saved / "commits" / ".1.crc").unlink()
@@ -241,7 +253,7 @@ def test_a_session_that_uses_no_worker_twice(tmp_path: Path) -> None:
 
 def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
     world.publish("a")
-    world.killer.plan(Fault("raises", "processor", "fail"))
+    world.faults.plan(Fault("raises", "processor", "fail"))
     said = world.refused()
     assert "injected: `raises` is final" in said
     assert "handleInputRows" in said
@@ -253,12 +265,12 @@ def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
 def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     """While the processor waits in a container, and from within the handler."""
     world.publish("a", "b")
-    world.killer.plan(Fault("blocks", "processor", "block"))
+    world.faults.plan(Fault("blocks", "processor", "block"))
     query = world.start()
-    wait_until(lambda: world.killer.is_reached("blocks"), "the processor")
+    wait_until(lambda: world.faults.is_reached("blocks"), "the processor")
     query.stop()
     assert query.exception() is None
-    world.killer.open()
+    world.faults.open()
     wait_until(lambda: not world.containers(), "the end of the containers")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-query")]
 
@@ -271,6 +283,110 @@ def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     first = world.got[0]
     world.start().awaitTermination()
     assert world.got[0] == first
+    world.verify(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("init", marks=pytest.mark.slow),
+        pytest.param("source", marks=pytest.mark.slow),
+        "upload.middle",
+    ],
+)
+def test_a_stop_ends_a_step_at_once(world: World, point: str) -> None:
+    """While containers start, while rows are read, and in the commit."""
+    world.publish("a", "b")
+    world.faults.plan(Fault("blocks", point, "block"))
+    query = world.start()
+    wait_until(lambda: world.faults.is_reached("blocks"), "the step")
+    query.stop()
+    assert query.exception() is None
+    world.faults.plan()
+    world.faults.open()
+    wait_until(lambda: not world.containers(), "the end of the containers")
+    world.start().awaitTermination()
+    world.verify(["a", "b"])
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_start_of_containers(world: World) -> None:
+    world.publish("a", "b")
+    query = world.start()
+    wait_until(world.containers, "a container that starts")
+    query.stop()
+    assert query.exception() is None
+    assert world.got == {}
+    wait_until(lambda: not world.containers(), "the end of the containers")
+    world.start().awaitTermination()
+    world.verify(["a", "b"])
+
+
+@pytest.mark.slow
+def test_a_stop_ends_the_job_of_a_handler(world: World) -> None:
+    world.publish("a", "b")
+    world.faults.plan(Fault("blocks", "sink", "block"))
+
+    def collects(rows: DataFrame, batch: int) -> None:
+        world.through_worker(rows, "sink").collect()
+
+    query = world.start(collects)
+    wait_until(lambda: world.faults.is_reached("blocks"), "the handler")
+    query.stop()
+    assert query.exception() is None
+    world.faults.open()
+    world.start().awaitTermination()
+    world.verify(["a", "b"])
+
+
+def test_killed_processes_are_replaced_within_a_batch(world: World) -> None:
+    """A worker of Spark, a container while it processes, and one in a commit."""
+    world.publish("a", "b", "c")
+    world.publish("a", "b", "d")
+    world.publish("a", "c", "d")
+    world.faults.plan(
+        Fault("worker", "source", "kill"),
+        Fault("container", "processor", "kill", skip=4),
+        Fault("commit", "upload.middle", "kill", skip=3),
+    )
+    world.start().awaitTermination()
+    assert not world.faults.left()
+    world.verify(["a", "b", "c"], ["a", "b", "d"], ["a", "c", "d"])
+
+
+def test_a_query_starts_again_though_its_last_run_is_ending(world: World) -> None:
+    """Spark's own handle does not wait until the job was given back, nor does a second start with the same location."""
+    world.publish("a")
+    query = world.start(trigger={"processingTime": "0 seconds"})
+    wait_until(lambda: 0 in world.got, "the first batch")
+    running = world.spark.streams.get(query.id)
+    assert running is not None
+    running.stop()
+    world.publish("a")
+    world.start(trigger={"processingTime": "0 seconds"})
+    wait_until(lambda: 1 in world.got, "the second batch")
+    world.publish("a")
+    world.start().awaitTermination()
+    world.verify(["a"], ["a"], ["a"])
+
+
+def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
+    """Started at the same moment, each with another checkpoint location."""
+    world.publish("a", "b")
+    refused = threading.Event()
+
+    def waits(rows: DataFrame, batch: int) -> None:
+        world.keep(rows, batch)
+        wait_until(refused.is_set, "the end of the other query")
+
+    queries = [world.start(waits, checkpoint=name) for name in ("one", "other")]
+    wait_until(lambda: not all(query.isActive for query in queries), "the end of one query")
+    loser, winner = sorted(queries, key=lambda query: query.isActive)
+    with pytest.raises(StreamingQueryException, match=r"this job is run by|belongs to the query"):
+        loser.awaitTermination()
+    assert winner.isActive
+    refused.set()
+    winner.awaitTermination()
     world.verify(["a", "b"])
 
 

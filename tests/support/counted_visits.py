@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from tests.support.killer import Killer
+from tests.support.faults import Faults
 
 OUTPUT = "user STRING, added LONG, visits LONG, before STRING, token STRING"
 
@@ -17,15 +17,15 @@ OUTPUT = "user STRING, added LONG, visits LONG, before STRING, token STRING"
 class CountVisits(StatefulProcessor):
     """Counts the rows of each user. Every row that it yields has a random token, and the token of the user's last."""
 
-    def __init__(self, killer: Killer | None = None) -> None:
-        self._killer = killer
+    def __init__(self, faults: Faults | None = None) -> None:
+        self._faults = faults
 
     def init(self, handle: Any) -> None:
         self._visits = handle.getValueState("visits", "n LONG, token STRING")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        if self._killer is not None:
-            self._killer.at("processor")
+        if self._faults is not None:
+            self._faults.at("processor")
         before, last = self._visits.get() or (0, None)
         added, token = sum(1 for _ in rows), uuid.uuid4().hex
         self._visits.update((before + added, token))

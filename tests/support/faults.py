@@ -5,6 +5,7 @@
     faults/reached/<name>  somebody is blocked there
     faults/open/<gate>     whoever is blocked at the gate goes on
     faults/trace.jsonl     every point that anybody passed, in order
+    faults/driver.pid      the driver that `kill driver` ends
 
 The folder lies beside the job root: drivers, containers and tests find it from the configuration alone.
 """
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+import psutil
+
 from penstock.errors import PenstockError, RetryableError
 
 _POLL_SECONDS = 0.01
@@ -35,7 +38,9 @@ class Fault:
 
     name: str
     point: str
-    do: Literal["kill", "block", "sleep", "retryable", "fail"]
+    do: Literal["kill", "kill driver", "kill executor", "block", "sleep", "retryable", "fail"]
+    """`kill` ends the process that is at the point, `kill driver` the driver and its JVM, from whichever process;
+    `kill executor` the JVM that this process descends from."""
     times: int = 1
     skip: int = 0
     task: int | None = None
@@ -99,6 +104,10 @@ class Faults:
 
     # What the job does.
 
+    def is_driver(self) -> None:
+        """This process is the driver."""
+        (self.folder / "driver.pid").write_text(str(os.getpid()), encoding="utf-8")
+
     def at(
         self, point: str, *, backend: str | None = None, task: int | None = None, checkpoint: str | None = None
     ) -> None:
@@ -113,6 +122,11 @@ class Faults:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(60)  # the signal is on its way
+            case "kill driver":
+                driver = psutil.Process(int((self.folder / "driver.pid").read_text(encoding="utf-8")))
+                _kill([*filter(_is_jvm, driver.children()), driver])
+            case "kill executor":
+                _kill(list(filter(_is_jvm, psutil.Process().parents()))[:1])
             case "block":
                 (self.folder / "reached" / fault.name).touch()
                 deadline = time.monotonic() + _BLOCK_SECONDS
@@ -149,3 +163,13 @@ class Faults:
         file = self.folder / "plan.json"
         if file.exists():
             yield from (Fault(**fields) for fields in json.loads(file.read_text(encoding="utf-8")))
+
+
+def _is_jvm(process: psutil.Process) -> bool:
+    return process.name().startswith("java")
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    time.sleep(60)  # this process is one of them, or ends with them

@@ -1,9 +1,10 @@
-"""A driver of a streaming query with a job of Penstock inside, which may be killed at every step of a batch:
+"""A driver of a streaming query with a job of Penstock inside, as a user writes it, which meets faults at every step:
 `python query_driver.py <parameters.json>`."""
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,37 +19,42 @@ def main() -> int:
     sys.path.insert(0, parameters["path"])
     folder = Path(parameters["folder"])
 
+    from pyspark.sql import SparkSession
+
     import penstock.spark as pss
     from penstock.engine.query.job import QueryJob
     from penstock.engine.query.outputs import OutputRows
-    from penstock.engine.session import create_session
     from tests.support import driver_faults
     from tests.support.counted_visits import OUTPUT, CountVisits
-    from tests.support.killer import Killer
+    from tests.support.faults import Faults
 
-    killer = Killer(folder / "faults")
-    killer.is_driver()
+    faults = Faults(folder / "faults")
+    faults.is_driver()
     driver_faults.CALLS += STEPS
     driver_faults.arm(
-        killer,
+        faults,
         (QueryJob, "__init__", "open"),
         (QueryJob, "run", "batch"),
         (QueryJob, "close", "close"),
         (OutputRows, "frame", "frame"),
     )
-    spark = create_session("query", parameters["spark"])
-    killing = _through_python(killer)
+    if parameters["exits on SIGTERM"]:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    builder: Any = SparkSession.builder
+    spark = builder.config(map=parameters["spark"]).getOrCreate()
 
     def handler(rows: Any, batch: int) -> None:
-        killer.at("handler.before")
-        rows.write.mode("overwrite").parquet(str(folder / "out" / f"b={batch}"))
-        killer.at("handler.after")
+        faults.at("handler.before")
+        written = rows.mapInArrow(_through_python(faults, "sink"), rows.schema)
+        written.write.mode("overwrite").parquet(str(folder / "out" / f"b={batch}"))
+        faults.at("handler.after")
 
     events = spark.readStream.schema("user STRING, id LONG").option("maxFilesPerTrigger", parameters["files"])
+    events = events.parquet(str(folder / "in"))
     query = (
         pss.transform_with_state(
-            events.parquet(str(folder / "in")).mapInArrow(killing, "user STRING, id LONG"),
-            processor=CountVisits(killer),
+            events.mapInArrow(_through_python(faults, "source"), events.schema),
+            processor=CountVisits(faults),
             key="user",
             output=OUTPUT,
             root=str(folder / "root"),
@@ -59,22 +65,22 @@ def main() -> int:
         )
         .for_each_batch(handler)
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**parameters["trigger"])
         .start()
     )
     query.awaitTermination()
-    if parameters["result"]:
-        state = [row.asDict(recursive=True) for row in pss.read_state(spark, str(folder / "root"), "visits").collect()]
-        Path(parameters["result"]).write_text(json.dumps(state), encoding="utf-8")
+    state = pss.read_state(spark, str(folder / "root"), "visits", config=parameters["config"])
+    rows = [row.asDict(recursive=True) for row in state.collect()]
+    Path(parameters["result"]).write_text(json.dumps(rows), encoding="utf-8")
     return 0
 
 
-def _through_python(killer: Any) -> Any:
+def _through_python(faults: Any, point: str) -> Any:
     """Rows as they are, through a Python worker of Spark that comes to a point."""
 
     def same(batches: Any) -> Any:
         for batch in batches:
-            killer.at("source")
+            faults.at(point)
             yield batch
 
     return same

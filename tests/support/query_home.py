@@ -7,10 +7,13 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,78 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.fault_jobs import executor_env
+from penstock.checkpoint.log import CheckpointLog
+from penstock.engine.query.binding import reached_batch
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
+from tests.support.class_archive import java_options
+from tests.support.fault_jobs import executor_env, faulty
+from tests.support.faults import Faults
 from tests.support.jobs import kill, wait_until
-from tests.support.killer import Killer
 from tests.support.places import ROOT
-from tests.support.processes import HEARD
+from tests.support.processes import HEARD, hear_ctrl_c
 
 DRIVER = Path(__file__).with_name("query_driver.py")
-_DEADLINE_S = 300.0
+_DEADLINE_S = 240.0
 LEASE_MS = 1500
+LOCAL = {
+    "spark.master": "local[2]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": java_options(),
+}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a query has come, as its files say; -1: no batch."""
+
+    planned: int
+    """The last batch that Spark has planned."""
+    state: int
+    """The last batch in the state."""
+    written: int
+    """The last batch that the sink has whole."""
+    committed: int
+    """The last batch that Spark takes for finished."""
+
+
+class QueryRun:
+    """A driver, and all processes that it started, wherever they are."""
+
+    def __init__(self, process: subprocess.Popen[bytes], mark: str, log: Path) -> None:
+        self.process = process
+        self._mark = mark
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        """Its output, with that of Spark's JVM."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """The live ones, or those with this word in their command."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("PENSTOCK_TEST") == self._mark and word in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def ended(self) -> int:
+        """Wait until it and all of its processes have ended. Returns its exit status."""
+        status = self.process.wait(_DEADLINE_S)
+        wait_until(lambda: not self.processes(), "the end of all processes of the driver")
+        return status
+
+    def clean_up(self) -> None:
+        """Kill what is left of it."""
+        for each in self.processes():
+            kill(each)
+        self.process.kill()
+        self.process.wait(_DEADLINE_S)
 
 
 class QueryHome:
@@ -39,10 +105,18 @@ class QueryHome:
         seed: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> None:
+        """
+        Args:
+            spark: `spark.*` keys; without a master among them, Spark is local.
+            config: further keys of Penstock.
+        """
         self.folder = folder
-        self.killer = Killer(folder / "faults")
-        self._spark = {"spark.master": "local[2]", "spark.ui.enabled": "false", **executor_env(), **(spark or {})}
-        self._config = {"job.lease.ms": LEASE_MS, **(config or {})}
+        self.faults = Faults(folder / "faults")
+        given = spark or {}
+        own = {"spark.ui.enabled": "false", "spark.executorEnv.PENSTOCK_TEST": str(folder), **executor_env()}
+        self._spark = {**own, **({} if "spark.master" in given else LOCAL), **given}
+        backup = {"stores.backup.factories": faulty("changelog-files")}
+        self._config = {"job.lease.ms": LEASE_MS, **backup, **(config or {})}
         self._random = random.Random(seed)
         self._files: list[list[str]] = []
         self._numbers = itertools.count()
@@ -58,33 +132,46 @@ class QueryHome:
         os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads the oldest first
         part.replace(file)
 
-    def run(
+    def publish_until_left(self, batches: int) -> None:
+        """Rows until so many batches are there that Spark does not take for finished."""
+        while len(self._files) - 1 - self.reached().committed < batches:
+            self.publish()
+
+    def start(
         self,
         prefix: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        trigger: Mapping[str, object] | None = None,
         *,
+        exits_on_sigterm: bool = False,
         files: int = 1,
         from_checkpoint: str | None = None,
-        **spark: object,
-    ) -> int:
-        """Start a driver, and wait until it and all of its processes have ended. Returns its exit status.
+    ) -> QueryRun:
+        """Start a driver.
 
         Args:
+            prefix: in front of its command.
+            environ: its environment; by default that of this process.
+            trigger: of the query; by default it ends when it has processed the files there are.
+            exits_on_sigterm: whether it has a handler for SIGTERM, which exits.
             files: how many files a batch has.
+            from_checkpoint: of `transform_with_state`.
         """
         number = next(self._numbers)
         parameters = {
             "path": str(ROOT),
             "folder": str(self.folder),
-            "spark": {**self._spark, **spark},
+            "spark": self._spark,
             "config": self._config,
+            "trigger": {"availableNow": True} if trigger is None else trigger,
+            "exits on SIGTERM": exits_on_sigterm,
             "result": str(self.folder / "state.json"),
             "files": files,
             "from": from_checkpoint,
         }
         file, log = self.folder / f"parameters-{number}.json", self.folder / f"driver-{number}.log"
         file.write_text(json.dumps(parameters), encoding="utf-8")
-        environment = {**(os.environ if environ is None else environ), **HEARD}
+        environment = {"PYSPARK_PYTHON": sys.executable, **(os.environ if environ is None else environ), **HEARD}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*prefix, sys.executable, str(DRIVER), str(file)],
@@ -93,29 +180,44 @@ class QueryHome:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=hear_ctrl_c,
             )
-        try:
-            status = process.wait(_DEADLINE_S)
-            wait_until(lambda: not self._processes(), "the end of all processes of the driver")
-        finally:
-            for each in [psutil.Process(process.pid)] if process.poll() is None else []:
-                kill(each)
-            for each in self._processes():
-                kill(each)
-        if status not in {0, -9}:
-            raise AssertionError(f"the driver ended with {status}: {log.read_text(errors='replace')[-8000:]}")
-        return status
+        return QueryRun(process, str(self.folder), log)
 
-    def _processes(self) -> list[psutil.Process]:
-        """Those that have the environment of a driver of this query."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("PENSTOCK_TEST") == str(self.folder):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+    @contextmanager
+    def running(self, **how: Any) -> Iterator[QueryRun]:
+        """A driver, see `start`. In the end nothing is left of it; if the block fails, its log is printed."""
+        run = self.start(**how)
+        try:
+            yield run
+        except BaseException:
+            print(run.log[-8000:])
+            raise
+        finally:
+            run.clean_up()
+
+    def run(self, **how: Any) -> int:
+        """Start a driver, see `start`, and wait until all of its processes have ended. Returns its exit status."""
+        with self.running(**how) as run:
+            status = run.ended()
+            assert status in {0, -signal.SIGKILL}, f"the driver ended with {status}"
+            return status
+
+    def reached(self) -> Reached:
+        """How far the query has come."""
+        store = open_store(str(self.folder / "root"))
+        try:
+            latest = CheckpointLog(store, JobPaths("visits", "1")).read().latest
+        finally:
+            store.close()
+        checkpoint = self.folder / "checkpoint"
+        return Reached(
+            planned=_last(path.name for path in checkpoint.glob("offsets/*")),
+            state=-1 if latest is None else reached_batch(latest),
+            written=_last(path.parent.name.removeprefix("b=") for path in self.folder.glob("out/*/_SUCCESS")),
+            committed=_last(path.name for path in checkpoint.glob("commits/*")),
+        )
 
     def set_back(self, saved: Path) -> None:
         """Let the checkpoint location be as it was. The output of later batches goes, as a user would have it."""
@@ -159,6 +261,11 @@ class QueryHome:
         state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
         found = {_one(row, "user"): (_one(row, "n"), _one(row, "token")) for row in state}
         assert found == {user: (visits[user], last[user]) for user in visits}
+
+
+def _last(numbers: Iterator[str]) -> int:
+    """The highest of the names that are numbers."""
+    return max((int(name) for name in numbers if name.isdigit()), default=-1)
 
 
 def _one(row: Mapping[str, Any], name: str) -> Any:
