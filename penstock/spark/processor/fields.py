@@ -176,7 +176,7 @@ def _decimal(kind: DecimalType) -> Varying:
         exact = Decimal(value).quantize(step, context=_DECIMALS)
         if not abs(exact) < limit:
             raise ValueError("too large for its type")
-        return str(exact + 0 if exact else step * 0).encode()
+        return str(exact or step * 0).encode()
 
     return Varying(to, lambda data: Decimal(data.decode()))
 
