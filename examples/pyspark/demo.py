@@ -86,6 +86,8 @@ def session(home: Path) -> SparkSession:
         "spark.local.dir": str(home / "spark"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.python.worker.idleTimeoutSeconds": "1205",
+        "spark.python.worker.killOnIdleTimeout": "true",
         "spark.sql.shuffle.partitions": "2",
         f"{store}.providerClass": provider,
         f"{store}.rocksdb.changelogCheckpointing.enabled": "true",

@@ -30,7 +30,7 @@ def missing_code(error: BaseException) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return (
             f"If module `{error.name}` is yours, name its file (.py, or a .zip of a package) in "
-            "`spark.submit.pyFiles`; else install it on every host"
+            "`spark.submit.pyFiles`, or give it to `addPyFile` of the SparkContext; else install it on every host"
         )
     by_name = isinstance(error, pickle.PicklingError) or (
         isinstance(error, AttributeError) and "Can't get attribute" in str(error)

@@ -14,12 +14,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
@@ -53,13 +56,31 @@ class Heartbeat:
         spark = df.sparkSession
         sessions: Any = spark._jsparkSession  # noqa: SLF001
         if not sessions.sessionState().dataSourceManager().dataSourceExists(_SOURCE):
-            spark.dataSource.register(heartbeat_source())
+            _register(spark)
         plain = StructType([StructField(each.name, each.dataType, each.nullable) for each in df.schema])
         return df.unionAll(spark.readStream.format(_SOURCE).schema(plain).option(_DUE, self._path).load())
 
     def close(self) -> None:
         """No further batch is due."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _HereOnly:
+    """A Spark context whose Python is that of this process."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self.pythonExec = sys.executable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _register(spark: SparkSession) -> None:
+    """As `spark.dataSource.register`. But all processes of the source are on this machine, where there need not be the
+    Python of executors, which may come to them in an archive."""
+    here: Any = SimpleNamespace(sparkContext=_HereOnly(spark.sparkContext), _jsparkSession=spark._jsparkSession)  # noqa: SLF001
+    DataSourceRegistration(here).register(heartbeat_source())
 
 
 def heartbeat_source() -> type[DataSource]:

@@ -22,7 +22,8 @@ from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOut
 from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.stopping import QueryStoppedError
 from penstock.engine.session import check_session
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
+from penstock.metadata.lease import LeaseHeldError
 from penstock.spark.heartbeat import Heartbeat, has_heartbeat
 from penstock.spark.takeover import Takeover
 
@@ -74,6 +75,8 @@ class QueryPlan:
         ]
         if own:
             raise ConfigError(f"`{min(own)}` is not to be configured: Penstock sets it for a job inside a query")
+        if of_spark := [key for key in self.config if key.startswith("spark.")]:
+            raise ConfigError(f"`{min(of_spark)}` is for Spark's session, which is yours: set it there")
         stores = [store.name for store in self.graph.stores]
         return load_config(overrides={**chosen, **self.config}, default_job_name=self.graph.name, stores=stores)
 
@@ -135,6 +138,9 @@ class RunningQuery:
             outputs = self.run(batch, frames)
         except QueryStoppedError as error:
             stopped = error
+        except (ConfigError, IncompatibleError, LeaseHeldError, UserCodeError) as error:
+            # Spark's message is the whole traceback; to these errors, that of Penstock adds nothing.
+            raise error.with_traceback(None) from None
         if stopped is not None:
             # Not while that is handled: Spark's search for the interrupt in a long text overflows its stack.
             _interrupt(self._spark)
@@ -251,22 +257,23 @@ class StreamWriter:
         """Start the query. Returns its handle, with which it is awaited and stopped as any other.
 
         Raises:
-            ConfigError: the session has a setting under which state could be lost or doubled.
+            ConfigError: no checkpoint location was given, or the session has a setting under which state could be lost
+                or doubled.
             IncompatibleError: the checkpoint location has state that PySpark kept, and it was not said what becomes of
                 it, or the state does not fit.
         """
         spark, df, location = self._df.sparkSession, self._df, self._location()
         check_session(spark)
         running = RunningQuery(self._plan, spark)
-        if self._plan.takeover is not None and location is not None:
+        if self._plan.takeover is not None:
             self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)
 
         def run(batch: DataFrame, number: int) -> None:
             running.handle(number, self._inputs(batch), self._handle)
 
-        offsets = None if location is None else OffsetLog(spark, location).last()
         try:
-            if has_heartbeat(offsets, timed=self._plan.timed or running.settings.task.window_ms > 0):
+            timed = self._plan.timed or running.settings.task.window_ms > 0
+            if has_heartbeat(OffsetLog(spark, location).last(), timed=timed):
                 df = running.with_heartbeat(df)
             writer: DataStreamWriter = df.writeStream.foreachBatch(run)
             for call in self._calls:
@@ -284,13 +291,18 @@ class StreamWriter:
         self._calls.append(call)
         return self
 
-    def _location(self) -> str | None:
-        """The checkpoint location; None: it is a new one."""
+    def _location(self) -> str:
+        """The checkpoint location. Raises ConfigError without one, since Spark would take a new one at each start."""
         chosen = self._options.get("checkpointlocation")
         if chosen is not None:
             return str(chosen)
         parent = self._df.sparkSession.conf.get("spark.sql.streaming.checkpointLocation", None)
-        return None if parent is None or self._name is None else f"{parent}/{self._name}"
+        if parent is None or self._name is None:
+            raise ConfigError(
+                "the query has no checkpoint location: it would begin from nothing at each start, and the state in "
+                f'{self._plan.root} belongs to one query. Give it one: .option("checkpointLocation", "<folder>")'
+            )
+        return f"{parent}/{self._name}"
 
 
 def use_this_python(spark: SparkSession) -> None:

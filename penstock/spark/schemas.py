@@ -24,7 +24,7 @@ def parsed_schema(ddl: str, what: str) -> StructType:
     try:
         found = StructType.fromDDL(ddl)
     except Exception as error:
-        raise ConfigError(f"{what}: Spark cannot read this schema: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{what}: Spark cannot read this schema: {str(error).strip().splitlines()[0]}") from error
     if not isinstance(found, StructType):
         raise ConfigError(f"{what} is the type of a value, not a schema with named columns")
     return found

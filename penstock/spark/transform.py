@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
@@ -108,12 +108,21 @@ def transform_with_state(
         ...     .start()
         ... )
     """
+    given: object = df
+    if isinstance(given, GroupedData):
+        raise ConfigError("transform_with_state takes the DataFrame before `groupBy`: name the columns as key=[...]")
     if not df.isStreaming:
         raise ConfigError("transform_with_state takes a streaming DataFrame, as `spark.readStream` makes them")
+    if isinstance(processor, type):
+        raise ConfigError(f"processor={processor.__name__} is a class: give an object, {processor.__name__}()")
     mode = parsed_time_mode(time_mode)
     if form not in ("row", "pandas"):
         raise ConfigError(f'form="{form}": it is "row" or "pandas"')
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = (key,) if isinstance(key, str | Column) else tuple(key)
+    if any(not isinstance(each, str) for each in keys):
+        raise ConfigError(
+            'key= takes names of columns, as key="user" or key=["user", "day"]; add others to the DataFrame'
+        )
     schema = df.schema
     if unknown := [each for each in keys if each not in schema.names]:
         raise ConfigError(f"key={list(keys)}: the DataFrame has no column `{unknown[0]}`; it has {schema.names}")

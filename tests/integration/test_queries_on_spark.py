@@ -258,8 +258,27 @@ def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
     assert "injected: `raises` is final" in said
     assert "handleInputRows" in said
     assert "'a'" in said
+    assert "run_loop.py" not in said, "the traceback is the processor's"
     world.start().awaitTermination()
     world.verify(["a"])
+
+
+def test_arguments_that_are_wrong(world: World) -> None:
+    events = world.spark.readStream.schema("user STRING").parquet(str(world.folder / "in"))
+    given = {"processor": CountVisits(), "key": "user", "output": OUTPUT, "root": str(world.folder / "root")}
+
+    def refused(problem: str, df: Any = events, **wrong: Any) -> None:
+        with pytest.raises(ConfigError, match=problem):
+            pss.transform_with_state(df, **{**given, **wrong}).for_each_batch(world.keep).start()
+
+    refused("the query has no checkpoint location")
+    refused("takes the DataFrame before `groupBy`", events.groupBy("user"))
+    refused(r"is a class: give an object, CountVisits\(\)", processor=CountVisits)
+    refused("takes names of columns", key=events.user)
+    refused("takes names of columns", key=[events.user])
+    refused("has no column `usr`", key="usr")
+    refused("Spark cannot read this schema: .*Syntax error", output="user STRING visits LONG")
+    refused("`spark.executor.cores` is for Spark's session", config={"spark.executor.cores": 2})
 
 
 def test_a_stop_ends_a_batch_at_once(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 
 from tests.support.jobs import Home, wait_until
 from tests.support.places import ROOT
-from tests.support.submitted import submitted, write_application
+from tests.support.submitted import submitted, watched, write_application
+from tests.support.submitted_queries import SubmittedQuery
 
 pytestmark = pytest.mark.spark
 
@@ -86,3 +88,16 @@ def test_a_job_with_py_files_stops_at_a_sigterm_to_spark_submit(tmp_path: Path) 
         assert f"ended at {home.checkpoints[-1].id}" in driver.log
     assert home.checkpoints[-1].ended == "stopped"
     home.verify()
+
+
+def test_a_query_with_py_files_ends_at_a_sigterm_to_spark_submit(tmp_path: Path) -> None:
+    """As every query of PySpark: every batch that has ended is committed, so there is nothing else to do."""
+    query = SubmittedQuery(tmp_path)
+    query.publish()
+    query.publish()
+    with watched(query.submit(["--master", "local[2]", "--py-files", query.py_files])) as driver:
+        query.await_all(driver)
+        driver.terminate()
+        assert driver.ended() == 128 + signal.SIGTERM
+        query.await_end()
+    query.verify()

@@ -6,15 +6,17 @@ import http.client
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from penstock.metadata import remote_client, remote_store
+from tests.support.hosts import Host
 from tests.support.line import Line
-from tests.support.places import ROOT
 
 BUCKET = "penstock"
 
@@ -29,14 +31,7 @@ class S3:
     @property
     def environment(self) -> Mapping[str, str]:
         """What a process needs to find the server."""
-        return {
-            "AWS_ENDPOINT_URL": self.line.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "NO_PROXY": "127.0.0.1",
-        }
+        return environment(self.line.url)
 
     def fresh_url(self) -> str:
         """A place below the bucket that nobody has used."""
@@ -51,10 +46,6 @@ class S3:
         finally:
             self._ask("POST", "/moto-api/reset-auth", b"inf")
 
-    def create_bucket(self, name: str) -> None:
-        """Make a bucket."""
-        self._ask("PUT", f"/{name}")
-
     def _ask(self, method: str, path: str, body: bytes = b"") -> None:
         """A request of the test's own, past the line."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -67,12 +58,36 @@ class S3:
             connection.close()
 
 
+def environment(url: str) -> dict[str, str]:
+    """What a process needs to find the server at this URL."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "NO_PROXY": str(urlsplit(url).hostname),
+    }
+
+
 @contextmanager
 def s3_server() -> Iterator[S3]:
     """A server with the bucket `BUCKET` and a line to it; both end with the block, and with this process."""
+    with _serving("127.0.0.1") as port, Line(port) as line:
+        yield S3(port, line)
+
+
+@contextmanager
+def s3_on(host: Host) -> Iterator[dict[str, str]]:
+    """A server on a host of a test. Gives what processes on all hosts need to find it."""
+    with _serving(host.address, host.prefix) as port:
+        yield environment(f"http://{host.address}:{port}")
+
+
+@contextmanager
+def _serving(address: str, prefix: Sequence[str] = ()) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.s3_server"],
-        cwd=ROOT,
+        [*prefix, sys.executable, str(Path(__file__).with_name("s3_server.py")), address, BUCKET],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -80,11 +95,7 @@ def s3_server() -> Iterator[S3]:
     with process:
         try:
             assert process.stdout is not None
-            port = int(process.stdout.readline())
-            with Line(port) as line:
-                s3 = S3(port, line)
-                s3.create_bucket(BUCKET)
-                yield s3
+            yield int(process.stdout.readline())
         finally:
             process.kill()
 

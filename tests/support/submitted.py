@@ -22,8 +22,8 @@ from tests.support.places import ROOT
 from tests.support.processes import containers_of
 
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-(SCRIPT,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deployment.md").read_text("utf-8"), re.DOTALL)
-"""The script of the page runs as written."""
+SCRIPT, QUERY = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deployment.md").read_text("utf-8"), re.DOTALL)
+"""The scripts of the page run as written."""
 CHECKED = """
 import json
 from pathlib import Path
@@ -64,21 +64,20 @@ class Submitted:
 
     def __init__(
         self,
-        home: Home,
+        folder: Path,
         options: Sequence[str],
+        arguments: Sequence[str],
         prefix: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """`options` of spark-submit; the script is in `home.folder/app`. `prefix`: what makes the command run on a
-        host."""
-        folder = home.folder / "app"
-        (folder / "config.json").write_text(json.dumps(home.config), encoding="utf-8")
-        self._log = home.folder / "submitted.log"
+        """`options` of spark-submit, and `arguments` of the script `app/app.py` in the folder. `prefix`: what makes the
+        command run on a host."""
+        self._log = folder / "submitted.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*prefix, str(SUBMIT), *options, str(folder / "app.py"), str(folder / "config.json")],
-                cwd=folder,
-                env={"PYSPARK_PYTHON": sys.executable, **environ, "PENSTOCK_HOME": str(home.folder / "home")},
+                [*prefix, str(SUBMIT), *options, str(folder / "app" / "app.py"), *arguments],
+                cwd=folder / "app",
+                env={"PYSPARK_PYTHON": sys.executable, **environ, "PENSTOCK_HOME": str(folder / "home")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -115,8 +114,16 @@ def submitted(
     prefix: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Submitted]:
+    """A driver with the job's configuration."""
+    config = home.folder / "app" / "config.json"
+    config.write_text(json.dumps(home.config), encoding="utf-8")
+    with watched(Submitted(home.folder, options, [str(config)], prefix=prefix, environ=environ)) as driver:
+        yield driver
+
+
+@contextmanager
+def watched(driver: Submitted) -> Iterator[Submitted]:
     """A driver, which is killed in the end if it still runs; its output is printed if the test fails."""
-    driver = Submitted(home, options, prefix=prefix, environ=environ)
     try:
         yield driver
     except BaseException:

@@ -52,6 +52,11 @@ def test_the_table_that_a_side_input_fills_runs_as_written() -> None:
     exec(compile(example + test, "README.md", "exec"), {"__name__": "readme"})
 
 
+def test_the_query_is_that_of_its_page() -> None:
+    (query,) = examples("README.md")[7:]
+    assert query == examples("docs/pyspark.md")[0], "which a test runs"
+
+
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
     assert len(blocks) == 4

@@ -40,6 +40,7 @@ from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
 from penstock.system.base import OpenTransaction, PartitionOffsets
+from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
 from penstock.wording import counted
 
@@ -334,19 +335,27 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
     found = []
     for stream, next_offsets in sorted(positions.items()):
-        try:
-            now = _look(stream, config)
-        except PenstockError as error:
-            one = input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
-        else:
-            misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
-            if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
-                misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
-            one = input_status(stream, next_offsets, now.ends, misfit, dense=now.dense)
-            one = _with_transactions(one, now.transactions)
+        one = _input(stream, next_offsets, last, config)
         one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
         found.append(_with_times(one, times.get(stream, {}), last) if last.event_times else one)
     return tuple(found)
+
+
+def _input(
+    stream: SystemStream, next_offsets: Mapping[int, int], last: CheckpointRecord, config: JobConfig
+) -> InputStatus:
+    """A stream as it is now, against the last checkpoint."""
+    if stream.system == QUERY_SYSTEM and stream in last.identities:
+        return input_status(stream, next_offsets, {}, None)  # a DataFrame: Spark alone knows what comes next
+    try:
+        now = _look(stream, config)
+    except PenstockError as error:
+        return input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
+    misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
+    if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
+        misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
+    one = input_status(stream, next_offsets, now.ends, misfit, dense=now.dense)
+    return _with_transactions(one, now.transactions)
 
 
 def _smallest(

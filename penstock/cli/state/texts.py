@@ -34,6 +34,9 @@ from penstock.wording import size_text
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)
 _DOUBLE = (Double, OrderedDouble)
+_HOW = "--app module:object takes it from the application"
+_OF_PROCESSOR = re.compile(r"(key|value|list|map)-\d+\(")
+_HOW_PROCESSOR = "`penstock.spark.read_state` shows the state of a PySpark processor as a DataFrame"
 _SHOWN = 60
 """Characters of a key or value in a table."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -53,7 +56,7 @@ class Texts:
         if self._serde is None:
             self.trouble = (
                 f"the {what} serde `{name}` is not one of Penstock's, so every {what} is shown as hex; "
-                "--app module:object takes it from the application"
+                f"{_HOW_PROCESSOR if _OF_PROCESSOR.match(name) else _HOW}"
             )
 
     def parse(self, text: str) -> bytes:
