@@ -45,3 +45,14 @@ def test_dates(numbers: list[int | None]) -> None:
 def test_others(values: list[object]) -> None:
     column = pa.array(values)
     assert ours(column) == as_py(column)
+
+
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Etc/UTC", "GMT", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "+05:30"]
+)
+def test_times_in_a_zone_are_those_of_as_py(zone: str) -> None:
+    """Also in the hour of autumn that comes twice."""
+    autumn = range(1_698_530_400_000_000, 1_698_562_800_000_000, 599_999_999)
+    column = pa.array([-62_000_000_000_000_000, 0, *autumn, 250_000_000_000_000_000]).cast(pa.timestamp("us", zone))
+    found, wanted = values_of(column), [each.as_py() for each in column]
+    assert [(repr(each), each.fold) for each in found] == [(repr(each), each.fold) for each in wanted]
