@@ -54,11 +54,12 @@ class Heartbeat:
     def added_to(self, df: DataFrame) -> DataFrame:
         """The same rows, and a batch when one is due."""
         spark = df.sparkSession
-        sessions: Any = spark._jsparkSession  # noqa: SLF001
-        if not sessions.sessionState().dataSourceManager().dataSourceExists(_SOURCE):
-            _register(spark)
+        session: Any = spark._jsparkSession  # noqa: SLF001
+        source = f"{_SOURCE}-{session.sessionUUID()}"  # a second session could not register the name of the first
+        if not session.sessionState().dataSourceManager().dataSourceExists(source):
+            _register(spark, source)
         plain = StructType([StructField(each.name, each.dataType, each.nullable) for each in df.schema])
-        return df.unionAll(spark.readStream.format(_SOURCE).schema(plain).option(_DUE, self._path).load())
+        return df.unionAll(spark.readStream.format(source).schema(plain).option(_DUE, self._path).load())
 
     def close(self) -> None:
         """No further batch is due."""
@@ -76,15 +77,15 @@ class _HereOnly:
         return getattr(self._context, name)
 
 
-def _register(spark: SparkSession) -> None:
+def _register(spark: SparkSession, source: str) -> None:
     """As `spark.dataSource.register`. But all processes of the source are on this machine, where there need not be the
     Python of executors, which may come to them in an archive."""
     here: Any = SimpleNamespace(sparkContext=_HereOnly(spark.sparkContext), _jsparkSession=spark._jsparkSession)  # noqa: SLF001
-    DataSourceRegistration(here).register(heartbeat_source())
+    DataSourceRegistration(here).register(heartbeat_source(source))
 
 
-def heartbeat_source() -> type[DataSource]:
-    """The source. Spark's processes need not be able to import Penstock: they get local classes as they are."""
+def heartbeat_source(source: str) -> type[DataSource]:
+    """The source of this name. Spark's processes may lack Penstock: they get local classes as they are."""
 
     class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Its offset counts the batches that were due."""
@@ -124,7 +125,7 @@ def heartbeat_source() -> type[DataSource]:
 
         @classmethod
         def name(cls) -> str:
-            return _SOURCE
+            return source
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             return HeartbeatReader(self.options[_DUE])

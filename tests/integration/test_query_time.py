@@ -233,7 +233,7 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
         into(found)(df, number)
         numbers.append(number)
 
-    def begin() -> Any:
+    def begin(spark: SparkSession) -> Any:
         return (
             pss.transform_with_state(
                 source.read(spark),
@@ -251,7 +251,7 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
     def fired() -> list[tuple[Any, ...]]:
         return [row for row in flat(found) if row[1].startswith("timer")]
 
-    query = begin().start()
+    query = begin(spark).start()
     try:
         wait_until(lambda: len(fired()) >= 2 or not query.isActive, "timers without rows", PATIENCE_S)
         first = len(numbers)
@@ -267,7 +267,7 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
     assert first <= 3, "a batch with rows, and one for each time at which a timer was due"
     assert len(set(numbers)) <= 5
 
-    ended = begin().trigger(availableNow=True).start()
+    ended = begin(spark.newSession()).trigger(availableNow=True).start()
     assert ended.awaitTermination(PATIENCE_S), "nothing is due, and nothing new"
     assert sorted(set(numbers)) == list(range(1 + max(numbers))), "the stop may have come before Spark knew of a batch"
 

@@ -27,7 +27,7 @@ class Beating:
 
     def __init__(self) -> None:
         self.heartbeat = Heartbeat()
-        source = heartbeat_source()({"due": self.heartbeat._path})
+        source = heartbeat_source("heartbeat")({"due": self.heartbeat._path})
         self.reader: Any = source.streamReader(StructType())
         self.offset = self.reader.initialOffset()
 
@@ -69,8 +69,8 @@ def test_it_has_no_rows(beating: Beating) -> None:
 
 def test_the_processes_of_spark_need_no_penstock() -> None:
     """They get the class by value, and import nothing of Penstock for it."""
-    data = cloudpickle.dumps(heartbeat_source())
-    assert pickle.loads(data).name() == "penstock-heartbeat"
+    data = cloudpickle.dumps(heartbeat_source("heartbeat"))
+    assert pickle.loads(data).name() == "heartbeat"
     code = (
         "import pickle, sys\n"
         "source = pickle.loads(sys.stdin.buffer.read())({'due': '/nowhere'})\n"
