@@ -159,6 +159,8 @@ class TestCreatedAgain:
         answer, asked = MemoryAdmin.stream_identity, []
 
         def slow(admin: MemoryAdmin, stream: str) -> str | None:
+            if stream != "in":  # another test's driver, which is ending, may ask as well
+                return answer(admin, stream)
             asked.append(stream)
             if len(asked) < 3:
                 raise RetryableError("the broker is away")
