@@ -170,7 +170,7 @@ def clustered(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
 def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
-    """One query, which goes on from part to part."""
+    """All parts share one query."""
     for kill in schedule()[first : first + AT_ONCE]:
         local.kill(*kill)
     local.finish()
@@ -180,7 +180,7 @@ def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
 def test_the_driver_is_killed_fifty_times_on_a_cluster(clustered: LongRun, first: int) -> None:
-    """One query, which goes on from part to part."""
+    """All parts share one query."""
     for kill in schedule()[first : first + AT_ONCE]:
         clustered.kill(*kill)
     clustered.finish()

@@ -1,6 +1,6 @@
 """An S3 server in memory: `python s3_server.py <address> <bucket>`.
 
-It makes the bucket, prints its port and ends when its standard input is closed, so with whoever started it. One
+It makes the bucket, prints its port and ends when its standard input is closed, so with its parent process. One
 request is served at a time: S3 decides a conditional write at once, moto looks first and writes then.
 """
 

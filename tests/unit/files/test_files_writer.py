@@ -103,7 +103,7 @@ def test_rows_come_in_the_order_of_their_commits(
 
 
 def test_a_commit_is_seen_as_a_whole(system: FilesSystem, writers: dict[int, SystemWriter], tmp_path: Path) -> None:
-    """However many transactions it takes, in however many partitions, and whoever wrote in between."""
+    """However many transactions it takes, in however many partitions, and though others wrote in between."""
     publish(writers[1], Progress(4, 0), {0: rows(1)})
     with closing(system.writer(None)) as plain:
         plain.append(at(0), rows(10))
