@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,14 +51,15 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders in it that hold data, ascending."""
-        return sorted(info.base_name for info in self._infos(recursive=False) if _is_folder(info))
+        _, path = self._open()
+        return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
 
     def files(self) -> list[FoundFile]:
         """All data files below it. Files and folders whose names begin with `_` or `.` are none, as for Spark, and an
         empty file is not complete yet."""
         _, base = self._open()
         found = []
-        for info in self._infos(recursive=True):
+        for info in self._below():
             path = info.path[len(base) :].lstrip("/")
             if info.type == fs.FileType.File and info.size and _is_data(path):
                 found.append(FoundFile(path, info.size, info.mtime_ns // 1_000_000))
@@ -106,9 +108,36 @@ class Folder:
                     raise CorruptError(f"`{name}` cannot be read: {error}") from error
                 raise
 
-    def _infos(self, *, recursive: bool) -> list[fs.FileInfo]:
+    def _below(self) -> list[fs.FileInfo]:
+        """All that is below it. Links to folders are followed, but for one that leads back to a folder which it is in:
+        Arrow itself follows such a link again and again, until the system refuses the path."""
+        system, path = self._open()
+        if not isinstance(system, fs.LocalFileSystem):
+            return self._infos(path, recursive=True)
+        found: list[fs.FileInfo] = []
+        ahead: list[tuple[str, frozenset[tuple[int, int]]]] = [(path, frozenset())]
+        while ahead:
+            folder, above = ahead.pop()
+            own = self._identity(folder)
+            if own is None or own in above:
+                continue
+            inside = self._infos(folder, recursive=False)
+            found += inside
+            ahead += [(each.path, above | {own}) for each in inside if each.type == fs.FileType.Directory]
+        return found
+
+    def _identity(self, folder: str) -> tuple[int, int] | None:
+        """What a folder of this machine has by whichever path it is found; None if it is gone."""
         with _explained(f"`{self.url}` cannot be listed"):
-            system, path = self._open()
+            try:
+                found = os.stat(folder)
+            except FileNotFoundError:
+                return None
+            return found.st_dev, found.st_ino
+
+    def _infos(self, path: str, *, recursive: bool) -> list[fs.FileInfo]:
+        with _explained(f"`{self.url}` cannot be listed"):
+            system, _ = self._open()
             found: list[fs.FileInfo] = system.get_file_info(
                 fs.FileSelector(path, recursive=recursive, allow_not_found=True)
             )

@@ -266,6 +266,28 @@ def test_files_without_rows_and_names_of_any_kind(room: Room) -> None:
     assert sorted(room.all(), key=lambda row: row["n"]) == [{"n": 1}, {"n": 2}, {"n": 3, "day": "1 May", "k": "a=b"}]
 
 
+def test_links_to_folders_are_followed_but_not_in_a_circle(room: Room, tmp_path: Path) -> None:
+    room.put("a.json", b'{"n":1}')
+    room.put("day=1/night/b.json", b'{"n":2}')
+    elsewhere = room.put("../elsewhere/c.json", b'{"n":3}').parent
+    other = room.put("../other/d.json", b'{"n":4}').parent
+    for link, target in (
+        (room.folder / "day=1" / "night" / "above", room.folder / "day=1"),
+        (room.folder / "linked", elsewhere),
+        (elsewhere / "back", room.folder),
+        (room.folder / "day=1" / "place=1", other),
+        (room.folder / "day=1" / "place=2", other),
+    ):
+        link.symlink_to(target)
+    assert sorted(map(json.dumps, room.all())) == [
+        '{"n": 1}',
+        '{"n": 2, "day": "1"}',
+        '{"n": 3}',
+        '{"n": 4, "day": "1", "place": "1"}',  # two partitions may be one folder
+        '{"n": 4, "day": "1", "place": "2"}',
+    ]
+
+
 def test_a_folder_that_goes_is_no_empty_one(room: Room, tmp_path: Path) -> None:
     path = room.put("a.json", jsonl(numbered(0, 5)))
     ends = room.ends()
