@@ -18,6 +18,7 @@ from penstock.errors import ConfigError
 from penstock.spark.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.processor.declared import TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
+from penstock.spark.processor.frames import check_pandas
 from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
@@ -118,6 +119,8 @@ def transform_with_state(
     mode = parsed_time_mode(time_mode)
     if form not in ("row", "pandas"):
         raise ConfigError(f'form="{form}": it is "row" or "pandas"')
+    if form == "pandas":
+        check_pandas()
     keys = (key,) if isinstance(key, str | Column) else tuple(key)
     if any(not isinstance(each, str) for each in keys):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -11,14 +12,27 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
 from penstock.api.batch_task import Emit, KeyFailed
+from penstock.errors import ConfigError
 from penstock.spark.processor.outputs import AT_ONCE, Chunks, arrow_schema
 from penstock.spark.processor.rows import values_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def check_pandas() -> None:
+    """Raise ConfigError if this Python has no pandas, or one that PySpark cannot use."""
+    try:
+        require_minimum_pandas_version()
+    except ImportError as error:
+        raise ConfigError(
+            f'form="pandas" needs pandas, on the driver and on executors. In {sys.executable}: {error} Install it '
+            "there: pip install pandas"
+        ) from None
 
 
 class Frames:

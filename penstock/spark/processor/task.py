@@ -14,7 +14,7 @@ from pyspark.sql.types import Row, StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import Declared, TimeMode
-from penstock.spark.processor.frames import FrameOutput, Frames, key_values
+from penstock.spark.processor.frames import FrameOutput, Frames, check_pandas, key_values
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.keys import KeyCodec
@@ -60,6 +60,8 @@ class ProcessorTask(BatchTask):
 
     def init(self, context: BatchTaskContext) -> None:
         spec = self._spec
+        if spec.form == "pandas":
+            check_pandas()
         self._context = context
         self._state = TaskState(context, spec.operator, spec.mode, spec.declared)
 

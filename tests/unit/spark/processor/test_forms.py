@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import os
 import pickle
 import re
+import subprocess
+import sys
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +18,13 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
+import penstock.spark as pss
 from penstock.api.batch_task import KeyFailed
+from penstock.errors import ConfigError, UserCodeError
 from penstock.spark.processor.frames import FrameOutput
-from tests.support.processors import OneTask, read_rows, spec_of
+from penstock.testing import TestRunner
+from tests.support.places import ROOT
+from tests.support.processors import OneTask, application, read_rows, spec_of
 
 ROWS = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
 OUT = StructType().add("key", StringType()).add("what", StringType())
@@ -293,6 +301,42 @@ def test_a_variable_that_init_deletes_has_no_state() -> None:
             "Error deleting state: [STATEFUL_PROCESSO",
             again,
         ]
+
+
+WITHOUT_PANDAS = """
+import sys
+
+
+class Hides:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hides())
+from tests.unit.spark.processor import test_forms
+
+test_forms.check_without_pandas()
+"""
+
+
+def check_without_pandas() -> None:
+    """In an interpreter that has no pandas."""
+    stream: Any = SimpleNamespace(isStreaming=True)
+    needed = re.escape(
+        f'form="pandas" needs pandas, on the driver and on executors. In {sys.executable}: [PACKAGE_NOT_'
+    )
+    with pytest.raises(ConfigError, match=needed):
+        pss.transform_with_state(stream, processor=Says(), key="key", output=OUT, form="pandas", root="nowhere")
+    runner = TestRunner(application(spec_of(Says(), ["key"], ROWS, OUT, form="pandas")), partitions=1)
+    runner.input("m.rows", [(None, b"not looked at")])
+    with pytest.raises(UserCodeError, match=needed):
+        runner.run()
+    assert OneTask(spec_of(Says(), ["key"], ROWS, OUT)).batch([{"key": "a", "n": 1, "at": None}])
+
+
+def test_the_pandas_form_is_refused_where_there_is_no_pandas_and_the_row_form_is_not() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 @pytest.mark.parametrize("form", ["row", "pandas"])
