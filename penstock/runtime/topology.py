@@ -25,6 +25,7 @@ from penstock.api.store import StoreSpec
 from penstock.api.tables import TableSpec
 from penstock.errors import ConfigError
 from penstock.runtime.operators.table import operator_of
+from penstock.system.query import QUERY_SYSTEM
 from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
@@ -302,6 +303,10 @@ class _Channels:
     def to_output(
         self, name: str, source: str, stage: int, output: OutputSpec, routing: Routing = Routing.OUTPUT
     ) -> None:
+        if output.stream.system == QUERY_SYSTEM and stage:
+            # The rows of a DataFrame have no order, so they stay in their task: without an exchange, a batch has a
+            # Spark stage less. Stage 0 of a query runs where its rows are, and not where its tasks are.
+            routing = Routing.TASK
         self._add(
             lambda number: Channel(
                 number,

@@ -15,7 +15,7 @@ from penstock.runtime.operators.table import operator_of
 from penstock.runtime.outlet import Outlet
 from penstock.runtime.places import place_of_channel
 from penstock.runtime.router import Router
-from penstock.runtime.topology import Channel, Routing, Topology
+from penstock.runtime.topology import Channel, Topology
 
 Surround: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], Surroundings]
 """The surroundings of an operator that may send to these outputs."""
@@ -75,7 +75,7 @@ class Wiring:
         outlets = [
             outlet
             for outlet in self._outgoing(spec)
-            if not outlet.channel.raw and not (outlet.channel.routing is Routing.OUTPUT and operator.sends)
+            if not outlet.channel.raw and not (outlet.channel.output is not None and operator.sends)
         ]
         return operators, outlets
 

@@ -261,6 +261,32 @@ def test_other_outputs_are_written_behind_the_outbox() -> None:
     assert topology.targets_of(1) == (2, 3)
 
 
+def test_rows_for_a_dataframe_stay_in_their_task_unless_they_come_from_stage_0() -> None:
+    app = ps.StreamApplication("a")
+    out, kafka = ps.SystemStream("spark", "out"), ps.SystemStream("kafka", "out")
+    keyed = app.input("spark.in").partition_by(str)
+    rows = app.output(str(out))
+    keyed.send_to(rows)
+    topology = plan_topology(app.graph(), exactly_once={out})
+    check(topology)
+    assert topology.outbox == 2
+    assert not topology.is_shuffled(2)
+    assert topology.expected_sources(2, 1, 3) == {(1, 1)}
+
+    keyed.send_to(app.output(str(kafka)))
+    topology = plan_topology(app.graph(), exactly_once={out, kafka})
+    check(topology)
+    assert topology.is_shuffled(2)
+    assert {c.output: c.routing for c in topology.channels_to(2)} == {out: Routing.TASK, kafka: Routing.OUTPUT}
+
+    app = ps.StreamApplication("a")
+    stream = app.input("spark.in")
+    stream.send_to(app.output(str(out)))
+    topology = plan_topology(app.graph(), exactly_once={out})
+    check(topology)
+    assert topology.is_shuffled(1)
+
+
 def test_dead_letters_may_be_exactly_once() -> None:
     app, stream = start()
     stream.map(str)

@@ -34,28 +34,31 @@ class Scripted(ps.StreamTask):
         self.own_life.append(f"close {self.context.partition}")
 
 
-def runner_of(function: Any, *, partitions: int = 1, stores: tuple[str, ...] = ("s",)) -> TestRunner:
+def runner_of(
+    function: Any, *, partitions: int = 1, stores: tuple[str, ...] = ("s",), side: str = "other.side"
+) -> TestRunner:
     Scripted.life = []
     Scripted.contexts = []
     app = ps.StreamApplication("job")
     for store in stores:
         app.store(store)
     out = app.output("m.out")
-    app.output("other.side")
+    app.output(side)
     app.input("m.in", key=ps.String()).process(lambda: Scripted(function), stores=stores, id="task").send_to(out)
     return TestRunner(app, partitions=partitions)
 
 
-def test_emit_goes_on_and_send_goes_to_any_output() -> None:
+@pytest.mark.parametrize("side", ["other.side", "spark.side"])  # which is a DataFrame in a query
+def test_emit_goes_on_and_send_goes_to_any_output(side: str) -> None:
     def both(_: Any, envelope: Any, collector: Any, __: Any) -> None:
         collector.emit(key="e", value=envelope.value)
         collector.send("side", key="s", value=envelope.value)
-        collector.send("other.side", value=envelope.value)
+        collector.send(side, value=envelope.value)
         collector.send("m.out", value="direct")
 
-    runner = runner_of(both).input("m.in", [1]).run()
+    runner = runner_of(both, side=side).input("m.in", [1]).run()
     assert {(m.key, m.value) for m in runner.output("m.out")} == {("e", 1), (None, "direct")}
-    assert [(m.key, m.value) for m in runner.output("other.side")] == [("s", 1), (None, 1)]
+    assert [(m.key, m.value) for m in runner.output(side)] == [("s", 1), (None, 1)]
 
 
 def test_without_a_key_send_uses_the_tasks_own_partition() -> None:
