@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
@@ -61,6 +62,13 @@ class Asked(StatefulProcessor):
             )
             for ttl_ms in TTLS_MS
         ]
+        self.gone = (
+            handle.getValueState("gone", VALUE),
+            handle.getListState("gone list", VALUE),
+            handle.getMapState("gone map", M, VALUE),
+        )
+        for name in ("gone", "gone list", "gone map"):
+            handle.deleteIfExists(name)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         now = timerValues.getCurrentProcessingTimeInMs()
@@ -113,7 +121,23 @@ class Asked(StatefulProcessor):
         timers = [time - now for time in self.handle.listTimers() if time - now < FAR_MS // 2]
         entries = sorted(self.map.iterator())
         there = self.value.exists(), self.list.exists(), self.map.exists(), self.map.containsKey((2,))
-        return self.value.get(), list(self.list.get()), entries, one, there, timers, list(map(self._alive, self.brief))
+        own = self.value.get(), list(self.list.get()), entries, one, there, timers
+        return *own, list(map(self._alive, self.brief)), list(self._without_state())
+
+    def _without_state(self) -> Iterator[Any]:
+        value, elements, entries = self.gone
+        for iterated in (elements.get, entries.iterator, entries.keys, entries.values):
+            yield list(iterated())
+        calls: Any = (
+            *(lambda: value.update((1, "v")), lambda: elements.put([(1, "p")]), lambda: elements.appendValue((1, "a"))),
+            *(lambda: entries.updateValue((1,), (1, "e")), lambda: entries.getValue((1,)), value.get),
+            *(call for each in self.gone for call in (each.exists, each.clear)),
+        )
+        for call in calls:
+            try:
+                yield call()
+            except PySparkRuntimeError:
+                yield "an error"
 
     def _alive(self, kinds: Any) -> Any:
         value, elements, entries = kinds

@@ -195,13 +195,18 @@ class Declaring(StatefulProcessorHandle):
         return self._object(variable)
 
     def _object(self, variable: Variable) -> Any:
-        return without_state(variable)
+        return _object_of(variable, _NoState())
 
 
-def without_state(variable: Variable) -> Any:
-    """The object of a variable that has no state: because `init` deletes it, or because no key is being processed."""
+def deleted_variable(variable: Variable) -> Any:
+    """The object of a variable that `init` deleted: it has no state. As in PySpark, a list or a map can yet be iterated
+    over, and gives nothing."""
+    return _object_of(variable, _NoState() if variable.kind == "value" else _NoEntries())
+
+
+def _object_of(variable: Variable, client: Any) -> Any:
     kinds: dict[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
-    return kinds[variable.kind](_NoState(), variable.name)
+    return kinds[variable.kind](client, variable.name)
 
 
 class _NoState:
@@ -212,6 +217,18 @@ class _NoState:
             raise PySparkRuntimeError(f"Error in {call} of the state variable {name}: it has no state here")
 
         return fail
+
+
+class _NoEntries(_NoState):
+    """The same for a list or a map. These methods are what their iterators call."""
+
+    def get(self, name: str, iterator: str) -> Any:
+        raise StopIteration
+
+    get_key_value_pair = get
+
+    def get_row(self, name: str, iterator: str, is_key: bool) -> Any:
+        raise StopIteration
 
 
 def _not_in_init(operation: str) -> PySparkRuntimeError:

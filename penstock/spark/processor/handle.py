@@ -10,7 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from penstock.api.batch_task import BatchTaskContext
 from penstock.api.timers import timers_store
 from penstock.errors import ConfigError
-from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, without_state
+from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, deleted_variable
 from penstock.spark.processor.lists import StoredLists
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
@@ -92,7 +92,7 @@ class RunningHandle(Declaring):
 
     def _object(self, variable: Variable) -> Any:
         if variable in self._state.declared.deleted:
-            return without_state(variable)
+            return deleted_variable(variable)
         return self._state.object_of(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:

@@ -280,7 +280,8 @@ class Deletes(StatefulProcessor):
         def late() -> None:
             self.handle.deleteIfExists("kept")
 
-        for call in (self.gone.exists, lambda: list(self.list.get()), lambda: self.map.getValue((1,)), late):
+        assert [*self.list.get(), *self.map.iterator(), *self.map.keys(), *self.map.values()] == []
+        for call in (self.gone.exists, self.gone.get, self.list.exists, lambda: self.map.getValue((1,)), late):
             with pytest.raises(PySparkRuntimeError) as raised:
                 call()
             yield Row(key=key[0], what=str(raised.value)[:40])
@@ -296,7 +297,8 @@ def test_a_variable_that_init_deletes_has_no_state() -> None:
     for again in ("None", "(5,)"):
         assert [row["what"] for row in task.batch([{"key": "a", "n": 1, "at": None}])] == [
             "Error in exists of the state variable go",
-            "Error in get of the state variable list:",
+            "Error in get of the state variable gone:",
+            "Error in exists of the state variable li",
             "Error in get_value of the state variable",
             "Error deleting state: [STATEFUL_PROCESSO",
             again,
