@@ -33,7 +33,7 @@ Int64 = npt.NDArray[np.int64]
 class QueryWorkload:
     """Batches of equal size, then some of a few rows, then some of none."""
 
-    batches: int = 20
+    batches: int = 50
     batch_rows: int = 200_000
     keys: int = 100_000
     small: int = 8

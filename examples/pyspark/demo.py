@@ -22,7 +22,7 @@ from examples.running import HOME
 from penstock.engine.session import find_java
 
 BATCHES = 8
-TIMES = 2
+TIMES = 4
 """How often all flights of the year come."""
 Totals: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 Start: TypeAlias = Callable[[DataFrame, Callable[[DataFrame, int], None], Path], Any]
