@@ -12,8 +12,8 @@ Both engines read the same files, run the same class, and write the rows of each
 Both commit every batch; Spark's state is in RocksDB with changelog checkpointing. Behind the large batches come some of
 ten rows and some of none. Every side runs in a separate process, in turn. Rows per second are those of the large
 batches after the second, by Spark's `triggerExecution`, the median over batches and rounds. PySpark gets the first
-`--short-batches` large ones only, so that both run for about as long: the JVM becomes faster meanwhile. After each run everything that was written is compared with a plain computation; a
-side that differs makes the exit status 1.
+`--short-batches` large ones only, so that both run for about as long: the JVM becomes faster meanwhile. After each run
+everything that was written is compared with a plain computation; a side that differs makes the exit status 1.
 
     python -m benchmarks.pyspark [--kinds ...] [--batches N] [--rows N] [--keys N] [--repeat N] [--json PATH]
 """

@@ -14,7 +14,7 @@ from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.api.watermarks import BoundedOutOfOrderness
 from penstock.engine.query.job import QueryInput, QueryOutput
 from penstock.errors import ConfigError
-from penstock.spark.queries import Frames, QueryPlan, StreamWriter
+from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
 from penstock.spark.row_columns import RowsReader, RowsWriter
 from penstock.spark.row_schemas import check_keyed, check_same, with_schemas
 from penstock.spark.rows import Rows
@@ -34,6 +34,7 @@ def run_application(
     partitions: int | None = None,
     config: Mapping[str, object] | None = None,
     from_checkpoint: Literal["matching"] | None = None,
+    begin_at: Literal["here"] | None = None,
 ) -> ApplicationStream:
     """Run an application inside a streaming query: its inputs are the query's DataFrames, and so are its outputs.
 
@@ -59,6 +60,8 @@ def run_application(
         from_checkpoint: "matching": if the checkpoint location was set back, the state goes back with it, to the
             retained checkpoint of the batch that the location ends with. Without it, such a query is refused. Where the
             newest state fits, it does nothing.
+        begin_at: "here": a query that has had batches already begins with empty state at its next batch. Without it,
+            such a query is refused. Once the root has a checkpoint, it does nothing.
 
     Returns:
         what `for_each_batch` takes a handler for.
@@ -85,6 +88,7 @@ def run_application(
     """
     if not df.isStreaming:
         raise ConfigError("run_application takes a streaming DataFrame, as `spark.readStream` makes them")
+    check_begin_at(begin_at)
     graph = app.graph()
     names = _names(graph)
     made = _inputs_of(names, inputs)
@@ -112,6 +116,7 @@ def run_application(
         partitions=partitions,
         config=config or {},
         from_checkpoint=from_checkpoint,
+        begins_here=begin_at == "here",
         timed=graph.uses_time,
     )
     return ApplicationStream(df, plan, same)

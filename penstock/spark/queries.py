@@ -52,6 +52,8 @@ class QueryPlan:
     """What becomes of the state that PySpark kept for the query."""
     from_checkpoint: FromCheckpoint = None
     """Which checkpoint the job goes back to, if the query's checkpoint location was set back."""
+    begins_here: bool = False
+    """Whether a job without a checkpoint may begin with any batch of the query."""
 
     def settings(self) -> JobConfig:
         """The configuration of the job. Raises ConfigError."""
@@ -115,6 +117,7 @@ class RunningQuery:
                     partitions=plan.partitions,
                     first=asked,
                     from_checkpoint=plan.from_checkpoint,
+                    begins_here=plan.begins_here,
                 )
             outputs = self._job.run(asked, frames)
             if self._heartbeat is not None:
@@ -303,6 +306,12 @@ class StreamWriter:
                 f'{self._plan.root} belongs to one query. Give it one: .option("checkpointLocation", "<folder>")'
             )
         return f"{parent}/{self._name}"
+
+
+def check_begin_at(begin_at: str | None) -> None:
+    """Raise ConfigError unless it is an argument that there is."""
+    if begin_at not in (None, "here"):
+        raise ConfigError(f'begin_at="{begin_at}": it is "here", or not given')
 
 
 def use_this_python(spark: SparkSession) -> None:

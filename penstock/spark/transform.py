@@ -22,7 +22,7 @@ from penstock.spark.processor.frames import check_pandas
 from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
-from penstock.spark.queries import QueryPlan, StreamWriter
+from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
 from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
 from penstock.spark.takeover import Takeover
 
@@ -131,8 +131,7 @@ def transform_with_state(
         raise ConfigError(f"key={list(keys)}: the DataFrame has no column `{unknown[0]}`; it has {schema.names}")
     timed = _event_time(schema, mode)
     before = None if initial_state is None else _initial(initial_state, schema, keys)
-    if begin_at not in (None, "here"):
-        raise ConfigError(f'begin_at="{begin_at}": it is "here", or not given')
+    check_begin_at(begin_at)
     if import_state and begin_at is not None:
         raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
 

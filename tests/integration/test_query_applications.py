@@ -344,6 +344,51 @@ def test_the_handler_gets_the_same_rows_until_it_returns_and_what_fits_no_column
     assert (came[-1][0], len(came[-1][1]["stamped"])) == (1, 5)
 
 
+class Counts(ps.StreamTask):
+    """Counts the events of a user."""
+
+    def init(self, context: Any) -> None:
+        self.counts = context.store("counts")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        n = self.counts[envelope.key] = self.counts.get(envelope.key, 0) + 1
+        collector.emit(key=envelope.key, value=(envelope.key, n))
+
+
+def test_an_application_continues_a_query_that_had_none(spark: SparkSession, tmp_path: Path) -> None:
+    """It keeps the checkpoint location: what the query has read is not read again."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    source, location = tmp_path / "source", str(tmp_path / "location")
+    app = ps.StreamApplication("counts")
+    app.store("counts", value=ps.Long())
+    rows = pss.Rows("user STRING, n LONG")
+    users = app.input("spark.users", value=pss.Rows()).partition_by(lambda row: row.user)
+    users.process(Counts, stores=["counts"], value=rows).send_to(app.output("spark.counts", value=rows))
+    found: list[tuple[str, int]] = []
+
+    def start(writer: Any) -> Any:
+        return writer.option("checkpointLocation", location).trigger(availableNow=True).start()
+
+    def run(**arguments: Any) -> None:
+        stream_of = pss.run_application(app, stream(spark, source), root=str(tmp_path / "root"), **arguments)
+        writer = stream_of.for_each_batch(lambda out, _: found.extend(map(tuple, out["counts"].collect())))
+        assert start(writer).awaitTermination(PATIENCE_S)
+
+    events(source, 0)
+    assert start(stream(spark, source).writeStream.foreachBatch(lambda *_: None)).awaitTermination(PATIENCE_S)
+    happened = events(source, 1)
+    with pytest.raises(StreamingQueryException, match=r'has no state of job counts.*begin_at="here"'):
+        run()
+    run(begin_at="here")
+    happened += events(source, 2)
+    run(begin_at="here")  # has no effect any more
+    wanted, seen = [], Counter[str]()
+    for each in happened:
+        seen[each.user] += 1
+        wanted.append((each.user, seen[each.user]))
+    assert sorted(found) == sorted(wanted)
+
+
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     source = stream(spark, tmp_path).where("kind = 'click'")
 
@@ -365,6 +410,7 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     refused("must count or collect nothing", of(value=rows), inputs=lambda df: {"events": df.limit(df.count())})
     refused("has `user string` as column 1, where `n bigint` is declared", of(value=pss.Rows("n LONG")))
     refused("Spark cannot read this schema", of(value=pss.Rows("n LUNG")))
+    refused('begin_at="now": it is "here"', of(value=rows), begin_at="now")
     refused("is not to be configured", of(value=rows), config={"streams.spark.events.samza.offset.default": "oldest"})
     durable = of(value=rows)
     two = of(value=rows)

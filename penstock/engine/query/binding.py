@@ -42,7 +42,14 @@ class Binding:
 
 
 def bind(
-    view: LogView, job: str, root: str, asked: Asked, partitions: int | None, chosen: FromCheckpoint = None
+    view: LogView,
+    job: str,
+    root: str,
+    asked: Asked,
+    partitions: int | None,
+    chosen: FromCheckpoint = None,
+    *,
+    begins_here: bool = False,
 ) -> Binding:
     """Find the state that the batch continues.
 
@@ -53,13 +60,14 @@ def bind(
         asked: the batch that the query begins with.
         partitions: how many tasks the program asks for.
         chosen: "matching": the retained checkpoint of the batch before, if the newest one does not fit.
+        begins_here: whether a job without any checkpoint may begin with a later batch than the first.
 
     Raises:
         IncompatibleError: the state belongs to another query, is of another batch, or has another number of tasks.
     """
     latest = view.latest
     if latest is None:
-        if asked.number > 0:
+        if asked.number > 0 and (view.faults or not begins_here):
             raise _no_state(job, root, asked)
         return Binding()
     bound = queries_of(latest.identities)
@@ -124,8 +132,8 @@ def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
         f"the query {asked.query} asks for batch {asked.number}, and {root} has no state of job {job}: the state of "
         "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
         "root or the name of the job was changed, set it back. If the state is lost, or there never was any, start the "
-        "query with a new checkpoint location: it then reads its sources from the beginning. With "
-        'transform_with_state, it can begin with empty state at this batch as well: begin_at="here"'
+        "query with a new checkpoint location: it then reads its sources from the beginning. Or let it begin with "
+        'empty state at this batch: begin_at="here"'
     )
 
 

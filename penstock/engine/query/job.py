@@ -109,6 +109,7 @@ class QueryJob:
         partitions: int | None,
         first: QueryBatch,
         from_checkpoint: FromCheckpoint = None,
+        begins_here: bool = False,
     ) -> None:
         """Take the job over and open its containers.
 
@@ -118,6 +119,7 @@ class QueryJob:
             first: the batch that the query begins with.
             from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
                 was set back.
+            begins_here: whether a job without a checkpoint may begin with any batch of the query.
 
         Raises:
             IncompatibleError: the state belongs to another query, or is of another batch.
@@ -127,6 +129,7 @@ class QueryJob:
         self._config = config
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._paths = JobPaths(config.job.name, config.job.id)
+        self._begins_here = begins_here
         self._stop, self._board = StopRequest(), ProgressBoard()
         self._failed: BaseException | None = None
         self._watch = StopWatch(self._stop)
@@ -183,7 +186,8 @@ class QueryJob:
             raise CorruptError(
                 f'{error}. Inside a query `from_checkpoint="matching"` does, with the checkpoint location of that time'
             ) from error
-        bound = bind(view, self._paths.root, self._config.job.root, asked, partitions, chosen)
+        root = self._config.job.root
+        bound = bind(view, self._paths.root, root, asked, partitions, chosen, begins_here=self._begins_here)
         if bound.record is not None:
             logger.warning(
                 "the query asks for batch %d: the job goes back to checkpoint %s, which is of the batch before. Later "

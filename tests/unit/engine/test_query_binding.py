@@ -55,10 +55,12 @@ def check(
     partitions: int | None = None,
     plans: tuple[str, str] = ("", ""),
     chosen: FromCheckpoint = None,
+    begins_here: bool = False,
 ) -> tuple[int | None, CheckpointRecord | None]:
     """`plans`: of the batch before, and of the batch."""
     before, plan = plans
-    bound = bind(view, "visits-1", "/root", Asked(query, batch, plan, before), partitions, chosen)
+    asked = Asked(query, batch, plan, before)
+    bound = bind(view, "visits-1", "/root", asked, partitions, chosen, begins_here=begins_here)
     return bound.tasks, bound.record
 
 
@@ -76,6 +78,14 @@ def test_a_batch_that_the_state_is_at_or_before(batch: int, chosen: FromCheckpoi
 def test_a_state_that_was_deleted_is_not_begun_from_nothing() -> None:
     with pytest.raises(IncompatibleError, match=r"asks for batch 5, and /root has no state of job visits-1.*deleted"):
         check(log(), 5, chosen="matching")
+
+
+def test_a_query_that_has_had_batches_begins_without_state_if_that_is_said() -> None:
+    assert check(log(), 5, begins_here=True) == (None, None)
+    with pytest.raises(IncompatibleError, match="is at batch 7, and the query asks for batch 5"):
+        check(log(record(7)), 5, begins_here=True)
+    with pytest.raises(IncompatibleError, match="has no state of job visits-1"):
+        check(log(damaged=True), 5, chosen="matching", begins_here=True)
 
 
 @pytest.mark.parametrize(("batch", "said"), [(4, "was set back"), (9, "is newer than the state")])
