@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
@@ -146,6 +147,12 @@ def check_session(session: SparkSession) -> None:
     conf = dict(session.sparkContext.getConf().getAll())
     _refuse(conf)
     _warn_of_hangs(conf)
+
+
+def scratch_folder(context: SparkContext) -> Path:
+    """Where files may be that nobody needs once this program has ended. Spark's JVM removes the folder when it ends,
+    and it ends with the program, however that ends."""
+    return Path(context._temp_dir)  # noqa: SLF001 - where PySpark puts such files itself
 
 
 def warn_of_clear_text(context: SparkContext) -> None:

@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,9 +39,13 @@ AT_ONCE = 0
 class Heartbeat:
     """Says when the next batch is due. Used by one thread at a time."""
 
-    def __init__(self) -> None:
-        """The first batch is due at once: nobody knows yet what is due in the state."""
-        self._folder = tempfile.mkdtemp(prefix="penstock-heartbeat-")
+    def __init__(self, scratch: Path) -> None:
+        """The first batch is due at once: nobody knows yet what is due in the state.
+
+        Args:
+            scratch: a folder on this machine that does not outlive the program, however that ends.
+        """
+        self._folder = tempfile.mkdtemp(prefix="penstock-heartbeat-", dir=scratch)
         self._path = os.path.join(self._folder, _DUE)
         self.set(AT_ONCE)
 

@@ -21,7 +21,7 @@ from penstock.engine.query.binding import FromCheckpoint
 from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
 from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.stopping import QueryStoppedError
-from penstock.engine.session import check_session
+from penstock.engine.session import check_session, scratch_folder
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.spark.heartbeat import Heartbeat, has_heartbeat
@@ -131,7 +131,7 @@ class RunningQuery:
 
     def with_heartbeat(self, df: DataFrame) -> DataFrame:
         """The query's rows, with a batch when something is due."""
-        self._heartbeat = Heartbeat()
+        self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext))
         return self._heartbeat.added_to(df)
 
     def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], None]) -> None:

@@ -18,6 +18,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.engine.query.binding import reached_batch
 from penstock.engine.query.offsets import plan_of
+from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.spark.processor.from_spark import (
@@ -88,14 +89,20 @@ class Takeover:
             latest = first_record(config)
             if latest is None:
                 tasks = partitions or spark.sparkContext.defaultParallelism
-                self._begin(checkpoint, operators, batch, config, tasks)
+                self._begin(checkpoint, operators, batch, config, tasks, folder.scratch)
             elif operators:
                 _check_bound(latest, checkpoint, batch, config)
         for operator in operators:
             folder.set_aside(operator, batch)
 
     def _begin(
-        self, checkpoint: SparkCheckpoint, operators: list[int], batch: int, config: JobConfig, tasks: int
+        self,
+        checkpoint: SparkCheckpoint,
+        operators: list[int],
+        batch: int,
+        config: JobConfig,
+        tasks: int,
+        scratch: Path,
     ) -> None:
         counts: Counter[str] = Counter()
         if self.imports:
@@ -106,7 +113,7 @@ class Takeover:
         made = batch + 1 if self.imports else 0
         plan = plan_of(checkpoint.files.get(f"offsets/{batch}"))
         state = FirstState(self.graph, config, checkpoint.query_id(), batch, plan, tasks, stores, made, times)
-        record = write_first_state(state)
+        record = write_first_state(state, scratch)
         logger.info(
             "the query of %s continues after batch %d with %s, in checkpoint %s",
             checkpoint.url,
@@ -228,6 +235,8 @@ class _Location:
         path = self._path(location)
         self._files = path.getFileSystem(configuration)
         self._root = self._files.makeQualified(path)
+        self.scratch = scratch_folder(spark.sparkContext)
+        """Of this program."""
 
     def url(self) -> str:
         """What `open_store` takes. Raises ConfigError if it cannot be read here."""

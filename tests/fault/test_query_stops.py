@@ -3,9 +3,13 @@ start goes on."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +18,11 @@ import pytest
 from penstock.metadata.lease import LeaseState
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
-from tests.support.faults import Fault
+from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until
-from tests.support.query_home import QueryHome
+from tests.support.places import ROOT
+from tests.support.query_home import LOCAL, QueryHome, QueryRun
+from tests.support.spark_state import GOLDEN
 
 pytestmark = pytest.mark.spark
 
@@ -78,3 +84,75 @@ def test_of_two_scripts_that_start_at_the_same_moment_one_runs(tmp_path: Path) -
         home.faults.open()
         assert winner.ended() == 0
     home.verify()
+
+
+WITH_FILES = """
+import json, sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import penstock.spark as pss
+from tests.support.counted_visits import OUTPUT, CountVisits
+from tests.support.fault_jobs import faulty
+from tests.unit.spark.test_takeover import Reads
+
+folder = Path(sys.argv[1])
+spark = SparkSession.builder.config(map=json.loads(sys.argv[2])).getOrCreate()
+
+
+def start(rows, name, handle, **arguments):
+    made = pss.transform_with_state(
+        spark.readStream.schema(rows).parquet(str(folder / "in")),
+        key=rows.split()[0],
+        time_mode="ProcessingTime",
+        root=str(folder / name),
+        config={"stores.backup.factories": faulty("changelog-files")},
+        **arguments,
+    )
+    return made.for_each_batch(handle).option("checkpointLocation", str(folder / f"{name}-location")).start()
+
+
+started = folder / "started"
+start("user STRING", "visits", lambda df, number: started.touch(), processor=CountVisits(), output=OUTPUT)
+while not started.exists():
+    spark.streams.awaitAnyTermination(1)
+start("k STRING", "taken", print, processor=Reads(), output="k STRING, said STRING", import_state=True)
+"""
+"""A program with a query with timers, and one whose state is being taken over."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_a_signal_ends_leaves_no_files(tmp_path: Path, number: signal.Signals) -> None:
+    faults = Faults(tmp_path / "faults")
+    faults.plan(Fault("blocks", "put.begin", "block"))
+    for name in ("in", "tmp", "scratch"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(GOLDEN / "tws-lz4" / "checkpoint", tmp_path / "taken-location")
+    conf = {**LOCAL, "spark.ui.enabled": "false", "spark.local.dir": str(tmp_path / "scratch")}
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WITH_FILES, str(tmp_path), json.dumps(conf)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "PENSTOCK_TEST": str(tmp_path),
+                "TMPDIR": str(tmp_path / "tmp"),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    run = QueryRun(process, str(tmp_path), log)
+    try:
+        wait_until(lambda: faults.is_reached("blocks") or process.poll() is not None, "the upload of the state")
+        kept = [each for name in ("heartbeat", "import") for each in tmp_path.rglob(f"penstock-{name}-*")]
+        assert len(kept) == 2, run.log
+        process.send_signal(number)
+        assert run.ended() == -number
+    finally:
+        run.clean_up()
+    assert not [each for each in kept if each.exists()], "Spark's JVM ends after the program, and removes them"
+    assert not list((tmp_path / "scratch").iterdir())

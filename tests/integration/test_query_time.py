@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
+from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
 from tests.support.jobs import wait_until
 
@@ -251,14 +252,20 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
     def fired() -> list[tuple[Any, ...]]:
         return [row for row in flat(found) if row[1].startswith("timer")]
 
+    def files() -> list[Path]:
+        """Where Spark's JVM removes them, however the program ends."""
+        return list(scratch_folder(spark.sparkContext).glob("penstock-*"))
+
     query = begin(spark).start()
     try:
+        assert len(files()) == 1
         wait_until(lambda: len(fired()) >= 2 or not query.isActive, "timers without rows", PATIENCE_S)
         first = len(numbers)
         source.add([("c", 1)])
         wait_until(lambda: len(fired()) >= 3 or not query.isActive, "a timer behind new rows", PATIENCE_S)
     finally:
         query.stop()
+    assert not files()
     assert [(k, what) for k, what, _, _ in fired()] == [
         ("a", "timer None (2,)"),
         ("b", "timer None (1,)"),

@@ -74,9 +74,13 @@ def first_record(config: JobConfig) -> CheckpointRecord | None:
         return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().latest
 
 
-def write_first_state(state: FirstState) -> CheckpointRecord:
+def write_first_state(state: FirstState, scratch: Path) -> CheckpointRecord:
     """Fill the stores, back all of them up, and append the job's first checkpoint. Until that nothing has changed: what
     a process that dies before leaves behind is named by no checkpoint.
+
+    Args:
+        scratch: a folder on this machine, with room for all that state. What a process that dies leaves in it goes
+            with the folder.
 
     Raises:
         IncompatibleError: the job has a checkpoint.
@@ -85,8 +89,8 @@ def write_first_state(state: FirstState) -> CheckpointRecord:
     """
     config = state.config
     with ExitStack() as stack:
-        scratch = Path(tempfile.mkdtemp(prefix="penstock-import-"))
-        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        own = Path(tempfile.mkdtemp(prefix="penstock-import-", dir=scratch))
+        stack.callback(shutil.rmtree, own, ignore_errors=True)
         objects = open_store(config.job.root)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
@@ -95,7 +99,7 @@ def write_first_state(state: FirstState) -> CheckpointRecord:
         system = QuerySystem(state.query, state.tasks, state.batch + 1)
         streams = JobStreams.open(state.graph, config, {QUERY_SYSTEM: system})
         stack.callback(streams.close)
-        copies = {store: _filled(state, store, fill, scratch / store) for store, fill in state.stores.items()}
+        copies = {store: _filled(state, store, fill, own / store) for store, fill in state.stores.items()}
         return _commit(state, found, log, streams, copies)
 
 

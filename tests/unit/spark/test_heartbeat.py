@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ AN_HOUR = 3_600_000
 class Beating:
     """The driver's side and the reader."""
 
-    def __init__(self) -> None:
-        self.heartbeat = Heartbeat()
+    def __init__(self, folder: Path) -> None:
+        self.heartbeat = Heartbeat(folder)
         source = heartbeat_source("heartbeat")({"due": self.heartbeat._path})
         self.reader: Any = source.streamReader(StructType())
         self.offset = self.reader.initialOffset()
@@ -37,10 +38,11 @@ class Beating:
 
 
 @pytest.fixture
-def beating() -> Any:
-    beating = Beating()
+def beating(tmp_path: Path) -> Any:
+    beating = Beating(tmp_path)
     yield beating
     beating.heartbeat.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_first_batch_is_due_at_once_and_then_what_the_driver_says(beating: Beating) -> None:

@@ -119,6 +119,7 @@ class Folder:
 
     def __init__(self, spark: None, location: str) -> None:
         self._root = Path(location)
+        self.scratch = self._root.parent
 
     def url(self) -> str:
         return str(self._root)
@@ -187,6 +188,7 @@ def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch
     given = pickle.dumps((takeover, config, str(location)))
     killed = subprocess.run([sys.executable, "-c", KILLED, point], input=given, check=False)
     assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("penstock-import-*"))) == (point not in POINTS[-2:]), "in the folder that was given"
     has_record = point not in POINTS[:2]
     assert (first_record(config) is not None) == has_record
     is_renamed = point == "behind the rename"
