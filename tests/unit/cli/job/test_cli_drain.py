@@ -206,14 +206,16 @@ def test_a_job_that_nobody_runs_drains_at_its_next_start(killed: Running, object
 
 
 def test_a_drain_is_cancelled(running: Running, objects: FileObjectStore) -> None:
-    cancelled = threading.Event()
+    drains, cancelled = threading.Event(), threading.Event()
 
     def at(step: str) -> None:
         if step == "stage 1" and running.driver.board.phase == "draining" and not cancelled.is_set():
+            drains.set()
             _wait(cancelled)
 
     running.driver.runner.at = at
     call("drain", "visits")
+    _wait(drains)
     found: list[str] = []
     cancelling = threading.Thread(target=lambda: found.append(call("drain", "visits", "--cancel")[0]))
     cancelling.start()
