@@ -94,8 +94,6 @@ def run_application(
         else:
             context = spark.sparkContext
             check_session(spark)
-        if settings.container.tls_enabled:
-            warn_of_clear_text(context)
         handle = _start(context, job, log, tenure.keeper, undo.pop_all())
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
@@ -141,15 +139,7 @@ def leave(tenure: Tenure) -> None:
 def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:
     board, stop = ProgressBoard(), StopRequest()
     shipment = Shipment.of(job)
-    keeps_stores = job.config.job.keeps_copies or bool(job.topology.graph.side_stores)
-    spec = ContainerSpec(
-        run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
-        secret=shipment.secret,
-        host=container_host(context),
-        log_directory=str(log_directory(job.config, job.paths)),
-        copies_directory=str(stores_directory(job.config, job.uid)) if keeps_stores else None,
-        tls=shipment.tls,
-    )
+    spec = container_spec(context, job, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     runner = SparkRunner(context, job, shipment, directory, stop.immediate)
     tables = TableBuilds(job, SparkTableBuilder(context, job.config.job.root, job.paths))
@@ -189,7 +179,23 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     return handle
 
 
-def container_host(context: SparkContext) -> str | None:
+def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
+    """What each container of a run is started with. Warns if the run's key would cross the network in clear."""
+    if shipment.tls is not None:
+        warn_of_clear_text(context)
+    config = job.config
+    keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
+    return ContainerSpec(
+        run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
+        secret=shipment.secret,
+        host=_container_host(context),
+        log_directory=str(log_directory(config, job.paths)),
+        copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
+        tls=shipment.tls,
+    )
+
+
+def _container_host(context: SparkContext) -> str | None:
     """Where containers listen: loopback if everything is on this machine, else at their executor's address."""
     master: Any = context.master
     return "127.0.0.1" if str(master).startswith("local") else None

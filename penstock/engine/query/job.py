@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,9 +16,6 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.tenure import Tenure
 from penstock.config.model import JobConfig
-from penstock.container.logs import log_directory
-from penstock.container.protocol import ContainerSpec
-from penstock.container.store_folders import stores_directory
 from penstock.driver.assembly import assemble
 from penstock.driver.event_time import EventTime
 from penstock.driver.metrics_exports import MetricsExports
@@ -30,7 +26,7 @@ from penstock.driver.progress import ProgressBoard
 from penstock.driver.stop import StopRequest
 from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
-from penstock.engine.launch import container_host, leave
+from penstock.engine.launch import container_spec, leave
 from penstock.engine.packages import Shipment
 from penstock.engine.query.binding import Asked, Binding, FromCheckpoint, bind
 from penstock.engine.query.offsets import OffsetLog
@@ -200,15 +196,7 @@ class QueryJob:
     def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
         job, config, context = self._job, self._config, first.spark.sparkContext
         shipment = Shipment.of(job)
-        keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
-        spec = ContainerSpec(
-            run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
-            secret=shipment.secret,
-            host=container_host(context),
-            log_directory=str(log_directory(config, job.paths)),
-            copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
-            tls=shipment.tls,
-        )
+        spec = container_spec(context, job, shipment)
         directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
         self._jobs = QueryJobs(context, f"penstock-{job.claim.run_id}", self._watch.look)
         runner = QueryRunner(context, job, shipment, directory, self._stop.immediate, self._jobs)
