@@ -39,7 +39,7 @@ def outputs(home: Home) -> dict[str, list[tuple[int, int, str, object]]]:
 
 
 def test_a_stopped_driver_wakes_after_another_took_over(home: Home, drivers: list[DriverProcess]) -> None:
-    first = home.driver()
+    first = home.driver(until=None)  # a fast one with an end would be over before it is stopped
     drivers.append(first)
     assert first.await_output(400)
     first.signal(signal.SIGSTOP)
@@ -75,7 +75,7 @@ def assert_only_orphans(before: dict[str, bytes], after: dict[str, bytes], epoch
 
 @pytest.mark.slow
 def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[DriverProcess]) -> None:
-    first = home.driver()
+    first = home.driver(until=None)
     drivers.append(first)
     assert first.await_output(400)
     first.signal(signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[Dri
 def test_a_stopped_driver_that_wakes_to_a_lost_container_claims_nothing(
     home: Home, drivers: list[DriverProcess]
 ) -> None:
-    first = home.driver()
+    first = home.driver(until=None)
     drivers.append(first)
     assert first.await_output(400)
     first.signal(signal.SIGSTOP)
@@ -175,10 +175,11 @@ def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
     home: Home, drivers: list[DriverProcess], small_disk: Path
 ) -> None:
     home.config |= {"job.root": str(small_disk / "jobs"), "task.commit.timeout.ms": 3000}
-    driver = home.driver()
+    driver = home.driver(until=None)
     drivers.append(driver)
     assert driver.await_output(600)
     ballast = fill(small_disk)
+    home.publish(200, seed=8)  # a fast job may have committed everything before the disk was full
     ended = driver.ended()
     assert ended.status == 1
     assert ended.error in {"PenstockTimeoutError", "PenstockError"}
@@ -187,7 +188,7 @@ def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
     assert "job.root" in ended.text
     ballast.unlink()
     home.verify_checkpoint(home.checkpoints[-1])
-    again = home.driver()
+    again = home.driver(task_commit_timeout_ms=60_000)
     drivers.append(again)
     again.succeeded()
     home.verify()

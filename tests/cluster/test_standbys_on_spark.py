@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,9 +60,7 @@ def standbys_are_there(home: Home) -> bool:
 
 def finish(home: Home, driver: DriverProcess) -> int:
     """Stop it; every total must be right. Returns how many stores were taken over."""
-    driver.await_output(sum(len(own) for own in home.events["events"].values()))
-    driver.signal(signal.SIGTERM)
-    driver.succeeded()
+    driver.stopped()
     home.verify()
     config: dict[str, Any] = {key: str(value) for key, value in home.config.items()}
     with open_job("totals", None, [f"{key}={value}" for key, value in config.items()]) as job:
@@ -75,7 +72,9 @@ def test_a_standby_takes_over_and_a_new_container_gets_tasks_back(home: Home) ->
     with running(home) as driver:
         for turn in range(2):
             wait_until(lambda: standbys_are_there(home), "standbys of every task in two containers")
-            kill(driver.containers()[turn % TASKS])
+            victim = driver.containers()[turn % TASKS]
+            kill(victim)
+            wait_until(lambda: victim not in driver.containers(), "its end")  # noqa: B023
             home.publish(300, seed=turn)
         wait_until(lambda: standbys_are_there(home), "standbys in the place of those that took over")
         assert finish(home, driver) > 0

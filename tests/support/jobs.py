@@ -199,6 +199,15 @@ class Home:
     # What must come out.
 
     @property
+    def all_committed(self) -> bool:
+        """Whether the last checkpoint is behind the last message."""
+        checkpoints = self.checkpoints
+        if not checkpoints:
+            return False
+        positions = [offset for own in checkpoints[-1].next_offsets.values() for offset in own.values()]
+        return sum(positions) == sum(len(events) for own in self.events.values() for events in own.values())
+
+    @property
     def published(self) -> dict[str, dict[int, list[Event]]]:
         """`events` without what is not an event."""
         return {
@@ -396,6 +405,12 @@ class DriverProcess:
             raise
         facts = json.loads(self._result.read_text(encoding="utf-8")) if self._result.exists() else {"error": "killed"}
         return Ended(self.process.returncode, facts["error"], facts.get("text", ""), facts, self.log)
+
+    def stopped(self) -> Ended:
+        """Wait until everything is in a checkpoint, and stop it; its end must be a good one."""
+        wait_until(lambda: not self.running or self.home.all_committed, "a checkpoint of all messages")
+        self.process.send_signal(signal.SIGTERM)
+        return self.succeeded()
 
     def succeeded(self, timeout_s: float = DEADLINE_S) -> Ended:
         """Wait for its end, which must be a good one."""
