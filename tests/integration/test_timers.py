@@ -45,8 +45,7 @@ def test_timers_fire_without_messages_and_once_each_after_kills(tmp_path: Path) 
     later_ms = int(time.time() * 1000) + 3_000
     home.publish_events(2 * EVENTS, later_ms)
     wait_until(lambda: len(home.reminders("event")) == 3 * EVENTS - 2, "timers of the last events")
-    checkpoint = len(home.checkpoints)
-    wait_until(lambda: len(home.checkpoints) > checkpoint, "a commit")
+    wait_until(lambda: home.all_committed, "a commit of all events")
     driver.kill()
     home.driver(app="timers").succeeded()
     assert [record.ended for record in home.checkpoints][-1] == "end-of-stream"
