@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +12,11 @@ from penstock.checkpoint.outbox import Unpublished
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.system.base import Progress
+from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
+
+_NAMED = Progress(sys.maxsize, 0)
+"""How far outputs to DataFrames of a query are published: that a record names their rows is all it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,9 @@ def read_marks(owed: Iterable[Unpublished], publisher: str, config: JobConfig) -
     found: dict[SystemStreamPartition, Progress | None] = {}
     for name in sorted({ssp.system for ssp in parts}):
         own = sorted(ssp for ssp in parts if ssp.system == name)
+        if name == QUERY_SYSTEM:
+            found |= dict.fromkeys(own, _NAMED)
+            continue
         try:
             with closing(open_system(config.system(name)).admin()) as admin:
                 marks = admin.progress_of(publisher, own)

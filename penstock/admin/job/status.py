@@ -345,8 +345,8 @@ def _input(
     stream: SystemStream, next_offsets: Mapping[int, int], last: CheckpointRecord, config: JobConfig
 ) -> InputStatus:
     """A stream as it is now, against the last checkpoint."""
-    if stream.system == QUERY_SYSTEM and stream in last.identities:
-        return input_status(stream, next_offsets, {}, None)  # a DataFrame: Spark alone knows what comes next
+    if _is_frame(stream, last):
+        return input_status(stream, next_offsets, {}, None)  # Spark alone knows what comes next
     try:
         now = _look(stream, config)
     except PenstockError as error:
@@ -356,6 +356,11 @@ def _input(
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
     one = input_status(stream, next_offsets, now.ends, misfit, dense=now.dense)
     return _with_transactions(one, now.transactions)
+
+
+def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:
+    """Whether it is a DataFrame of a query."""
+    return stream.system == QUERY_SYSTEM and stream in last.identities
 
 
 def _smallest(
@@ -371,8 +376,11 @@ def _smallest(
 
 
 def _with_times(status: InputStatus, times: Mapping[int, int], last: CheckpointRecord) -> InputStatus:
-    """The event times of its partitions. The lowest one holds the others back, or one that has none yet."""
+    """The event times of its partitions. The lowest one holds the others back, or one that has none yet; not so in a
+    DataFrame, because which task met a row says nothing about its time."""
     partitions = tuple(replace(each, event_time_ms=times.get(each.partition)) for each in status.partitions)
+    if _is_frame(SystemStream.parse(status.stream), last):
+        return replace(status, partitions=partitions)
     ended = {ssp.partition for ssp in last.ended_inputs if str(ssp.system_stream) == status.stream}
     reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
     slowest = min((part for part in reached if part not in ended), key=reached.__getitem__, default=None)

@@ -95,6 +95,15 @@ def test_a_system_that_cannot_be_asked(job: StoppedJob) -> None:
     assert call_json("checkpoint", "show", "flights")["outbox"][0]["published"] is None
 
 
+def test_rows_for_a_query_are_published_with_their_record(job: StoppedJob) -> None:
+    """Nothing more is to be done for its DataFrames; other outputs are shown as ever."""
+    named_rows = OutboxObject(
+        PATHS.outbox("2-1-0-0"), 0, 1000, "0" * 64, {SystemStreamPartition("spark", "rows", 0): Part(1, 8)}
+    )
+    job.run(saved(3, stores={}, markers={}, outbox=(named_rows,), keepers=("spark",), publisher=PUBLISHER))
+    assert rows(call("status", "flights")[0], "exactly once")["exactly once"] == "8 to spark.rows: published"
+
+
 def test_garbage_is_what_the_last_record_does_not_leave(job: StoppedJob) -> None:
     """Also where it is published already: the objects go behind the next record."""
     publish(job, p0=Progress(2, 1), p1=Progress(1, 0))

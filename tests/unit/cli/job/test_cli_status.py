@@ -198,6 +198,19 @@ def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> No
     assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
 
 
+def test_a_dataframe_of_a_query_has_no_partition_that_holds_it_back(log: CheckpointLog) -> None:
+    rows = [SystemStreamPartition("spark", "rows", task) for task in range(2)]
+    last = log.read().checkpoints[-1]
+    positions = {task: {ssp: 7} for task, ssp in enumerate(rows)}
+    times = {task: {ssp: 1_700_000_000_000 + task} for task, ssp in enumerate(rows)}
+    of_query = {rows[0].system_stream: "query"}
+    made = record(log.claim("run-b"), 5, last.id, next_offsets=positions, event_times=times, identities=of_query)
+    log.append(made)
+    (frame,) = call_json("status", "flights")["inputs"]
+    assert (frame["stream"], frame["heldBackBy"], frame["problem"]) == ("spark.rows", None, None)
+    assert [part["eventTimeMs"] for part in frame["partitions"]] == [1_700_000_000_000, 1_700_000_000_001]
+
+
 def test_a_stream_that_ends_before_the_position_has_no_lag() -> None:
     from penstock.api.ssp import SystemStream
     from penstock.system.base import PartitionOffsets
