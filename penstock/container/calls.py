@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -156,14 +155,15 @@ def _drained(queue: SimpleQueue[int]) -> int:
 
 
 def _beat(container: Container, identity: Identity, request: Nothing) -> Iterator[Beat]:
-    """Beats without an end; the driver listens as long as it wants to."""
+    """Beats until the container is closed; the driver listens as long as it wants to."""
     container.check_incarnation(identity)
     process = psutil.Process()
     changed = ChangedRows()
     for beat in itertools.count():
         rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
         yield replace(container.beat(process.memory_info().rss), metrics=rows)
-        time.sleep(BEAT_SECONDS)
+        if container.closed.wait(BEAT_SECONDS):
+            return
 
 
 def _close(container: Container, identity: Identity, request: Nothing) -> Iterator[int]:

@@ -56,6 +56,7 @@ class ContainerClient:
         self.inquiry: Future[list[str] | Unknown] | None = None
         """What its host is asked about its end, if that is another one and it is lost."""
         self._death: str | None = None
+        self._beats: threading.Thread | None = None
 
     def identity(self, epoch: int) -> Identity:
         """Who a call of this epoch is meant for."""
@@ -130,7 +131,17 @@ class ContainerClient:
                 self.lost = reason
                 on_lost(self)
 
-        threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True).start()
+        self._beats = threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True)
+        self._beats.start()
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until the beats have ended, which they do when the container is closed.
+
+        A program that ends before they do may crash: where a stream breaks off, Arrow asks for Python's lock, also if
+        there is no interpreter any more.
+        """
+        if self._beats is not None:
+            self._beats.join(timeout_s)
 
     def note_metrics(self, rows: Sequence[Row]) -> None:
         """The container's metrics that have changed."""

@@ -46,6 +46,9 @@ from penstock.plan.assignment import Assignment, Distance, Place, assign
 from penstock.retry import retry
 
 logger = logging.getLogger(__name__)
+_LAST_BEATS_SECONDS = 2.0
+"""How long the end waits for beats. Those of a container that was closed end at once, those of a host that is cut off
+do not."""
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 T = TypeVar("T")
@@ -344,8 +347,10 @@ class ContainerDirectory:
                 future.result()
             except PenstockError as error:
                 logger.info("a container did not close by itself: %s", error)
+        deadline = time.monotonic() + _LAST_BEATS_SECONDS
         for client in self._clients.values():
             client.disconnect()
+            client.await_end(max(0.0, deadline - time.monotonic()))
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
 

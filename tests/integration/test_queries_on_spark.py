@@ -291,7 +291,7 @@ def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     assert query.exception() is None
     world.faults.open()
     wait_until(lambda: not world.containers(), "the end of the containers")
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-query")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("penstock-query", "beats-"))]
 
     def stops(rows: DataFrame, batch: int) -> None:
         world.keep(rows, batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject, Part
 from penstock.container.auth import SecretCheck
-from penstock.container.calls import CALLS, Call
+from penstock.container.calls import CALLS, CLOSE, CLOSE_SECONDS, Call
 from penstock.container.client import ContainerClient
 from penstock.container.container import Container
 from penstock.container.machine import machine_id
@@ -36,6 +37,7 @@ from penstock.container.protocol import (
 from penstock.container.server import ContainerServer
 from penstock.errors import ContainerLostError, NotFoundError, PenstockError
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch
+from tests.support.containers import DEADLINE_S, wait_until
 
 SECRET = "a-secret"
 BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})
@@ -118,6 +120,17 @@ def test_a_call_without_an_answer_is_a_lost_container(client: ContainerClient) -
 def test_a_call_that_the_container_does_not_know(client: ContainerClient) -> None:
     with pytest.raises(PenstockError, match="a container has no action `other`"):
         client.ask(Call("other", Count, Counted, _count), 1, Count(1), 10)
+
+
+def test_beats_end_when_the_container_is_closed(client: ContainerClient) -> None:
+    """No thread is left in Arrow when the program ends."""
+    ended: list[ContainerClient] = []
+    client.listen(ended.append)
+    wait_until(lambda: client.last_beat is not None, "a beat")
+    client.ask(CLOSE, 1, Nothing(), CLOSE_SECONDS)
+    client.await_end(DEADLINE_S)
+    assert (client.lost, ended) == ("its beats ended", [client])
+    assert not [thread for thread in threading.enumerate() if thread.name == "beats-c1"]
 
 
 def test_every_call_is_in_the_table_under_its_name() -> None:
