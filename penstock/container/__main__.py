@@ -27,6 +27,7 @@ from penstock.container.container import Container
 from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
 from penstock.container.protocol import ContainerAddress, ContainerSpec
+from penstock.container.register import Register
 from penstock.container.server import ContainerServer
 from penstock.container.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.documents import decode
@@ -79,6 +80,8 @@ def main() -> None:
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
     remove_dead_folders()
     container.closed.wait()
+    with suppress(OSError):
+        Register.of(spec.run_id, parent).remove()
     # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
     for server in servers:
         threading.Thread(target=server.shutdown, daemon=True).start()

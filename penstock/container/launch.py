@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import select
@@ -11,7 +10,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +21,8 @@ import psutil
 from penstock.container.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.container.machine import ExecutorProcess, ending, own_executor
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
-from penstock.documents import decode, decoding
+from penstock.container.register import Register
+from penstock.documents import decode
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 _ALLOCATOR = {
@@ -33,8 +32,6 @@ _ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-
-_LARGEST_REGISTER = 16 << 20
 
 
 def ensure_containers(
@@ -49,13 +46,10 @@ def ensure_containers(
     """
     executor = own_executor()
     spec = _located(spec, executor, addresses)
-    base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
-    base.mkdir(parents=True, exist_ok=True)
-    register = base / f"penstock-{spec.run_id}-{executor.pid}.json"
-    with register.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    register = Register.of(spec.run_id, executor.pid)
+    with register.locked():
         try:
-            known = _read(register) if register.exists() else []
+            known = register.read()
         except CorruptError as error:  # which containers run is unknown: more beside them would be too many
             return [LaunchFailure(executor.id, str(error))]
         for address in known:
@@ -71,11 +65,8 @@ def ensure_containers(
                 alive.append(_await_address(process, deadline))
             except PenstockError as error:
                 failures.append(LaunchFailure(executor.id, str(error)))
-        temporary = register.with_suffix(".tmp")
         # Dead ones stay listed, so that names are not used twice.
-        everyone = [a for a in known if a not in alive] + alive
-        temporary.write_bytes(orjson.dumps([asdict(address) for address in everyone]))
-        temporary.rename(register)
+        register.write([a for a in known if a not in alive] + alive)
     return [*alive, *failures]
 
 
@@ -91,17 +82,6 @@ def _located(spec: ContainerSpec, executor: ExecutorProcess, addresses: Mapping[
 def _name(executor: ExecutorProcess, number: int) -> str:
     """Unique in the run. On different hosts, executors may have the same process id."""
     return f"{executor.pid}-{number}" if executor.host is None else f"{executor.id}-{executor.pid}-{number}"
-
-
-def _read(register: Path) -> list[ContainerAddress]:
-    """The containers that were started on this executor. Raises CorruptError."""
-    with register.open("rb") as file:
-        data = file.read(_LARGEST_REGISTER + 1)
-    what = f"the list of this executor's containers, {register}, is damaged"
-    with decoding(what):
-        if len(data) > _LARGEST_REGISTER:
-            raise ValueError(f"it has more than {_LARGEST_REGISTER} bytes")
-        return decode(list[ContainerAddress], data, what)
 
 
 def kill(address: ContainerAddress) -> None:

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -59,6 +60,10 @@ class ContainerLauncher:
         self._started = False
         self._failures: Counter[str] = Counter()
         """By executor."""
+        self._found: dict[str, ContainerAddress] = {}
+        """What was found the last time, by container."""
+        self._under_way: Answers = {}
+        """The launches that nobody waits for, because the run is to end."""
         self._ask_at = 0.0
 
     def await_containers(self, condemned: frozenset[str]) -> list[ContainerAddress]:
@@ -78,7 +83,7 @@ class ContainerLauncher:
         begun = settled = time.monotonic()
         report_at = begun + _REPORT_SECONDS
         listed: list[Executor] = []
-        found: dict[str, ContainerAddress] = {}
+        found = self._found = {}
         reasons: dict[str, str] = {}
         while True:
             executors = self._usable(live_executors(self._context))
@@ -131,6 +136,18 @@ class ContainerLauncher:
         if self._failures[executor_id] == _TRIES and executor_id != LOCAL_ID:
             logger.error("no more containers are started on executor %s as long as there are others", executor_id)
 
+    def end(self, close: Callable[[ContainerAddress], None]) -> None:
+        """The run ends. `close` gets the containers there are; those of a launch that nobody waits for once it has
+        started them, in another thread."""
+        for address in list(self._found.values()):
+            close(address)
+        patience_s = self._settings.start_timeout_ms / 1000 + _CANCEL_SECONDS
+        for executor, future in self._under_way.items():
+            timer = threading.Timer(patience_s, self._context.cancelJobGroup, [self._group(executor)])
+            timer.daemon = True
+            timer.start()
+            future.add_done_callback(partial(_close_started, close, timer))
+
     def give_up(self, executor_id: str, reason: str) -> None:
         """Nothing on the executor's host answers: Spark is not to wait for it."""
         if give_up_executor(self._context, executor_id, f"Penstock: {reason}"):
@@ -166,7 +183,7 @@ class ContainerLauncher:
 
         Raises:
             ConfigError: the executor's Python cannot run containers.
-            ContainerLostError: a container did not start.
+            ContainerLostError: a container did not start, or the run was asked to end.
         """
         ids = {executor.id for executor in executors}
         for name in [name for name, address in found.items() if address.executor_id not in ids]:
@@ -211,7 +228,11 @@ class ContainerLauncher:
         return text
 
     def _launch(self, executors: Sequence[Executor], condemned: frozenset[str]) -> Answers:
-        """Run a Spark task on each executor that makes sure its containers run; wait for all of them."""
+        """Run a Spark task on each executor that makes sure its containers run; wait for all of them.
+
+        Raises:
+            ContainerLostError: the run was asked to end meanwhile.
+        """
         timeout_s = self._settings.start_timeout_ms / 1000
         context, spec = self._context, self._spec
         addresses = {executor.id: executor.address for executor in executors if not executor.is_local}
@@ -223,6 +244,9 @@ class ContainerLauncher:
 
         answers = {executor: self._pool.submit(one, executor) for executor in executors}
         self._await_answers(answers, time.monotonic() + timeout_s + _CANCEL_SECONDS)
+        if self._abort.is_set():
+            self._under_way = answers
+            raise ContainerLostError("the run was asked to end at once")
         for executor, future in answers.items():
             if not future.done():
                 context.cancelJobGroup(self._group(executor))
@@ -247,6 +271,18 @@ class ContainerLauncher:
 
 def _executors_of(found: Mapping[str, ContainerAddress]) -> set[str]:
     return {address.executor_id for address in found.values()}
+
+
+def _close_started(
+    close: Callable[[ContainerAddress], None],
+    timer: threading.Timer,
+    launch: Future[list[ContainerAddress | LaunchFailure]],
+) -> None:
+    timer.cancel()
+    if _error(launch) is None:
+        for answer in launch.result():
+            if isinstance(answer, ContainerAddress):
+                close(answer)
 
 
 def _fault(answer: Future[list[ContainerAddress | LaunchFailure]]) -> PythonFault | None:

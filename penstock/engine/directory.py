@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -24,6 +25,7 @@ from penstock.container.calls import (
 from penstock.container.client import ContainerClient
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
+    ContainerAddress,
     ContainerSpec,
     EpochFailure,
     Nothing,
@@ -340,6 +342,7 @@ class ContainerDirectory:
         for address in self._replacing.end():
             client = ContainerClient(address, self._spec.secret, self._spec.tls)
             self._clients.setdefault(address.container, client)
+        self._launcher.end(partial(self._close_unknown, epoch))
         alive = [client for client in self._clients.values() if client.lost is None]
         futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
         for future in futures:
@@ -353,6 +356,18 @@ class ContainerDirectory:
             client.await_end(max(0.0, deadline - time.monotonic()))
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
+
+    def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
+        """Close a container that was started when the run was to end already. From any thread."""
+        if address.container in self._clients or address.incarnation in self._condemned:
+            return
+        client = ContainerClient(address, self._spec.secret, self._spec.tls)
+        try:
+            client.ask(CLOSE, epoch, Nothing(), CLOSE_SECONDS)
+        except PenstockError as error:
+            logger.info("a container did not close by itself: %s", error)
+        finally:
+            client.disconnect()
 
     # Losses.
 

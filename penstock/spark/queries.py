@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -179,9 +180,15 @@ class RunningQuery:
 def _interrupt(spark: SparkSession) -> None:
     """Raise the exception by which Spark knows that a stop has ended the batch, and no failure: the stop interrupts the
     query's thread, but what waited in it then may have answered that already."""
-    thread: Any = spark.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001
-    thread.currentThread().interrupt()
-    thread.sleep(1)
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+    lang = gateway.jvm.java.lang
+    lang.Thread.currentThread().interrupt()
+    try:
+        lang.Thread.sleep(1)
+    except Py4JJavaError as error:
+        # The stack would be in the text, and Spark's search in a long text overflows its own stack.
+        error.java_exception.setStackTrace(gateway.new_array(lang.StackTraceElement, 0))
+        raise
 
 
 class Query(StreamingQuery):

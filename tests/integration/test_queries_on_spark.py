@@ -27,6 +27,7 @@ from tests.support.counted_visits import OUTPUT, CountVisits
 from tests.support.fault_jobs import faulty
 from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until
+from tests.support.processes import containers_of
 from tests.support.query_home import QueryHome
 
 pytestmark = pytest.mark.spark
@@ -105,6 +106,11 @@ class World:
     def containers(self) -> list[psutil.Process]:
         """The containers of this process."""
         return [p for p in psutil.Process().children(recursive=True) if _is_container(p)]
+
+    def registers(self) -> set[Path]:
+        """Penstock's files in Spark's scratch folder: lists of containers, with a lock for each."""
+        folders = self.spark.sparkContext.range(1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).first()
+        return {path for folder in folders.split(",") for path in Path(folder).glob("penstock-*")}
 
     def verify(self, *files: list[str]) -> None:
         """What the handler got equals a plain computation, and each row knows the one before."""
@@ -281,16 +287,33 @@ def test_arguments_that_are_wrong(world: World) -> None:
     refused("`spark.executor.cores` is for Spark's session", config={"spark.executor.cores": 2})
 
 
+def test_a_stop_while_containers_start_leaves_none(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    of_others = world.registers()
+    executor = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+    world.publish("a")
+    query = world.start(trigger={"processingTime": "0 seconds"})
+    wait_until(lambda: containers_of(executor), "the first container")
+    query.stop()
+    wait_until(lambda: not containers_of(executor), "the end of the containers")
+    assert world.registers() == of_others
+    assert "StackOverflowError" not in capfd.readouterr().err
+    world.start().awaitTermination()
+    world.verify(["a"])
+
+
 def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     """While the processor waits in a container, and from within the handler."""
     world.publish("a", "b")
     world.faults.plan(Fault("blocks", "processor", "block"))
+    of_others = world.registers()
     query = world.start()
     wait_until(lambda: world.faults.is_reached("blocks"), "the processor")
+    assert len(world.registers() - of_others) == 2
     query.stop()
     assert query.exception() is None
     world.faults.open()
     wait_until(lambda: not world.containers(), "the end of the containers")
+    assert world.registers() == of_others
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("penstock-query", "beats-"))]
 
     def stops(rows: DataFrame, batch: int) -> None:

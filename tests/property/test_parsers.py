@@ -37,9 +37,10 @@ from penstock.checkpoint.topic import TopicMessage, read_topic_message
 from penstock.checkpoint.v1 import CheckpointV1
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.cli.checkpoint.offsets import parse_offsets
-from penstock.container import launch
+from penstock.container import launch, register
 from penstock.container.machine import ExecutorProcess
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.container.register import Register
 from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
@@ -141,7 +142,7 @@ ADDRESS = ContainerAddress("7-0", "00ff", "m", 8, 7, "grpc+unix:///tmp/s", "grpc
 def read_register(data: bytes) -> tuple[ContainerAddress, ...]:
     with NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
-        return tuple(launch._read(Path(file.name)))
+        return tuple(Register(Path(file.name)).read())
 
 
 FORMATS: dict[str, Format] = {
@@ -478,14 +479,14 @@ def test_a_uid_that_cannot_be_part_of_a_name_is_refused() -> None:
 
 
 def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_LARGEST_REGISTER", 1 << 20)
-    register = tmp_path / "register"
-    with register.open("wb") as file:
+    monkeypatch.setattr(register, "_LARGEST", 1 << 20)
+    large = Register(tmp_path / "register.json")
+    with large.path.open("wb") as file:
         file.truncate(1 << 30)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptError, match="it has more than"):
-            launch._read(register)
+            large.read()
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
