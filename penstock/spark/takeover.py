@@ -67,10 +67,16 @@ class Takeover:
 
         Raises:
             IncompatibleError: the state does not fit the processor, belongs to another query, or was not asked for.
-            ConfigError: the checkpoint location cannot be read.
+            ConfigError: the checkpoint location cannot be read, or there is nothing in it to take over.
         """
         folder = _Location(spark, location)
         operators = folder.operators()
+        if self.imports and not folder.has_begun():
+            raise ConfigError(
+                f"import_state=True, and the checkpoint location {location} has had no batch, so there is no state of "
+                "PySpark in it. Nothing was started. Give the query the checkpoint location that it had in PySpark. A "
+                "new query begins without import_state"
+            )
         if not operators and not self.begins_here:
             return
         url = folder.url()
@@ -252,6 +258,10 @@ class _Location:
                 "checkpoint location to one of them"
             )
         return text
+
+    def has_begun(self) -> bool:
+        """Whether the query has had a batch."""
+        return bool(self._files.exists(self._at("offsets")))
 
     def operators(self) -> list[int]:
         """The stateful operators that Spark knows of."""

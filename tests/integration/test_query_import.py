@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
-from penstock.errors import IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.spark.queries import StreamWriter
 from tests.support.spark_sessions import Sessions
 
@@ -161,6 +161,8 @@ class World:
 def test_a_query_continues_with_the_state_that_pyspark_kept(spark: SparkSession, tmp_path: Path) -> None:
     world = World(spark, tmp_path)
     world.feed(0, 20)
+    with pytest.raises(ConfigError, match="has had no batch"):
+        world.in_penstock(import_state=True)
     world.in_pyspark()
     world.check(0, 20, 0, waiting=0)
     world.feed(20, 40)

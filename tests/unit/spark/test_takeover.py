@@ -28,7 +28,7 @@ from penstock.admin.state.store_uploads import StoreUploads
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.engine.query.job import QueryInput, QueryOutput
-from penstock.errors import IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.spark import takeover as takeover_module
@@ -124,6 +124,9 @@ class Folder:
     def url(self) -> str:
         return str(self._root)
 
+    def has_begun(self) -> bool:
+        return (self._root / "offsets").exists()
+
     def operators(self) -> list[int]:
         return [0] if (self._root / "state" / "0" / "_metadata").exists() else []
 
@@ -207,6 +210,16 @@ def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch
         records = CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().checkpoints
         assert len(records) == 1
     assert totals(config) == {key: (c, last) for (key,), (c, last) in expected_totals()}
+
+
+def test_another_location_is_no_silent_begin_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover_module, "_Location", Folder)
+    takeover, config = plan_of(tmp_path)
+    with pytest.raises(ConfigError, match=r"the checkpoint location .*/mistyped has had no batch"):
+        run(takeover, tmp_path / "mistyped", config)
+    assert first_record(config) is None
+    without, config = plan_of(tmp_path, imports=False)
+    run(without, tmp_path / "mistyped", config)
 
 
 def totals(config: JobConfig) -> dict[Any, Any]:
