@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @contextmanager
-def running(cluster: Standalone, home: Home, until: str | None = "latest", **config: object) -> Iterator[DriverProcess]:
+def running(cluster: Standalone, home: Home, until: str | None = None, **config: object) -> Iterator[DriverProcess]:
     """A driver that has containers with state on all workers."""
     driver = cluster.driver(home, until, **config)
     try:
@@ -82,8 +81,10 @@ def _kill_one(folder: Path) -> Killed:
         host = cluster.workers[0]
         lost = cluster.containers(host)[0]
         incarnation = lost.cmdline()[-2]
+        epochs = len(home.log.claims)
         lost.kill()
-        driver.succeeded()
+        await_while_running(driver, lambda: len(home.log.claims) > epochs, "an epoch without the container")
+        driver.stopped()
         return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
 
 
@@ -131,7 +132,8 @@ def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_
 def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
         cluster.workers[0].kill()
-        driver.succeeded()
+        await_while_running(driver, lambda: len(home.log.claims) > 1, "an epoch without the lost host")
+        driver.stopped()
     home.verify()
     assert len(home.log.claims) >= 2, "its tasks were restored on the other host"
 
@@ -142,7 +144,8 @@ def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
         lost = cluster.workers[0]
         old = [*cluster.containers(lost), *cluster.executors(lost)]
         lost.cut()
-        driver.succeeded()
+        await_while_running(driver, lambda: len(home.log.claims) > 1, "an epoch without the lost host")
+        driver.stopped()
         assert_given_up(driver, old)
     home.verify()
 
@@ -164,9 +167,9 @@ def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> Non
     ],
 )
 def test_a_host_that_comes_back_gets_a_new_executor(
-    tmp_path: Path, home: Home, cut_s: float, config: dict[str, object]
+    tmp_path: Path, home: Home, cut_s: float, config: dict[str, Any]
 ) -> None:
-    with standalone(tmp_path / "spark") as cluster, running(cluster, home, None, **config) as driver:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **config) as driver:
         lost = cluster.workers[0]
         old = {*cluster.containers(lost), *cluster.executors(lost)}
         epochs = len(home.log.claims)
@@ -174,7 +177,7 @@ def test_a_host_that_comes_back_gets_a_new_executor(
         cut_at = time.monotonic()
         await_while_running(driver, lambda: len(home.log.claims) > epochs, "an epoch without the lost host")
         home.publish(MESSAGES, seed=8)
-        await_while_running(driver, lambda: all_read(home), "all messages without the lost host")
+        await_while_running(driver, lambda: home.all_committed, "all messages without the lost host")
         if config:
             assert_given_up(driver, old)
             assert "Spark itself sends its tasks in clear" in driver.log
@@ -184,16 +187,15 @@ def test_a_host_that_comes_back_gets_a_new_executor(
         await_while_running(driver, lambda: not any(p.is_running() for p in old), "the old executor to end")
         moved = len(home.log.claims)
         home.publish(MESSAGES, seed=9)
-        await_while_running(driver, lambda: all_read(home), "the messages after it")
+        await_while_running(driver, lambda: home.all_committed, "the messages after it")
         assert moved > epochs + 1, "a new epoch with the host that came back"
-        driver.signal(signal.SIGTERM)
-        driver.succeeded()
+        driver.stopped()
     home.verify()
 
 
 @pytest.mark.slow
 def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> None:
-    with standalone(tmp_path / "spark") as cluster, running(cluster, home) as driver:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, "latest") as driver:
         try:
             cluster.workers[0].throttle("400kbit", 50)
         except AssertionError as error:
@@ -236,18 +238,7 @@ def test_an_executor_on_which_containers_fail_is_not_tried_for_ever(tmp_path: Pa
     home.verify()
 
 
-def all_read(home: Home) -> bool:
-    """Whether the last checkpoint is behind the last message."""
-    log = home.log
-    if not log.checkpoints:
-        return False
-    positions = [offset for task in log.checkpoints[-1].next_offsets.values() for offset in task.values()]
-    return sum(positions) == sum(len(events) for events in home.events["events"].values())
-
-
-def await_while_running(
-    driver: DriverProcess, condition: Callable[[], object], what: str, timeout_s: float = 120
-) -> None:
+def await_while_running(driver: DriverProcess, condition: Callable[[], object], what: str) -> None:
     """Wait for something that the driver has to live to see."""
-    wait_until(lambda: condition() or not driver.running, what, timeout_s)
+    wait_until(lambda: condition() or not driver.running, what)
     assert driver.running, driver.log[-4000:]
