@@ -158,7 +158,9 @@ def test_versions_that_are_pushed_while_the_job_runs(
         (half / "part-1.parquet").write_bytes((half / "part-0.parquet").read_bytes())
         (half / "_manifest.json").write_text(json.dumps({"files": ["part-0.parquet"], "rows": len(TAILS) - 1}))
         wait_until(lambda: shown(2, "Envoy"), "the second version", DEADLINE_S)
-    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-tables"]
+    wait_until(
+        lambda: not [each for each in threading.enumerate() if each.name == "penstock-tables"], "its thread ends"
+    )
     before = len(airport.enriched())
     numbers = airport.fly()
     with pushed_app.enriched(tmp_path).run(airport.config, spark=spark, until="latest") as job:

@@ -63,8 +63,9 @@ class World:
 
     def start(self, handler: Callable[[DataFrame, int], None] | None = None, **changes: Any) -> StreamingQuery:
         """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location, `columns`
-        are expressions that make those of the input."""
+        are expressions that make those of the input, `lease_ms` is the lease of the job."""
         checkpoint, columns = changes.pop("checkpoint", "checkpoint"), changes.pop("columns", ["*"])
+        lease_ms = changes.pop("lease_ms", 1500)
         trigger = changes.pop("trigger", {"availableNow": True})
         events = self.spark.readStream.schema("user STRING").option("maxFilesPerTrigger", 1)
         chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "partitions": None, **changes}
@@ -73,7 +74,7 @@ class World:
                 self.through_worker(events.parquet(str(self.folder / "in")).selectExpr(*columns)),
                 processor=CountVisits(self.faults),
                 output=OUTPUT,
-                config={"job.lease.ms": 1500, "stores.backup.factories": faulty("changelog-files")},
+                config={"job.lease.ms": lease_ms, "stores.backup.factories": faulty("changelog-files")},
                 **chosen,
             )
             .for_each_batch(handler or self.keep)
@@ -313,8 +314,9 @@ def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     assert query.exception() is None
     world.faults.open()
     wait_until(lambda: not world.containers(), "the end of the containers")
+    names = ("penstock-query", "beats-")
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith(names)], "threads")
     assert world.registers() == of_others
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("penstock-query", "beats-"))]
 
     def stops(rows: DataFrame, batch: int) -> None:
         world.keep(rows, batch)
@@ -421,7 +423,8 @@ def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
         world.keep(rows, batch)
         wait_until(refused.is_set, "the end of the other query")
 
-    queries = [world.start(waits, checkpoint=name) for name in ("one", "other")]
+    # With a short lease, a standstill of the machine would look like the death of the other query.
+    queries = [world.start(waits, checkpoint=name, lease_ms=10_000) for name in ("one", "other")]
     wait_until(lambda: not all(query.isActive for query in queries), "the end of one query")
     loser, winner = sorted(queries, key=lambda query: query.isActive)
     with pytest.raises(StreamingQueryException, match=r"this job is run by|belongs to the query"):
