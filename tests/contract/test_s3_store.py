@@ -162,10 +162,10 @@ def test_a_delete_whose_reply_was_lost_is_done(s3: S3, url: str) -> None:
 
 
 def test_a_body_may_take_longer_than_a_service_may_be_silent(s3: S3, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_client, "_SILENCE", "500ms")
+    monkeypatch.setattr(remote_client, "_SILENCE", "1s")
     store = open_store(url)
-    s3.line.bytes_per_s = 2_000_000
-    data = b"1" * 2_000_000
+    s3.line.bytes_per_s = 1_000_000
+    data = b"1" * 1_500_000
     assert store.put_if_absent("k", data)
     assert store.get("k") == data
 

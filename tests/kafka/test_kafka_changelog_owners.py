@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -33,8 +34,8 @@ KEPT = {"cleanup.policy": "compact", "min.compaction.lag.ms": "14400000", "delet
 
 
 @pytest.fixture
-def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{id(request)}")) as store:
+def objects() -> Iterator[ObjectStore]:
+    with closing(open_store(f"memory://{uuid.uuid4().hex}")) as store:
         yield store
 
 

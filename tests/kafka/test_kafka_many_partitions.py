@@ -101,8 +101,12 @@ def room(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> Iterator[
 
 def threads_of_clients() -> set[str]:
     """The threads of Kafka's clients in this process."""
-    names = ((each, Path(f"/proc/self/task/{each}/comm")) for each in os.listdir("/proc/self/task"))
-    return {each for each, name in names if name.exists() and name.read_text().startswith("rdk:")}
+    found = set()
+    for each in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # it has ended
+            if Path(f"/proc/self/task/{each}/comm").read_text().startswith("rdk:"):
+                found.add(each)
+    return found
 
 
 def open_files() -> set[str]:

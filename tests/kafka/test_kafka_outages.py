@@ -109,7 +109,7 @@ def test_a_wrong_password_fails_at_once(kafka_broker: KafkaBroker, capfd: pytest
     identity = WriterIdentity(uuid.uuid4().hex, 1)
     with closing(system.writer(identity)) as writer, pytest.raises(ConfigError, match="do not let the client in"):
         writer.append(SystemStreamPartition("kafka", "flights", 0), [(1, None, b"x")])
-    assert time.monotonic() - began < 20  # the time limit is 30 s for each
+    assert time.monotonic() - began < 30, "that is the time limit of each"
     assert capfd.readouterr().err == ""
 
 
@@ -137,7 +137,7 @@ def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: py
         with interruptible(stopping), pytest.raises(RetryableError):
             publish(writer, here, Progress(1, 1), b"2")
         writer.close()
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 30, "that is the time limit of a call"
         (broker.resume if fault == "frozen" else broker.start)()
         wait_until(lambda: admin.offsets(topic)[0].upcoming > 0, "the broker")
         admin.fence(topic, WriterIdentity(name, 2))  # the next epoch continues with what is not published

@@ -245,10 +245,9 @@ def test_over_tls(kafka_broker: KafkaBroker, room: Room, security: str) -> None:
 
 
 def test_who_is_not_let_in_is_told_why(kafka_broker: KafkaBroker) -> None:
-    short = {"consumer__default__api__timeout__ms": "3000"}
     login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="penstock" password="hush";'
-    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__jaas__config=login, **short)
-    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__truststore__location="", **short)
+    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__jaas__config=login)
+    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__truststore__location="")
     for system, reason in ((password, "uthentication"), (plain, "certificate|SSL|ssl")):
         with pytest.raises(ConfigError, match=reason) as caught:
             system.admin().offsets("any")
