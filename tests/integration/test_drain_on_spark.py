@@ -12,6 +12,7 @@ import penstock as ps
 from tests.support import drained_app
 from tests.support.drained_job import DrainHome
 from tests.support.faults import Fault
+from tests.support.job_runs import stop_at_once
 from tests.support.jobs import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
@@ -75,8 +76,7 @@ def test_a_drain_before_the_start_reads_nothing(spark: SparkSession, tmp_path: P
     home.put(30, commit=True)
     former = start(home, spark)
     home.await_checkpoint(home.everything, lambda: former.is_active)
-    former.stop(wait=False)
-    former.stop()
+    stop_at_once(former)
     read = home.everything
     home.put(30)
     notification = home.ask()

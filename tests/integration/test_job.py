@@ -13,7 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from tests.support import job_app
 from tests.support.cli import call_json
 from tests.support.job_app import add_event, add_region
-from tests.support.job_runs import finish, start
+from tests.support.job_runs import finish, start, stop_at_once
 from tests.support.jobs import Home, same, wait_until
 
 pytestmark = pytest.mark.spark
@@ -89,8 +89,7 @@ def test_an_idle_source_at_upcoming_crash_before_its_first_message(spark: SparkS
     app = job_app.totals_app(more=("more",))
     job = app.run({**home.config, **idle}, spark=spark)
     wait_until(lambda: job.progress and job.progress.total_input_rows == 100, "the messages of the other input")
-    job.stop(wait=False)
-    job.stop()  # at once: as after a crash, nothing more is written
+    stop_at_once(job)  # as after a crash, nothing more is written
     everywhere = {SystemStreamPartition("local", s, p) for s in ("events", "more") for p in (0, 1)}
     ends = {p: end.upcoming for p, end in home.offsets("more").items()}
     assert sum(ends.values()) == 10

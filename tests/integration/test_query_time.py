@@ -222,7 +222,7 @@ def test_event_time_of_a_query_that_is_taken_over_continues_as_in_pyspark(
 
 
 def flat(found: Found) -> list[tuple[Any, ...]]:
-    return sorted(row for rows in found.values() for row in rows)
+    return sorted(row for rows in list(found.values()) for row in rows)
 
 
 def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark: SparkSession, tmp_path: Path) -> None:

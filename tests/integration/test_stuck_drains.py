@@ -67,7 +67,7 @@ def test_what_is_stuck_is_named_and_the_next_start_drains(spark: SparkSession, t
     job = stuck_app.stuck().run(config, spark=spark)
     log = CheckpointLog(FileObjectStore(tmp_path / "jobs"), JobPaths("stuck", "1"))
     ends = {partition: end.upcoming for partition, end in system.admin().offsets("numbers").items()}
-    wait_until(lambda: read_at(log) == ends, "a checkpoint of all", 60)
+    wait_until(lambda: read_at(log) == ends, "a checkpoint of all")
     (folder / stuck_app.ON_DRAIN).touch()
     job.drain(wait=False)
     wait_until(lambda: waits_for(job, "operator `pairs` (`on_drain`) in task"), "what it waits for")
@@ -85,6 +85,7 @@ def test_what_is_stuck_is_named_and_the_next_start_drains(spark: SparkSession, t
         job.await_termination(DEADLINE_S)
 
     (folder / stuck_app.OUTPUT).unlink()
+    del config["task.callback.drain.timeout.ms"]  # a busy machine may take as long
     job = stuck_app.stuck().run(config, spark=spark)
     assert job.await_termination(DEADLINE_S)
     assert job.phase == "drained"

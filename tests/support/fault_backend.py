@@ -133,7 +133,7 @@ class BriefHolds(FaultyBlob):
     asks the driver to try again."""
 
     def backup_manager(self, context: BackendContext) -> TaskBackupManager:
-        setattr(epoch, "HOLD_SECONDS", 0.05)  # noqa: B010 - mypy: it is a name that the module imports
+        setattr(epoch, "HOLD_SECONDS", 0.3)  # noqa: B010 - mypy: it is a name that the module imports
         return super().backup_manager(context)
 
 

@@ -33,6 +33,13 @@ def finish(job: Job) -> Job:
     return job
 
 
+def stop_at_once(job: Job) -> None:
+    """Stop it as two calls of `stop` do, of which the second one comes before the first one had an effect."""
+    job._stop.immediate.set()
+    job._stop.graceful.set()
+    job.stop()
+
+
 def refused(home: Home, spark: SparkSession, app: Application, **config: Any) -> ps.PenstockError:
     """A start that must not come about, and must change nothing that counts."""
     before = home.job_files()

@@ -59,7 +59,7 @@ def test_a_second_stop_while_a_commit_is_awaited_ends_the_run_at_once(running: R
 
 
 def test_a_commit_that_takes_too_long_ends_the_run_and_the_next_one_goes_on(running: Running) -> None:
-    job = running.start(EVERY_BATCH, NO_DELAY, {"task.commit.timeout.ms": 1500, "job.retry.max": 1})
+    job = running.start(EVERY_BATCH, NO_DELAY, {"task.commit.timeout.ms": 4000, "job.retry.max": 1})
     running.hold()
     running.publish()
     running.await_held()
