@@ -1,10 +1,12 @@
-"""The page about PySpark's StatefulProcessor, and the notebook: both run as they are."""
+"""The page about PySpark's StatefulProcessor, the notebook, and the demo: they run as they are."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,17 @@ def test_the_notebook(spark: SparkSession) -> None:
     state = {row.user: (row.minutes, row.visits) for row in found["state"].collect()}
     wanted = {f"user {n}": (sum(each % 60 for each in range(n, 10_000, 100)), 100) for n in range(100)}
     assert state == wanted
+
+
+@pytest.mark.slow
+def test_the_demo_on_a_few_flights(tmp_path: Path) -> None:
+    """In another process: it ends its Spark."""
+    script = (
+        "import sys; from pathlib import Path; from examples.pyspark import demo; demo.HOME = Path(sys.argv.pop(1));"
+        "demo.main()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), "--flights", "2000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "both have the totals of a plain computation" in done.stdout
+    assert re.search(r"Penstock is \d+\.\d times as fast", done.stdout)
