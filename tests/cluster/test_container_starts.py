@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,13 @@ from tests.support.jobs import DriverProcess, Home, kill
 pytestmark = pytest.mark.spark
 
 MESSAGES = 400
+HELD = """
+import os, sys, time
+
+while "penstock.container" in sys.orig_argv and not os.path.exists({!r}):
+    time.sleep(0.01)
+"""
+"""A `sitecustomize`: a container gets no further than to the start of Python until there is a file."""
 
 
 @pytest.fixture
@@ -25,10 +33,20 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+@pytest.fixture
+def gate(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that containers wait for."""
+    gate, place = home.folder / "gate", home.folder / "site"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(HELD.format(str(gate)), encoding="utf-8")
+    given = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), given] if given else [str(place)]))
+    return gate
+
+
 @contextmanager
-def killing_starts(driver: DriverProcess, times: int) -> Iterator[list[int]]:
-    """Kill the first containers of a driver as soon as there is a process. They are not up before their pid is seen:
-    a container takes a second."""
+def killing_starts(driver: DriverProcess, times: int, gate: Path) -> Iterator[list[int]]:
+    """Kill the first containers of a driver while they start. The others get through the gate."""
     killed: list[int] = []
     ended = threading.Event()
 
@@ -37,6 +55,7 @@ def killing_starts(driver: DriverProcess, times: int) -> Iterator[list[int]]:
             for container in driver.containers():
                 if container.pid not in killed and len(killed) < times and kill(container):
                     killed.append(container.pid)
+        gate.touch()
 
     thread = threading.Thread(target=run, name="killer")
     thread.start()
@@ -51,18 +70,18 @@ def killing_starts(driver: DriverProcess, times: int) -> Iterator[list[int]]:
         driver.clean_up()
 
 
-def test_containers_that_die_while_they_start_are_started_again(home: Home) -> None:
+def test_containers_that_die_while_they_start_are_started_again(home: Home, gate: Path) -> None:
     driver = home.driver(spark_master="local[1]")
-    with killing_starts(driver, 2) as killed:
+    with killing_starts(driver, 2, gate) as killed:
         ended = driver.succeeded()
     assert len(killed) == 2
     assert len(re.findall("did not start: the container process .* was killed", ended.log)) == 2
     home.verify()
 
 
-def test_the_error_shows_why_containers_did_not_start(home: Home) -> None:
+def test_the_error_shows_why_containers_did_not_start(home: Home, gate: Path) -> None:
     driver = home.driver(spark_master="local[1]", job_retry_max=1)
-    with killing_starts(driver, 100):
+    with killing_starts(driver, 100, gate):
         ended = driver.ended()
     assert ended.status == 1
     assert re.search("a container did not start: the container process .* was killed", ended.text)
