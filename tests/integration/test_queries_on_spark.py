@@ -290,13 +290,13 @@ def test_arguments_that_are_wrong(world: World) -> None:
 
 def test_a_stop_while_containers_start_leaves_none(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     of_others = world.registers()
-    executor = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+    executor = psutil.Process().children(recursive=True)
     world.publish("a")
     query = world.start(trigger={"processingTime": "0 seconds"})
     wait_until(lambda: containers_of(executor), "the first container")
     query.stop()
     wait_until(lambda: not containers_of(executor), "the end of the containers")
-    assert world.registers() == of_others
+    assert not world.registers() - of_others  # those of queries before may go meanwhile
     assert "StackOverflowError" not in capfd.readouterr().err
     world.start().awaitTermination()
     world.verify(["a"])
@@ -316,7 +316,7 @@ def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     wait_until(lambda: not world.containers(), "the end of the containers")
     names = ("penstock-query", "beats-")
     wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith(names)], "threads")
-    assert world.registers() == of_others
+    assert not world.registers() - of_others
 
     def stops(rows: DataFrame, batch: int) -> None:
         world.keep(rows, batch)
