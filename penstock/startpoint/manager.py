@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +14,14 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.requests import write_request
 from penstock.startpoint.fan_out import TaskInputs, fan_out
-from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, decode_request, encode_request
+from penstock.startpoint.request import (
+    RequestKey,
+    StartpointRequest,
+    WithState,
+    decode_request,
+    encode_request,
+    new_uuid,
+)
 from penstock.startpoint.serde import NAMESPACE
 
 TTL_MS = 12 * 3_600_000
@@ -82,7 +88,7 @@ class StartpointManager:
             with_state: what the start does with the state: `nearest`, `clear` or `keep`.
             clamp: accept the nearest offset if that of a StartpointSpecific does not exist.
         """
-        request = StartpointRequest(RequestKey(ssp, task), uuid.uuid4().hex, startpoint, with_state, clamp=clamp)
+        request = StartpointRequest(RequestKey(ssp, task), new_uuid(), startpoint, with_state, clamp=clamp)
         self.write(request)
         return request
 

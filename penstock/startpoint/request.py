@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import secrets
+import threading
+import time
+import uuid
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -20,6 +24,11 @@ as it is."""
 
 _KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
+_TICKS_PER_MS = 4096
+"""As many as a uuid has room for beside its time."""
+_ticking = threading.Lock()
+_last_tick = 0
+"""Of the uuid that was made last, since 1970."""
 
 
 def task_name(task: int) -> str:
@@ -76,7 +85,8 @@ class StartpointRequest:
     @property
     def rank(self) -> tuple[int, bool, str]:
         """Of several that apply to a partition of a task, the one with the largest counts: the last one made, and of
-        two made at once that of the task. The uuid makes it total, so that everybody decides alike."""
+        two made at once that of the task. The uuid makes it total, so that everybody decides alike, and of two that a
+        process made in the same millisecond, the later one counts."""
         return self.startpoint.creation_timestamp, self.key.task is not None, self.uuid
 
     def is_expired(self, now_ms: int, ttl_ms: int) -> bool:
@@ -85,6 +95,16 @@ class StartpointRequest:
 
     def __str__(self) -> str:
         return f"`{self.key}`, {describe(self.startpoint)}"
+
+
+def new_uuid() -> str:
+    """A uuid that is larger than all that this process has made: version 7, with a counter in its time."""
+    global _last_tick
+    with _ticking:
+        _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS_PER_MS // 1_000_000)
+        milliseconds, tick = divmod(_last_tick, _TICKS_PER_MS)
+    number = milliseconds << 80 | 7 << 76 | tick << 64 | 2 << 62 | secrets.randbits(62)
+    return uuid.UUID(int=number).hex
 
 
 def describe(startpoint: Startpoint) -> str:

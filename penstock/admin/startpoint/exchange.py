@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.errors import ConfigError, CorruptError
-from penstock.startpoint.request import RequestKey, StartpointRequest, task_number
+from penstock.startpoint.request import RequestKey, StartpointRequest, new_uuid, task_number
 from penstock.startpoint.serde import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
@@ -52,9 +51,9 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
 
 def _requests(namespace: str, key: str, value: str) -> list[StartpointRequest]:
     if namespace == NAMESPACE:
-        return [StartpointRequest(RequestKey.parse(key), uuid.uuid4().hex, decode_startpoint(value))]
+        return [StartpointRequest(RequestKey.parse(key), new_uuid(), decode_startpoint(value))]
     task_number(key)  # Penstock's tasks are those of GroupByPartition
     return [
-        StartpointRequest(RequestKey(ssp, key), uuid.uuid4().hex, startpoint)
+        StartpointRequest(RequestKey(ssp, key), new_uuid(), startpoint)
         for ssp, startpoint in decode_fan_out(value).items()
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.errors import ConfigError
-from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, task_name, task_number
+from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, new_uuid, task_name, task_number
 from penstock.wording import counted
 
 
@@ -58,7 +57,7 @@ def set_startpoint(
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))
-        requests = [StartpointRequest(key, uuid.uuid4().hex, made, with_state, clamp=clamp) for key in keys]
+        requests = [StartpointRequest(key, new_uuid(), made, with_state, clamp=clamp) for key in keys]
         return ask_for(found, requests, dry_run=dry_run)
 
 

@@ -92,6 +92,12 @@ def test_a_newer_one_is_never_deleted_unread(manager: StartpointManager, objects
     assert manager.requests() == (newer,), "idempotent"
 
 
+def test_of_two_that_are_written_in_the_same_millisecond_the_later_one_counts(manager: StartpointManager) -> None:
+    for n in range(50):
+        manager.write_startpoint(ONE, at(n))
+        assert manager.read_startpoint(ONE) == at(n)
+
+
 def test_two_operators_at_once(manager: StartpointManager) -> None:
     """All that was written is there, and everybody sees the same one count, although they were made at once."""
     offsets = range(24)
