@@ -276,7 +276,8 @@ class StreamWriter:
         check_session(spark)
         running = RunningQuery(self._plan, spark)
         if self._plan.takeover is not None:
-            self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)
+            scratch = scratch_folder(spark.sparkContext)
+            self._plan.takeover.run(spark, location, running.settings, self._plan.partitions, scratch)
 
         def run(batch: DataFrame, number: int) -> None:
             running.handle(number, self._inputs(batch), self._handle)

@@ -18,7 +18,6 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.engine.query.binding import reached_batch
 from penstock.engine.query.offsets import plan_of
-from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.spark.processor.from_spark import (
@@ -56,7 +55,7 @@ class Takeover:
     begins_here: bool
     """Whether the query continues without it."""
 
-    def run(self, spark: SparkSession, location: str, config: JobConfig, partitions: int | None) -> None:
+    def run(self, spark: SparkSession, location: str, config: JobConfig, partitions: int | None, scratch: Path) -> None:
         """Do it. Nothing happens if PySpark has no state there. What was done stays done: the same call continues after
         a process that died, and does nothing later.
 
@@ -64,6 +63,7 @@ class Takeover:
             location: the query's checkpoint location.
             config: the job's.
             partitions: how many tasks the job has; None: as many as Spark runs at once.
+            scratch: a folder on this machine that does not outlive the program, however that ends.
 
         Raises:
             IncompatibleError: the state does not fit the processor, belongs to another query, or was not asked for.
@@ -95,7 +95,7 @@ class Takeover:
             latest = first_record(config)
             if latest is None:
                 tasks = partitions or spark.sparkContext.defaultParallelism
-                self._begin(checkpoint, operators, batch, config, tasks, folder.scratch)
+                self._begin(checkpoint, operators, batch, config, tasks, scratch)
             elif operators:
                 _check_bound(latest, checkpoint, batch, config)
         for operator in operators:
@@ -241,8 +241,6 @@ class _Location:
         path = self._path(location)
         self._files = path.getFileSystem(configuration)
         self._root = self._files.makeQualified(path)
-        self.scratch = scratch_folder(spark.sparkContext)
-        """Of this program."""
 
     def url(self) -> str:
         """What `open_store` takes. Raises ConfigError if it cannot be read here."""

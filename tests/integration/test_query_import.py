@@ -208,7 +208,7 @@ def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession
     world.in_pyspark()
     plan = world.writer(import_state=True)._plan
     assert plan.takeover is not None
-    plan.takeover.run(spark, world.location, plan.settings(), 2)
+    plan.takeover.run(spark, world.location, plan.settings(), 2, tmp_path)
     world.feed(20, 40)
     with pytest.raises(StreamingQueryException, match="STDS_FAILED_TO_READ_OPERATOR_METADATA"):
         world.in_pyspark()

@@ -119,7 +119,6 @@ class Folder:
 
     def __init__(self, spark: None, location: str) -> None:
         self._root = Path(location)
-        self.scratch = self._root.parent
 
     def url(self) -> str:
         return str(self._root)
@@ -167,7 +166,7 @@ def killed_at(point: str, given: tuple[Takeover, JobConfig, str]) -> None:
 
 
 def run(takeover: Takeover, location: str | Path, config: JobConfig) -> None:
-    takeover.run(None, str(location), config, 2)  # type: ignore[arg-type]
+    takeover.run(None, str(location), config, 2, Path(location).parent)  # type: ignore[arg-type]
 
 
 def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
