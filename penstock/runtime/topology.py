@@ -300,13 +300,7 @@ class _Channels:
             )
         )
 
-    def to_output(
-        self, name: str, source: str, stage: int, output: OutputSpec, routing: Routing = Routing.OUTPUT
-    ) -> None:
-        if output.stream.system == QUERY_SYSTEM and stage:
-            # The rows of a DataFrame have no order, so they stay in their task: without an exchange, a batch has a
-            # Spark stage less. Stage 0 of a query runs where its rows are, and not where its tasks are.
-            routing = Routing.TASK
+    def to_output(self, name: str, source: str, stage: int, output: OutputSpec, routing: Routing | None = None) -> None:
         self._add(
             lambda number: Channel(
                 number,
@@ -315,7 +309,7 @@ class _Channels:
                 stage,
                 (),
                 _LATER,
-                routing,
+                routing or _to_output(output.stream, stage),
                 output.key_serde,
                 output.value_serde,
                 output=output.stream,
@@ -324,6 +318,15 @@ class _Channels:
 
     def _add(self, make: Callable[[int], Channel]) -> None:
         self.channels.append(make(len(self.channels)))
+
+
+def _to_output(stream: SystemStream, stage: int) -> Routing:
+    """How the messages of a stage reach an output.
+
+    The rows of a DataFrame have no order, so they stay in their task: without an exchange, a batch has a Spark stage
+    less. Stage 0 of a query runs where its rows are, and not where its tasks are.
+    """
+    return Routing.TASK if stream.system == QUERY_SYSTEM and stage else Routing.OUTPUT
 
 
 def intermediate_output(reader: IntermediateSpec) -> OutputSpec:
