@@ -82,7 +82,7 @@ def main() -> None:
     container.closed.wait()
     with suppress(OSError):
         Register.of(spec.run_id, parent).remove()
-    # A shutdown waits for every call, and the beats have no end: give the last replies a moment, then go.
+    # A shutdown waits for every call, also for one that hangs: give the last replies a moment, then go.
     for server in servers:
         threading.Thread(target=server.shutdown, daemon=True).start()
     threading.Event().wait(_LAST_REPLIES_SECONDS)
