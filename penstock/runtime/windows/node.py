@@ -101,7 +101,7 @@ class WindowNode(Node):
 
     @abstractmethod
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
-        """Add a message to its windows. False if it is too late for one of them."""
+        """Add a message to its windows. False if it is too late for all of them."""
 
     def _held(self) -> int:
         """How many cells are held."""
