@@ -44,9 +44,9 @@ class _Entry:
 COMMANDS = {
     "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
     "status": _Entry(
-        "job.status", "Show whether a job runs and how far it has read; without a name, all jobs.", "status"
+        "job.status", "Show whether a job is running and how far it has read, or list all jobs.", "status"
     ),
-    "drain": _Entry("job.drain", "Ask a job to process everything in flight, and to end.", "drain"),
+    "drain": _Entry("job.drain", "Ask a job to process everything in flight and then end.", "drain"),
     "stop": _Entry("job.stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
     "job": _Entry("job.commands", "Delete a job, or adopt a copy of one."),
     "checkpoint": _Entry("checkpoint.commands", "Show the checkpoints of a job, or write one by hand."),

@@ -22,13 +22,14 @@ _INTRODUCTION = """\
 
 <!-- Generated: python -m penstock.config.reference > docs/configuration.md -->
 
-A configuration is a set of flat, dotted keys. A key that Samza has keeps its name. Sources are merged in this order, a
-later one overriding an earlier one: the defaults below, a file (`--config`), values given in Python, `-c key=value`.
+A configuration is a set of flat, dotted keys. Keys that Samza has keep their names. Values are merged from these
+sources, of which a later one overrides an earlier one: the defaults below, a file (`--config`), values given in Python,
+`-c key=value`.
 
 * A file is YAML (`.yaml`, `.yml`, `.json`) or Java properties (`.properties`), in UTF-8. YAML may be nested
   or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value means the default.
-* A duration is a number in milliseconds or has a unit: `500ms`, `10s`, `5min`, `2h`, `1d`.
-* A size is a number in bytes or has a unit: `512KB`, `64MB`, `2GB`, in powers of 1024.
+* A duration is a number of milliseconds, or a number with a unit: `500ms`, `10s`, `5min`, `2h`, `1d`.
+* A size is a number of bytes, or a number with a unit: `512KB`, `64MB`, `2GB`, in powers of 1024.
 * A list is written `a,b`, in YAML also `[a, b]`.
 * `<home>` is the folder that `PENSTOCK_HOME` names, or `.penstock` in the working directory.
 * The name of a store or stream may contain dots; a system's may not.

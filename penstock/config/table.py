@@ -107,161 +107,164 @@ AnyKey: TypeAlias = Key[Any]
 
 # fmt: off
 JOB_NAME = Key("job.name", Word("A-Za-z0-9_.-", 128), None,
-    "The name of the job; its state and checkpoints are kept under it.", "Samza", unset="the application's name")
+    "The name of the job. Its state and checkpoints are kept under this name.", "Samza",
+    unset="the application's name")
 JOB_ID = Key("job.id", Word("A-Za-z0-9_.", 64), "1",
     "Distinguishes copies of one job: each has its own state and checkpoints.", "Samza")
 JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
-    "Where checkpoints, metadata and the backed-up state of jobs are kept; every executor must reach it.")
+    "Where checkpoints, metadata and the backed-up state of jobs are kept. Every executor must be able to reach it.")
 LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
     "The folder, on each executor's host, for the working copies of stores.", "Samza")
 BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "200000",
-    ("How many messages a batch reads at most, from all partitions together; at least one from each partition that "
-    "has new ones."))
+    "The most messages that a batch reads, from all partitions together. At least one is read from each partition that "
+    "has new messages.")
 BATCH_MAX_BYTES = Key("job.batch.max.bytes", Bytes(1), "268435456",
-    "How many bytes of keys and values a batch reads at most, estimated by the size of the messages read before.")
+    "The most bytes of keys and values that a batch reads, estimated from the size of earlier messages.")
 BATCH_TARGET_MS = Key("job.batch.target.ms", Millis(0), "10000",
-    "How long a batch should take: batches begin small, and read as many messages as that allows, up to "
-    "`job.batch.max.messages`. With 0, batches always read as many as the limits allow.")
+    "How long a batch should take. Batches begin small and then read as many messages as fit into this time, up to "
+    "`job.batch.max.messages`. With 0, batches always read as much as the limits allow.")
 BATCH_INTERVAL_MS = Key("job.batch.interval.ms", Millis(1), "100",
     "How long an idle job waits before it looks for new messages again.")
 LEASE_MS = Key("job.lease.ms", Millis(1), "10000",
     "How long the lease must stay unchanged before another driver may take the job over.")
 INTERMEDIATE_PARTITIONS = Key("job.intermediate.stream.partitions", Number(1), None,
-    "The number of partitions of every repartition.", "Samza", unset="chosen by the planner")
+    "The number of partitions that each repartition makes.", "Samza", unset="chosen by the planner")
 HOST_AFFINITY = Key("job.host-affinity.enabled", Flag(), "false",
     "Whether each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
 STANDBY_FACTOR = Key("job.standbytasks.replication.factor", Number(1), "1",
-    "How many containers have the stores of each task: with 1 only the task's own, with 2 also a standby, which takes "
-    "over when the task's container is lost.", "Samza")
+    "How many containers hold the stores of each task. With 1, only the task's own container does; with 2, a standby "
+    "does, too, and takes over when the task's container is lost.", "Samza")
 WATERMARK_MAX_AHEAD_MS = Key("job.watermark.max.ahead.ms", Millis(0), "86400000",
-    "A message whose event time is further ahead of the batch time than this does not move the watermark: a broken "
-    "clock makes no other message late. Such messages are processed, and counted.")
+    "A message whose event time is further ahead of the batch time than this does not move the watermark, so a broken "
+    "clock makes no other message late. Such messages are processed and counted.")
 DRAIN_MONITOR_ENABLED = Key("job.drain-monitor.enabled", Flag(), "true",
     "Whether a run looks for requests to drain. Samza's default is false.", "Samza")
 DRAIN_MONITOR_INTERVAL = Key("job.drain-monitor.poll.interval.ms", Millis(1), "5000",
-    "How often it looks. Samza's default is 60,000.", "Samza")
+    "How often a run looks for requests to drain. Samza's default is 60,000.", "Samza")
 STARTPOINT_ENABLED = Key("job.startpoint.enabled", Flag(), "true",
-    "Whether a start applies startpoints; otherwise they stay as they are.", "Samza")
+    "Whether a start applies startpoints. If not, they stay as they are.", "Samza")
 STARTPOINT_TTL = Key("job.startpoint.ttl.ms", Millis(1), "43200000",
     "How long a startpoint waits for a start before it expires.")
 RETRY_MAX = Key("job.retry.max", Number(0), "5",
     "How many failures since the last complete checkpoint are retried before the run ends.")
 
 START_TIMEOUT_MS = Key("job.container.start.timeout.ms", Millis(1), "60000",
-    "How long a container may take from its launch to its first beat.")
+    "How long a container may take from its launch to its first heartbeat.")
 COMMIT_POOL_SIZE = Key("job.container.commit.thread.pool.size", Number(1), "2",
-    "The least number of threads of a container's commit pool, which grows with its tasks.", "Samza")
+    "The minimum number of threads in a container's commit pool, which grows with its tasks.", "Samza")
 RESTORE_POOL_SIZE = Key("job.container.restore.thread.pool.size", Number(1), "2",
-    "The least number of threads of a container's restore pool, which grows with its tasks.", "Samza")
+    "The minimum number of threads in a container's restore pool, which grows with its tasks.", "Samza")
 RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000",
-    "How long the stores of a task may take to be restored.")
+    "How long restoring the stores of a task may take.")
 TLS_ENABLED = Key("job.container.tls.enabled", Flag(), "false",
-    "Whether driver, Spark workers and containers talk to each other over TLS, with a certificate that each run makes.")
+    "Whether driver, Spark workers and containers communicate over TLS, with a certificate that each run generates.")
 LOST_MS = Key("container.lost.ms", Millis(1), "10000",
-    "A container that has sent no beat for this long is lost: its tasks are restored elsewhere.")
+    "A container that has sent no heartbeat for this long is lost, and its tasks are restored elsewhere.")
 ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",
-    "An attempt of a task that makes no progress for this long is given up, and the batch runs again.")
+    "An attempt of a task that makes no progress for this long is cancelled, and the batch runs again.")
 
 COMMIT_MS = Key("task.commit.ms", Millis(), "60000",
-    "The time between commits; 0 or less means that only the application asks for them.", "Samza")
+    "The time between commits. With 0 or less, the job commits only when the application asks for it.", "Samza")
 COMMIT_MAX_DELAY_MS = Key("task.commit.max.delay.ms", Millis(0), "60000",
-    "A commit that falls due is skipped while the one in flight is younger than this; then processing waits.", "Samza")
+    "A commit that falls due is skipped while the one in flight is younger than this. After that, processing waits for "
+    "the one in flight.", "Samza")
 COMMIT_MAX_PENDING = Key("task.commit.max.pending.bytes", Bytes(0), "268435456",
-    "A commit that falls due is not skipped once this much was written since the last one began, in all containers.")
+    "A commit that falls due is no longer skipped once this much has been written, in all containers together, since "
+    "the last commit began.")
 COMMIT_TIMEOUT_MS = Key("task.commit.timeout.ms", Millis(1), "1800000",
     "How long processing waits for a commit in flight before the run fails.", "Samza")
 CALLBACK_DRAIN_TIMEOUT_MS = Key("task.callback.drain.timeout.ms", Millis(), None,
-    "How long an operator of a task may take to drain, with `on_drain`, windows and timers, and how long outputs may "
-    "take to be written then. If they take longer, the run fails, and its next start drains; 0 or less means no limit.",
-    "Samza",
+    "How long an operator of a task may take to drain, which includes `on_drain`, windows and timers, and how long the "
+    "outputs may then take to be written. If they take longer, the run fails and its next start drains. 0 or less "
+    "means no limit.", "Samza",
     unset="`container.attempt.timeout.ms`, for each message and each call")
 CALLBACK_WATERMARK_TIMEOUT_MS = Key("task.callback.watermark.timeout.ms", Millis(), None,
-    "How long an operator of a task may take in a batch for windows and timers that fire because time has passed. If "
-    "it takes longer, the run fails; 0 or less means no limit.", "Samza",
+    "How long an operator of a task may take, in one batch, for windows and timers that fire because time has passed. "
+    "If it takes longer, the run fails. 0 or less means no limit.", "Samza",
     unset="`container.attempt.timeout.ms`, for each message and each call")
 WINDOW_MS = Key("task.window.ms", Millis(), "-1",
-    "How often tasks that are a `WindowableTask` are called, in batch time; 0 or less means never.", "Samza")
+    "How often the `window` method of each `WindowableTask` is called, in batch time. 0 or less means never.", "Samza")
 SHUTDOWN_MS = Key("task.shutdown.ms", Millis(0), "30000",
     "How long a stopping container waits for its tasks to close.", "Samza")
 DEAD_LETTER_STREAM = Key("task.dead.letter.stream", StreamName(), None,
-    "The stream for messages that the application failed on, with the reason; the job continues.",
+    "The stream that receives each message on which the application failed, with the reason. The job continues.",
     unset="none: the run ends with the error")
 BROADCAST_INPUTS = Key("task.broadcast.inputs", BroadcastInputs(), None,
-    "Input partitions that every task reads. The other partitions stay with the task of their number, and they "
-    "alone determine the number of tasks. Each task has its own position in a broadcast partition, and a message "
-    "counts once for each task. Meant for a TaskApplication, or a `process` without a repartition: behind a "
-    "`partition_by` a message arrives as many times as there are tasks.", "Samza",
+    "Input partitions that every task reads. Each other partition belongs to the task of its number, and these "
+    "partitions alone determine the number of tasks. Each task has its own position in a broadcast partition, and a "
+    "message counts once for each task. Intended for a TaskApplication, or a `process` without a repartition: after a "
+    "`partition_by`, a message arrives as many times as there are tasks.", "Samza",
     unset="none")
 WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
-    "The versions that every checkpoint is written in.", "Samza")
+    "The versions in which every checkpoint is written.", "Samza")
 READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
-    "The versions a checkpoint may be read in, the preferred one first.", "Samza")
+    "The versions in which a checkpoint may be read, the preferred one first.", "Samza")
 LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
-    "A newer checkpoint without the preferred version counts only if it is newer by more than this; with 0 the "
-    "latest counts. A start that would therefore go back to an older checkpoint is refused; `--from` chooses one.",
+    "A newer checkpoint without the preferred version counts only if it is newer by more than this. With 0, the latest "
+    "counts. A start that would therefore go back to an older checkpoint is refused, unless `--from` names it.",
     "Samza")
 CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
 CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",
-    "Whether the backend `changelog-files` writes the changes of each commit; otherwise each commit makes a snapshot.")
+    "Whether the backend `changelog-files` writes the changes of each commit. If not, each commit makes a snapshot.")
 SNAPSHOT_COMMITS = Key("state.snapshot.interval.commits", Number(0), "20",
-    "After how many commits that changed a store a snapshot of it is made in the background; 0 for no such limit.")
+    "A snapshot of a store is made in the background after this many commits that changed it. 0 means no such limit.")
 SNAPSHOT_SECONDS = Key("state.snapshot.interval.seconds", Number(0), "1800",
-    "After how long a commit of a store is followed by a snapshot of it in the background; 0 for no such limit.")
+    "A snapshot of what was committed of a store since its last snapshot is made in the background after this many "
+    "seconds. 0 means no such limit.")
 
 BACKEND_ROOT = Key("state.backends.<name>.root", Url(), None,
-    "Where a state backend, such as `blob`, keeps its objects, so that one commit can write to several object stores. "
-    "Like `job.root` it must be shared by all hosts.",
+    "Where a state backend, such as `blob`, keeps its objects. One commit can thus write to several object stores. "
+    "Like `job.root`, this place must be shared by all hosts.",
     unset="`job.root`")
 
 OFFSET_DEFAULT = Key("samza.offset.default", _OFFSET_DEFAULT, "oldest",
     "Where a stream without a checkpoint is read from.")
 SYSTEM_OFFSET_DEFAULT_OLD = Key("systems.<name>.samza.offset.default", _OFFSET_DEFAULT, None,
-    "Where a system's streams without a checkpoint are read from, by the key's older name.", "Samza",
+    "The older name of `systems.<name>.default.stream.samza.offset.default`.", "Samza",
     fallback=OFFSET_DEFAULT)
 SYSTEM_OFFSET_DEFAULT = Key("systems.<name>.default.stream.samza.offset.default", _OFFSET_DEFAULT, None,
     "Where a system's streams without a checkpoint are read from.", "Samza",
     fallback=SYSTEM_OFFSET_DEFAULT_OLD)
 STREAM_OFFSET_DEFAULT = Key("streams.<id>.samza.offset.default", _OFFSET_DEFAULT, None,
-    "Where this stream, `<id>` being `system.stream`, is read from without a checkpoint.", "Samza",
+    "Where this stream (`<id>` is `system.stream`) is read from without a checkpoint.", "Samza",
     unset="`systems.<name>.default.stream.samza.offset.default`")
 STREAM_RESET_OFFSET = Key("streams.<id>.samza.reset.offset", Flag(), "false",
-    "Whether each start reads this stream, `<id>` being `system.stream`, as if it had no checkpoint.", "Samza")
+    "Whether each start reads this stream (`<id>` is `system.stream`) as if it had no checkpoint.", "Samza")
 STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
-    "How long this stream, `<id>` being `system.stream`, keeps a message after it was appended, if the job creates it. "
-    "A stream that exists must have the same.", unset="forever; any for a stream that exists")
+    "How long this stream (`<id>` is `system.stream`) keeps a message after it was appended, if the job creates the "
+    "stream. A stream that exists must have the same retention.", unset="forever; any for a stream that exists")
 STREAM_RETENTION_BYTES = Key("streams.<id>.retention.bytes", Bytes(LEAST_RETENTION_BYTES), None,
-    "How many bytes of messages each partition of this stream keeps, in the same way.", unset="any amount")
+    "How many bytes of messages each partition of this stream keeps, under the same conditions.", unset="any amount")
 STREAM_ON_DATA_LOSS = Key("streams.<id>.on.data.loss", _ON_DATA_LOSS, "fail",
-    "How the job answers it if messages of this input, `<id>` being `system.stream`, were deleted before it had read "
-    "them: `fail` ends it with an error that names them; `skip` continues at the oldest message, and counts what was "
-    "lost.")
+    "How the job reacts if messages of this input (`<id>` is `system.stream`) were deleted before it had read them. "
+    "`fail` ends the job with an error that names them; `skip` continues at the oldest message and counts the loss.")
 STREAM_IDLE_MS = Key("streams.<id>.idle.ms", Millis(0), "60000",
-    "How long the job must have been at the end of a partition of this stream, `<id>` being `system.stream`, until the "
-    "partition no longer holds the watermark back. One with unread messages always does.")
+    "How long the job must have been at the end of a partition of this stream (`<id>` is `system.stream`) before the "
+    "partition no longer holds the watermark back. A partition with unread messages always does.")
 STREAM_GUARANTEE = Key("streams.<id>.output.guarantee", Choice[Guarantee](("at-least-once", "exactly-once")),
     "at-least-once",
-    "Whether messages may be twice in this output, `<id>` being `system.stream`, after a failure. With `exactly-once` "
-    "they are not: the job publishes them after the commit that follows, so readers see them later.")
+    "With `at-least-once`, a message may be in this output (`<id>` is `system.stream`) twice after a failure. With "
+    "`exactly-once` it is not: the job publishes messages after the next commit, so readers see them later.")
 SYSTEM_TYPE = Key("systems.<name>.type", _SYSTEM_FACTORY, None,
-    "The kind of system, by the key's older name.",
+    "The older name of `systems.<name>.samza.factory`.",
     unset="`local` for the system `local`; required for others")
 SYSTEM_FACTORY = Key("systems.<name>.samza.factory", _SYSTEM_FACTORY, None,
-    "The kind of system: `kafka` has the topics of a Kafka cluster, `files` has folders of data files, `local` "
-    "keeps its streams on disk, `memory` in the process. A system `local` always exists.",
+    "The kind of system. The streams of `kafka` are the topics of a Kafka cluster, those of `files` are folders of "
+    "data files; `local` keeps its streams on disk, `memory` in the process. A system `local` always exists.",
     "Samza", fallback=SYSTEM_TYPE)
 SYSTEM_PATH = Key("systems.<name>.path", LocalPath(), "<home>/streams",
-    "The folder of a `local` system's streams.")
+    "The folder where a `local` system keeps its streams.")
 SYSTEM_OPTION = Key("systems.<name>.<option>", Verbatim(), None,
-    "An option of a system `kafka` (docs/kafka.md), `files` (docs/dataframes.md) or of your own (`module:Class`), "
-    "which gets all of them; a task does not see them.",
-    unset="what the system says")
+    "An option of a system of the kind `kafka` (docs/kafka.md), `files` (docs/dataframes.md) or `module:Class`, a "
+    "class of your own, which gets all of them. Tasks do not see these options.",
+    unset="the system's default")
 
 STORES_BLOCK_CACHE = Key("stores.rocksdb.block.cache.bytes", Bytes(0), "33554432",
-    "The size of RocksDB's block cache of each store of a task.")
+    "The size of RocksDB's block cache for each store of a task.")
 STORES_WRITE_BUFFER = Key("stores.rocksdb.write.buffer.bytes", Bytes(65536), "16777216",
-    "The size of RocksDB's write buffer of each store of a task, and of the changes gathered above it.")
+    "The size of RocksDB's write buffer for each store of a task, and of the changes gathered above it.")
 STORES_BACKUP = Key("stores.backup.factories", _BACKENDS, "changelog-files",
     "The state backends that every store is backed up to.", "Samza")
 STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
@@ -270,81 +273,86 @@ STORES_RESTORE = Key("stores.restore.factories", _BACKENDS, None,
 STORE_FACTORY = Key("stores.<name>.factory", _STORE_FACTORY, "rocksdb",
     "Where a store's working copy is: in RocksDB on disk, or in memory.", "Samza")
 STORE_OBJECT_CACHE = Key("stores.<name>.object.cache.size", Number(0), "100000",
-    "The number of last used entries whose values a task keeps in memory; it holds at most twice as many.", "Samza")
+    "The number of most recently used entries that a task keeps in memory. The cache holds at most twice as many.",
+    "Samza")
 STORE_BLOCK_CACHE = Key("stores.<name>.rocksdb.block.cache.bytes", Bytes(0), None,
-    "The size of RocksDB's block cache of this store, for each task.", fallback=STORES_BLOCK_CACHE)
+    "The size of RocksDB's block cache for this store, in each task.", fallback=STORES_BLOCK_CACHE)
 STORE_WRITE_BUFFER = Key("stores.<name>.rocksdb.write.buffer.bytes", Bytes(65536), None,
-    "The size of RocksDB's write buffer of this store, and of the changes gathered above it, for each task.",
+    "The size of RocksDB's write buffer for this store, and of the changes gathered above it, in each task.",
     fallback=STORES_WRITE_BUFFER)
 STORE_BACKUP = Key("stores.<name>.backup.factories", _BACKENDS, None,
     "The state backends that this store is backed up to.", "Samza", fallback=STORES_BACKUP)
 STORE_RESTORE = Key("stores.<name>.restore.factories", _BACKENDS, None,
     "The state backends that this store is restored from, in order of preference.", "Samza", fallback=STORES_RESTORE)
 STORE_CHANGELOG = Key("stores.<name>.changelog", StreamName("local"), None,
-    "The stream that the backend `changelog-stream` writes: for this store alone, with one partition for each task.",
+    "The stream to which the backend `changelog-stream` writes this store's changes. It serves this store alone and "
+    "has one partition for each task.",
     "Samza",
     unset="`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled")
 STORES_CHANGELOG_LAG_MS = Key("stores.default.changelog.min.compaction.lag.ms", Millis(1), "14400000",
-    "How long changelogs in Kafka keep every record: so long after the next commit an older checkpoint can still be "
+    "How long changelogs in Kafka keep every record. For this long after the next commit, a checkpoint can still be "
     "restored from them.", "Samza")
 STORES_CHANGELOG_REPLICAS = Key("stores.default.changelog.replication.factor", Number(1), None,
     "How many brokers keep each changelog in Kafka.", "Samza",
-    unset="`systems.<name>.default.stream.replication.factor`, or what the brokers say")
+    unset="`systems.<name>.default.stream.replication.factor`, or the brokers' default")
 STORE_CHANGELOG_LAG_MS = Key("stores.<name>.changelog.min.compaction.lag.ms", Millis(1), None,
     "How long the store's changelog, if it is in Kafka, keeps every record.", "Samza",
     fallback=STORES_CHANGELOG_LAG_MS)
 STORE_CHANGELOG_DELETES_MS = Key("stores.<name>.changelog.delete.retention.ms", Millis(1), "86400000",
-    "How long a changelog in Kafka keeps a delete after its key was compacted. A restore must not take half as long.",
+    "How long a changelog in Kafka keeps a delete after its key was compacted. A restore must take less than half of "
+    "this time.",
     "Samza")
 STORE_CHANGELOG_REPLICAS = Key("stores.<name>.changelog.replication.factor", Number(1), None,
     "How many brokers keep the store's changelog, if it is in Kafka.", "Samza", fallback=STORES_CHANGELOG_REPLICAS)
 STORE_CHANGELOG_MESSAGE = Key("stores.<name>.changelog.max.message.bytes", Bytes(1), None,
-    "How large a batch of records a changelog in Kafka takes.", "Samza", unset="what the brokers say")
+    "The largest batch of records that a changelog in Kafka accepts.", "Samza", unset="the brokers' default")
 STORE_SIDE_INPUTS = Key("stores.<name>.side.inputs", StreamNames(), None,
     "The streams that fill this store, which the job then only reads. Their keys and values have the serdes of the "
-    "store. They are no inputs of the job: `app.input` does not name them.", "Samza",
-    unset="what the application says")
+    "store. They are not inputs of the job: do not name them in `app.input`.", "Samza",
+    unset="as the application declares")
 STORE_SIDE_PROCESSOR = Key("stores.<name>.side.inputs.processor.factory", OwnFactory(), None,
-    "The `SideInputsProcessorFactory` that makes, for each task, what turns messages of the store's side inputs into "
-    "entries.", "Samza",
-    unset="what the application says; else each message is an entry")
+    "The `SideInputsProcessorFactory` that makes, for each task, the processor that turns messages of the store's side "
+    "inputs into entries.", "Samza",
+    unset="as the application declares; else each message is an entry")
 STORE_SIDE_BROADCAST = Key("stores.<name>.side.inputs.broadcast", Flag(), "false",
-    "Whether each task sees all entries of a store whose side inputs `stores.<name>.side.inputs` names: it is kept "
-    "once for each container, and its streams may have any number of partitions.")
+    "Whether each task sees all entries of a store that `stores.<name>.side.inputs` fills. Each container then keeps "
+    "the store once, and its streams may have any number of partitions.")
 SIDE_BOOTSTRAP_TIMEOUT_MS = Key("side.inputs.bootstrap.timeout.ms", Millis(1), "600000",
-    "How long a start may take to fill stores from their side inputs, up to what these streams held when it began.")
+    "How long a start may take to fill stores from their side inputs, up to the end that these streams had when it "
+    "began.")
 SIDE_MAX_AGE_MS = Key("side.inputs.max.age.ms", Millis(0), "86400000",
-    "A copy of such a store that a host has kept is used at a start if it was updated no longer than this ago; "
-    "otherwise the store is filled again from the oldest message.")
+    "At a start, a host uses the copy that it has kept of a store with side inputs if the copy was updated within "
+    "this time. Otherwise the store is filled again from the oldest message.")
 SIDE_ON_ERROR = Key("side.inputs.on.error", Choice[OnSideError](("fail", "continue")), "fail",
-    "How the job answers a side input that cannot be read or processed after the start, where trying again does not "
-    "help: `fail` ends the run; `continue` keeps the data at hand, logs an error again and again, and tries on.")
+    "How the job reacts if, after the start, a side input cannot be read or processed and retries do not help: `fail` "
+    "ends the run; `continue` keeps the data at hand, logs the error repeatedly, and keeps trying.")
 TABLES_POLL_MS = Key("tables.poll.ms", Millis(1), "5000",
-    "How often the job looks for new versions of its pushed tables, and whether `penstock table use` chose another.")
+    "How often the job looks for new versions of its pushed tables, and for a version chosen by `penstock table use`.")
 TABLES_VERSIONS_RETAINED = Key("tables.versions.retained", Number(1), "3",
-    "How many versions of each pushed table are kept, beside those in use and the one that `penstock table use` chose.")
+    "How many versions of each pushed table are kept, besides those in use and the one chosen by `penstock table "
+    "use`.")
 
 APPLICATION = Key("app.<key>", Verbatim(), None,
-    'A key of the application: its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',
-    unset="not there")
+    'A key of the application. Its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',
+    unset="absent")
 
 METRICS_PROMETHEUS_PORT = Key("metrics.prometheus.port", Number(0, 65535), None,
-    "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free one.",
+    "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free port.",
     unset="no endpoint")
 METRICS_PROMETHEUS_HOST = Key("metrics.prometheus.host", Verbatim(), "127.0.0.1",
-    "The address that the endpoint for Prometheus listens on. The endpoint asks for no password.")
+    "The address on which the endpoint for Prometheus listens. The endpoint requires no password.")
 METRICS_REPORTER_STREAM = Key("metrics.reporter.snapshot.stream", StreamName(), None,
-    "The stream that all metrics are appended to at an interval, in the format of Samza's metrics snapshots.", "Samza",
-    unset="none")
+    "The stream to which all metrics are appended at an interval, in the format of Samza's metrics snapshots.",
+    "Samza", unset="none")
 METRICS_REPORTER_INTERVAL = Key("metrics.reporter.snapshot.interval", Number(1), "60",
     "The time between two snapshots in that stream, in seconds.", "Samza")
 
 SPARK_MASTER = Key("spark.master", Verbatim(), None,
     "The Spark cluster to run on.", "Spark",
-    unset="what `spark-submit` or `spark-defaults.conf` says, else `local[*]`")
+    unset="the value from `spark-submit` or `spark-defaults.conf`, else `local[*]`")
 SPARK = Key("spark.<key>", Verbatim(), None,
-    "Passed to Spark untouched.", "Spark",
-    unset="what `spark-submit` or `spark-defaults.conf` says, else Penstock's or Spark's own default")
+    "Passed to Spark unchanged.", "Spark",
+    unset="the value from `spark-submit` or `spark-defaults.conf`, else Penstock's or Spark's own default")
 # fmt: on
 
 KEYS: tuple[AnyKey, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Key))

@@ -30,9 +30,9 @@ CheckpointText = Annotated[str | None, typer.Argument(metavar="ID", help="The ch
 def list_checkpoints(
     job: JobName, config: ConfigFile = None, assignments: Assignments = None, as_json: AsJson = False
 ) -> None:
-    """List the checkpoints, oldest first, and what is damaged among them.
+    """List the checkpoints, oldest first, and report damaged ones.
 
-    A run can begin with a `retained` checkpoint (--from). The others are being deleted.
+    A run can begin with any `retained` checkpoint (--from). The others are being deleted.
     """
     with open_job(job, config, assignments) as found:
         listed = checkpoints(found)
@@ -76,7 +76,7 @@ def export_checkpoint(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Print a checkpoint as Samza's checkpoint topic has it: one JSON line with key and value for each task."""
+    """Print a checkpoint in the form of Samza's checkpoint topic: one JSON line with key and value for each task."""
     with open_job(job, config, assignments) as found:
         lines = export_lines(found, checkpoint, int(version))
     sys.stdout.writelines(f"{line}\n" for line in lines)

@@ -29,7 +29,7 @@ def import_checkpoint(
         typer.Option(
             "--app",
             metavar="APP",
-            help="The application, as `penstock run` takes it: for a job that has no checkpoint yet.",
+            help="The application, as for `penstock run`; needed if the job has no checkpoint yet.",
             show_default=False,
         ),
     ] = None,
@@ -40,10 +40,10 @@ def import_checkpoint(
 ) -> None:
     """Make a checkpoint of a stopped job from messages of Samza's checkpoint topic: the inverse of `export`.
 
-    Positions and state markers of all tasks become those of the file. Everything else is taken from the last
-    checkpoint or, if there is none, from the application. A partition without an offset in the file was never
-    processed: it begins at its oldest message. Markers of unusable backends are left out, and a note names them; a
-    store without another marker is refused.
+    The positions and state markers of all tasks come from the file; everything else comes from the last checkpoint or,
+    if there is none, from the application. A partition without an offset in the file was never processed: it begins at
+    its oldest message. Markers of backends that the job cannot use are left out, and a note names them. The import is
+    refused if a store then has no marker.
     """
     confirmation = Confirmation.of(yes=yes, as_json=as_json, file=file)
     lines = read_text(file).split("\n")

@@ -20,7 +20,7 @@ app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_he
 def check(
     application: Annotated[
         str | None,
-        typer.Argument(metavar="APP", help="Check an application with it: module:object or file.py:object."),
+        typer.Argument(metavar="APP", help="Check it against this application, too: module:object or file.py:object."),
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -25,20 +25,18 @@ def drain(
     assignments: Assignments = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take the requests back: the run goes back to its last checkpoint.")
+        bool, typer.Option("--cancel", help="Withdraw the requests: the run continues from its last checkpoint.")
     ] = False,
     export: Annotated[
         bool,
-        typer.Option(
-            "--export", help="Print the requests that wait, as messages of Samza's coordinator stream, and ask nothing."
-        ),
+        typer.Option("--export", help="Only print the waiting requests, as messages of Samza's coordinator stream."),
     ] = False,
     import_file: Annotated[
         str | None,
         typer.Option(
             "--import",
             metavar="FILE",
-            help='Ask with the requests in lines of {"key": ..., "value": ...}, as --export prints them; - for '
+            help='Write the requests of this file: lines of {"key": ..., "value": ...}, as --export prints them; - for '
             "standard input.",
             show_default=False,
         ),
@@ -46,13 +44,13 @@ def drain(
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a job to process everything in flight, and to end.
+    """Ask a job to process everything in flight and then end.
 
-    The next start may then be of a changed program. The run reads nothing more from its inputs. Windows, timers and
-    joins fire, whatever their time. A run that was killed drains at its next start.
+    The run reads no more input. All windows, timers and joins fire, whatever their time. The next start may then be of
+    a changed program. A run that was killed drains at its next start.
     """
     if wait + cancel + export + (import_file is not None) > 1:
-        raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: each does something else")
+        raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: they exclude each other")
     lines = None if import_file is None else read_text(import_file).split("\n")
     with open_job(job, config, assignments) as found:
         if export:
@@ -82,7 +80,7 @@ def _print_exported(exported: ExportedDrains) -> None:
 
 def _text(facts: DrainFacts) -> str:
     run = f"job {facts.job}, run {facts.run_id},"
-    begins = "" if facts.is_running else "; nobody runs it: it drains at its next start, without reading anything"
+    begins = "" if facts.is_running else "; it is not running: it drains at its next start, without reading input"
     match facts.status:
         case "asked":
             return f"{run} was asked to drain{begins}"

@@ -55,28 +55,28 @@ def status(
         bool,
         typer.Option(
             "--wait/--no-wait",
-            help="Watch the lease until it is certain whether the job runs, at most for the lease's own time.",
+            help="Watch the lease, for `job.lease.ms` at most, until it is certain whether the job is running.",
         ),
     ] = True,
     metrics: Annotated[
         bool,
         typer.Option(
             "--metrics",
-            help="Show the metrics of a job instead: as of the last ten seconds, or of the end of its last run.",
+            help="Show the job's metrics instead: at most ten seconds old, or those at the end of its last run.",
         ),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show one job again and again, until it no longer runs.")
+        bool, typer.Option("--watch", help="Show one job whenever it changes, until it is no longer running.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether a job runs and how far it has read; without a name, all jobs.
+    """Show whether a job is running and how far it has read, or list all jobs.
 
-    It changes nothing. For one job it also shows the last checkpoint, state, inputs and startpoints, and how far a
-    drain is. With --watch and --json, each look is one line.
+    The command changes nothing. For one job it also shows the last checkpoint, state, inputs, startpoints and the
+    progress of a drain. With --watch and --json, each change is one line.
     """
     if watch and metrics:
-        raise ConfigError("--watch and --metrics do not go together")
+        raise ConfigError("--watch and --metrics exclude each other: give one of them")
     if watch:
         _watch(job, config, assignments, as_json=as_json)
         return
@@ -195,7 +195,7 @@ def _show(facts: JobStatus) -> None:
     for each in facts.drain.unreadable:
         say(f"warning: {each.problem}. No run drains for it: delete the object")
     for late in facts.drain.late:
-        say(f"note: the run that request {late.uuid} is to drain is over; the next start deletes the request")
+        say(f"note: the run that request {late.uuid} was to drain has ended; the next start deletes the request")
     if facts.drain.progress is not None:
         print_drain(facts.drain.progress, running=facts.status != "not running")
     if facts.backends:
@@ -230,13 +230,13 @@ def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:
         case None:
             return []
         case "asked" | "draining" | "last commit" if facts.status == "not running":
-            means = "nobody runs the job, and its next start drains"
+            means = "the job is not running, and its next start drains"
         case "asked":
             means = "the run has not noticed it yet"
         case "draining":
             means = "the run reads nothing more, and ends once everything in flight is processed"
         case "last commit":
-            means = "everything in flight is processed, and it cannot be cancelled any more"
+            means = "everything in flight is processed, and the drain can no longer be cancelled"
         case "drained":
             means = "nothing is in flight, and the next start may be of a changed program"
     return [("drain", f"{drain.step}: {means}"), *(("  request", _request(each)) for each in drain.requests)]
@@ -285,8 +285,8 @@ def _show_tables(facts: JobStatus) -> None:
             )
         if each.failing:
             say(
-                f"warning: version {each.loading} of table `{each.table}` cannot be loaded and is tried again: see the "
-                "logs of the driver and the containers"
+                f"warning: version {each.loading} of table `{each.table}` cannot be loaded; the job keeps trying. See "
+                "the logs of the driver and the containers"
             )
 
 
@@ -319,7 +319,7 @@ def _show_side_inputs(facts: JobStatus) -> None:
     if rows:
         print_table(f"Side inputs, {_seen(facts)}", ("store", "partition", "lag", "state"), rows, right="lag")
     for store in sorted({each.store for each in facts.side_inputs if each.failing}):
-        say(f"warning: the side inputs of store `{store}` fail and are tried again: see the logs of the containers")
+        say(f"warning: the side inputs of store `{store}` fail; the job keeps trying. See the logs of the containers")
 
 
 def _reached(watermark_ms: int | None) -> str | None:
@@ -386,8 +386,8 @@ def _show_inputs(facts: JobStatus) -> None:
             if part.lost:
                 most = "" if each.dense_offsets else "at most "
                 say(
-                    f"warning: the state misses {most}{counted(part.lost, 'message')} of `{each.stream}` partition "
+                    f"warning: the state lacks {most}{counted(part.lost, 'message')} of `{each.stream}` partition "
                     f"{part.partition}: they were deleted before the job had read them (on.data.loss=skip)"
                 )
         if not each.dense_offsets:
-            say(f"note: the offsets of `{each.stream}` have gaps: its lag is in offsets, of at most so many messages")
+            say(f"note: the offsets of `{each.stream}` have gaps: its lag counts offsets, and may be of fewer messages")

@@ -22,8 +22,8 @@ def stop(
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 
-    It works from every machine that reaches the job root. It never stops a later run. A run that was asked to drain
-    drains first.
+    The command works from any machine that can reach the job root. It never stops a later run. A run that was asked to
+    drain drains first.
     """
     with open_job(job, config, assignments) as found:
         facts = stop_job(found, wait=wait, timeout_s=timeout_s)

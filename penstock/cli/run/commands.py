@@ -31,7 +31,7 @@ def run(
         str,
         typer.Argument(
             metavar="APP",
-            help="module:object or file.py:object; an application, or a function that returns one.",
+            help="The application, or a function that returns it: module:object or file.py:object.",
             callback=remember_application,
             show_default=False,
         ),
@@ -51,7 +51,7 @@ def run(
         bool,
         typer.Option(
             "--close/--no-close",
-            help="With --until: close windows and fire timers at the end. Without, they wait for the next run.",
+            help="With --until: close windows and fire timers at the end, or leave them for the next run.",
         ),
     ] = True,
     from_checkpoint: Annotated[
@@ -68,7 +68,8 @@ def run(
         typer.Option(
             "--reset-operator",
             metavar="ID",
-            help="Drop what waits in this window, join or task with timers, and keep all other state; repeatable.",
+            help="Drop what waits in this operator and keep all other state; may be repeated. Windows, joins, tasks "
+            "with timers and partition_by through a stream can be reset.",
             show_default=False,
         ),
     ] = None,
@@ -76,8 +77,8 @@ def run(
 ) -> None:
     """Run an application on Spark until it is stopped.
 
-    SIGTERM or Ctrl-C ends it after the current batch, with a last commit. A second one ends it at once, and the next
-    run processes everything after the last checkpoint again.
+    SIGTERM or Ctrl-C ends the run after the current batch, with a last commit. A second signal ends it at once; the
+    next run then processes everything after the last checkpoint again.
     """
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks

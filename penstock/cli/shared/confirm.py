@@ -53,7 +53,7 @@ class Confirmation:
         if self.yes:
             return
         if not self.may_ask:
-            raise ConfigError(f"{refused}: there is no terminal to ask for confirmation: add --yes")
+            raise ConfigError(f"{refused}, because there is no terminal to ask for confirmation: add --yes")
         if not typer.confirm(question, err=True):
             say(refused)
             raise typer.Exit(1)

@@ -99,7 +99,7 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
     if failed.store:
         say(
             f"{state}Side inputs have no dead letters: let the processor of store `{failed.store}` return nothing for "
-            f"such messages, or fill `{failed.stream}` without them, and run it again"
+            f"such messages, or fill `{failed.stream}` without them. Then run the application again"
         )
         return
     say(

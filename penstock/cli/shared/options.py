@@ -15,7 +15,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Configuration: a YAML or properties file.",
+        help="The configuration, a YAML or properties file.",
         callback=remember_file,
         show_default=False,
     ),
@@ -38,7 +38,7 @@ JobName = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The job: `name-id`, or its name alone, with the `job.id` of the configuration.",
+        help="The job: `name-id`, or its name alone if the configuration has its `job.id`.",
         callback=remember_job,
         show_default=False,
     ),

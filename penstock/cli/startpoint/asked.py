@@ -41,6 +41,6 @@ def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
         return
     say(
         "written: the job's next start applies it once, even if that is a restart after a crash. A run that is "
-        f"active now does not move. `penstock startpoint list {facts.job}` lists the startpoints that wait, "
+        f"active now is not affected. `penstock startpoint list {facts.job}` lists the startpoints that wait, "
         "`penstock startpoint delete` deletes them"
     )

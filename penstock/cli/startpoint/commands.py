@@ -81,7 +81,7 @@ def delete_startpoint(
 
 @app.command("export")
 def export(job: JobName, config: ConfigFile = None, assignments: Assignments = None) -> None:
-    """Print the startpoints that wait as Samza's coordinator stream has them: one JSON line with key and value each.
+    """Print the waiting startpoints in the form of Samza's coordinator stream: JSON lines with key and value.
 
     Samza has neither --with-state nor --clamp: they are left out, and a note names them.
     """

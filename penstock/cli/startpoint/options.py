@@ -14,8 +14,8 @@ AppOption = Annotated[
     typer.Option(
         "--app",
         metavar="APP",
-        help="The application, as `penstock run` takes it: for a job without a checkpoint, or for an input that its "
-        "last checkpoint does not have.",
+        help="The application, as for `penstock run`; needed if the job has no checkpoint, or its last one does not "
+        "have the input.",
         show_default=False,
     ),
 ]

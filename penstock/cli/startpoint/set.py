@@ -45,7 +45,7 @@ def set_startpoint(
         typer.Option(
             "--timestamp",
             metavar="TIME",
-            help="Begin with the first message of this time or later: ISO 8601 with a zone (2013-06-01T00:00Z), or "
+            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), or "
             "epoch milliseconds.",
             show_default=False,
         ),
@@ -72,10 +72,10 @@ def set_startpoint(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set the position where a job begins in an input at its next start, whether it is running now or not.
+    """Set where the next start of a job begins to read an input.
 
-    The next start resolves the position; the command prints the offset that it means now. It is inclusive. It applies
-    once and moves only the input: --with-state chooses what happens to the state.
+    The job may be running. The position is inclusive. The next start resolves it and applies it once; the command
+    prints the offset that it means now. It moves only the input: --with-state chooses what happens to the state.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:

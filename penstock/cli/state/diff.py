@@ -37,8 +37,8 @@ def diff_versions(
 ) -> None:
     """Show which keys of a store were added, removed or changed between two retained versions, in key order.
 
-    With --json, one object a line: `change`, `key`, `task`, and the values `from` and `to` where they exist; the last
-    line has the counts of all changes, whatever the limit is.
+    --json prints one object a line: `change`, `key`, `task`, and the values `from` and `to` where they exist. The last
+    line has the counts of all changes, whatever the limit.
     """
     from penstock.admin.state.reading import open_diff
     from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts

@@ -66,7 +66,7 @@ def import_spark(
 ) -> None:
     """Fill a store with the state of a Spark Structured Streaming query (RocksDB provider).
 
-    Query and job must be stopped. The command first shows how each column is mapped. It then reads every entry,
+    The query and the job must be stopped. The command first shows how each column is mapped. It then reads every entry,
     assigns it to the task that owns its key, and backs it up. At the end it writes one new checkpoint, which keeps the
     positions and the other stores of the last checkpoint (for a job that never ran, the positions of a first start).
     `penstock checkpoint set` then moves the positions to those of the query. Until the checkpoint is written, nothing

@@ -32,7 +32,7 @@ def list_state(
 ) -> None:
     """List the objects of each store and backend, for every retained checkpoint and under the job root.
 
-    Nothing is restored. With --json, every task and whole markers.
+    Nothing is restored. --json prints every task and whole markers.
     """
     from penstock.admin.state.held import state_versions
 

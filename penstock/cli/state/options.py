@@ -21,7 +21,7 @@ BackendName = Annotated[
 ]
 AppReference = Annotated[
     str | None,
-    typer.Option("--app", metavar="APP", help="Take serdes of your own from `module:object` or `file.py:object`."),
+    typer.Option("--app", metavar="APP", help="Take custom serdes from this `module:object` or `file.py:object`."),
 ]
 Limit = Annotated[
     int | None,

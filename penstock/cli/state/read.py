@@ -33,7 +33,7 @@ def get_value(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", help="The key, as the store's serde writes it. Put `--` before a key that begins with `-`."
+            metavar="KEY", help="The key, as the store's serde reads it. Put `--` before a key that begins with `-`."
         ),
     ],
     version: Version = "latest",
@@ -47,8 +47,8 @@ def get_value(
 ) -> None:
     """Print the value of a key as of a retained version. The job may be running; it is not disturbed.
 
-    The task that owns the key is searched first, if the store is kept by the key of its messages, and then the others.
-    Exit status 1 if no task has the key.
+    If the store is kept by the key of its messages, the task that owns the key is searched first. The exit status is 1
+    if no task has the key.
     """
     from penstock.admin.state.reading import open_version
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
@@ -104,9 +104,9 @@ def scan_entries(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the entries of a store as of a retained version, in the order of the keys' bytes, over all tasks.
+    """List the entries of a store as of a retained version, across all tasks, in the order of the keys' bytes.
 
-    With --json, one object a line: `key`, `value`, `task`; `keyHex` and `valueHex` for bytes that have no text.
+    --json prints one object a line: `key`, `value`, `task`; `keyHex` and `valueHex` for bytes that have no text.
     """
     from penstock.admin.state.reading import open_version
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts

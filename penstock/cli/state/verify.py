@@ -27,9 +27,9 @@ def verify_state(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore each backend of a retained version to scratch and compare the entries, key by key.
+    """Restore a retained version from each backend to a scratch folder, and compare the entries key by key.
 
-    Exit status 1 if a backend cannot be restored or two backends of a store differ: it is not safe to switch.
+    The exit status is 1 if a backend cannot be restored or two backends of a store differ: it is not safe to switch.
     """
     from penstock.admin.state.reading import verify
     from penstock.cli.state.reading import restoring
@@ -63,4 +63,4 @@ def _show(found: StateVerdict) -> None:
     print_table(f"State of checkpoint {found.checkpoint}", columns, rows, right="entries size", first_to_go="digest")
     for verdict in found.stores:
         if not verdict.agrees:
-            say(f"store `{verdict.store}`: its backends differ: it is not safe to switch")
+            say(f"the backends of store `{verdict.store}` differ: it is not safe to switch")

@@ -11,10 +11,10 @@ from penstock.cli.stream.options import StreamName
 
 
 def end(name: StreamName, config: ConfigFile = None, assignments: Assignments = None) -> None:
-    """Say that no message will follow in a stream.
+    """Mark the end of a stream, after which no message follows.
 
     A job that has read all its inputs to such an end closes its windows and ends. A message that is published later
-    begins its partition again.
+    reopens its partition.
     """
     found = open_stream(name, config, assignments)
     end_stream(found)

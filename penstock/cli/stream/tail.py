@@ -43,11 +43,11 @@ def tail(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show messages by their timestamps, each partition in its order.
+    """Show the messages of a stream by their timestamps, those of each partition in their order.
 
-    With --from-beginning and -n it ends after that many messages, even with --follow. Without --from-beginning, -n
-    counts only messages that exist already. Of an intermediate stream it shows values without their first byte, and
-    what is no message of the application by its kind: WATERMARK, END_OF_STREAM or DRAIN.
+    With --from-beginning and -n, the command ends after that many messages, even with --follow. Without
+    --from-beginning, -n counts only messages that exist already. In an intermediate stream, values are shown without
+    their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN.
     """
     found = StreamTail(open_stream(name, config, assignments), partition, sys.stdout.flush)
     try:

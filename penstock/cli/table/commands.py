@@ -24,15 +24,15 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the
 def versions(
     job: JobName,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The name of the table; all if none.", show_default=False)
+        str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.", show_default=False)
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the versions of a pushed table, or of all that a job has.
+    """List the versions of one pushed table of a job, or of all of them.
 
-    The one that the job is to use is marked. `penstock status` shows which one a running job has loaded.
+    The version that the job is to use is marked. `penstock status` shows the version that a running job has loaded.
     """
     from penstock.admin.table.versions import table_versions
 
@@ -55,7 +55,7 @@ def use(
         str,
         typer.Argument(
             metavar="VERSION",
-            help="Its number; `newest` for the newest one, also of those to come.",
+            help="The number of the version; `newest` for the newest one, now and in future.",
             show_default=False,
         ),
     ],
@@ -63,9 +63,9 @@ def use(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose the version of a pushed table that a job uses, for example to go back to the one before.
+    """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 
-    A running job notices within `tables.poll.ms`, and changes over between two batches, in all tasks at once.
+    A running job notices the choice within `tables.poll.ms`, and switches between two batches, in all tasks at once.
     """
     from penstock.admin.table.versions import use_table
 

@@ -281,7 +281,7 @@ class TestStatus:
         assert before <= of_penstock["askedMs"] <= time.time_ns() // 1_000_000
         assert of_samza["askedMs"] is None
         shown = call("status", "visits")[0]
-        assert "asked: nobody runs the job, and its next start drains" in shown
+        assert "asked: the job is not running, and its next start drains" in shown
         assert f"{of_penstock['uuid']}, asked at {utc_text(of_penstock['askedMs'])}, mode DEFAULT" in shown
         assert f"{of_samza['uuid']}, mode DEFAULT" in shown
 
@@ -346,7 +346,7 @@ def test_a_run_is_watched_until_it_has_drained(running: Running, options: tuple[
         assert "the last commit is under way" in shown
         assert "Drained: what was processed since the request" in shown
         assert "name it" in call("status", "--watch", status=2)[1]
-        assert "do not go together" in call("status", "visits", "--watch", "--metrics", status=2)[1]
+        assert "exclude each other" in call("status", "visits", "--watch", "--metrics", status=2)[1]
         return
     first, *_, last = [json.loads(line) for line in shown.splitlines()]
     assert (first["status"], first["drain"]["step"]) == ("running", "last commit")
@@ -363,4 +363,4 @@ def test_a_request_of_a_run_that_is_over_is_shown(running: Running, objects: Fil
     found = call_json("status", "visits")["drain"]
     assert ([each["uuid"] for each in found["late"]], found["step"]) == (asked, "drained")
     said = " ".join(call("status", "visits")[1].split())
-    assert f"note: the run that request {asked[0]} is to drain is over; the next start deletes the request" in said
+    assert f"note: the run that request {asked[0]} was to drain has ended; the next start deletes the request" in said

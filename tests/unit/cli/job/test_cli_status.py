@@ -119,7 +119,7 @@ def test_messages_that_were_lost(log: CheckpointLog) -> None:
     (stream,) = call_json("status", "flights")["inputs"]
     assert [part["lost"] for part in stream["partitions"]] == [0, 7]
     said = call("status", "flights")[1]
-    assert "the state misses 7 messages of `local.flights` partition 1" in said
+    assert "the state lacks 7 messages of `local.flights` partition 1" in said
 
 
 def test_an_input_that_was_created_again(log: CheckpointLog, home: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_status_shows_the_versions_in_use_and_loading() -> None:
     text, said = call("status", "flights")
     assert re.search(r"planes +6 +version 7, 40 %", text)
     assert re.search(r"airlines +none yet +version 1, 99 %", text)
-    assert "warning: version 7 of table `planes` cannot be loaded and is tried again" in " ".join(said.split())
+    assert "warning: version 7 of table `planes` cannot be loaded; the job keeps trying" in " ".join(said.split())
     airlines, planes = call_json("status", "flights")["tables"]
     assert planes == {"table": "planes", "inUse": 6, "loading": 7, "percent": 40, "failing": True}
     assert airlines == {"table": "airlines", "inUse": None, "loading": 1, "percent": 99, "failing": False}
