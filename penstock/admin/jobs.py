@@ -146,7 +146,7 @@ def _paths_of(app: Application, config: JobConfig, name: str, called: str | None
     if name not in {paths.root, paths.name}:
         raise ConfigError(
             f"application `{called or app.name}` with this configuration is job `{paths.root}`, not `{name}`: set "
-            "`job.name` and `job.id`, or name the other one"
+            f"`job.name` and `job.id`, or name `{paths.root}`"
         )
     return paths
 

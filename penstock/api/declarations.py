@@ -147,7 +147,7 @@ class Declarations:
     def _check_new_store(self, kind: str, name: str) -> None:
         _check_name(kind, name)
         if name.endswith(OPERATOR_STORES):
-            raise ConfigError(f"{kind} `{name}`: stores of operators end so; choose another name")
+            raise ConfigError(f"{kind} `{name}`: this ending is for the stores of operators; choose another name")
         if name in self._stores:
             twice = "is declared twice" if (name in self._tables) == (kind == "table") else "is the name of a store"
             raise ConfigError(f"{kind} `{name}` {twice} in application `{self.name}`")

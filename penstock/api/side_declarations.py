@@ -123,7 +123,7 @@ def check_side_store(spec: StoreSpec) -> None:
     if isinstance(spec, TableSpec) and spec.history_ms is not None:
         raise ConfigError(
             f"{what}: history_ms is for a table that the job writes with send_to, in the order of event times; this "
-            f"one is filled by {by}, which have no watermark. Leave history_ms out, or read the stream as an input and "
+            f"one is filled by {by}, without a watermark. Leave history_ms out, or read the stream as an input and "
             "send it to the table"
         )
     if spec.ttl is not None:

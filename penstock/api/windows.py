@@ -358,9 +358,11 @@ def _window(
             given_trigger(f"{name}=", trigger)
     for name, flag in (("keyed", keyed), ("accumulating", accumulating)):
         if type(flag) is not bool:
-            raise ConfigError(f"{name}={flag!r}: it is True or False")
+            raise ConfigError(f"{name}={flag!r}: expected True or False")
     if (allowed_lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
-        raise ConfigError("only windows of event time have late messages: leave out what is said of these")
+        raise ConfigError(
+            "only windows of event time have late messages: leave out allowed_lateness_ms=, late= and late_to="
+        )
     if late is not None and not allowed_lateness_ms:
         raise ConfigError(
             "late= never fires, because a window without allowed_lateness_ms takes no late messages: give "
@@ -402,7 +404,7 @@ def _aggregates(given: Mapping[str, Aggregate]) -> Contents:
         )
     for name, each in given.items():
         if not isinstance(name, str) or not isinstance(each, Aggregate):
-            raise ConfigError(f"aggregates are Count(), Sum(of), ... by name; not one: {name!r}: {each!r}")
+            raise ConfigError(f"aggregates are Count(), Sum(of), ... by name, not {name!r}: {each!r}")
     return Aggregates(dict(given))
 
 

@@ -241,4 +241,4 @@ def _clean_up(manager: TaskBackupManager, checkpoint_id: CheckpointId, markers: 
     try:
         manager.clean_up(checkpoint_id, markers)
     except PenstockError as error:
-        logger.warning("cleaning up in %s failed, the next commit tries again: %s", whose, error)
+        logger.warning("cleaning up in %s failed; the next commit tries again: %s", whose, error)

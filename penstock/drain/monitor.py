@@ -98,7 +98,7 @@ class DrainMonitor:
             try:
                 asked = self.look()
             except Exception as error:  # whatever the store raises: looking goes on
-                logger.warning("requests to drain could not be read, and are looked for again: %s", error)
+                logger.warning("requests to drain could not be read; the next look tries again: %s", error)
                 continue
             if asked:
                 with self._lock:

@@ -61,7 +61,7 @@ class Collection:
             self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
             self._log.prune(left)
         except Exception as error:
-            logger.warning("collecting after checkpoint %s failed, the next one tries again: %s", record.id, error)
+            logger.warning("collecting after checkpoint %s failed; the next commit tries again: %s", record.id, error)
         else:
             self._swept_epoch = record.epoch
 
@@ -73,7 +73,7 @@ class Collection:
             truncation.behind(record.epoch, restorable)
         except Exception as error:
             logger.warning(
-                "truncating the intermediate streams after checkpoint %s failed, the next one tries again: %s",
+                "truncating the intermediate streams after checkpoint %s failed; the next commit tries again: %s",
                 record.id,
                 error,
             )

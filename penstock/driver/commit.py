@@ -231,7 +231,7 @@ class CommitCoordinator:
     def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
         if flight.noted:
             waits_for = "" if self._publishing is None else self._publishing.waits_for
-            why = f"It waits for {waits_for}" if waits_for else "Does the system of the output answer?"
+            why = f"It waits for {waits_for}" if waits_for else "Find out whether the system of the output answers"
             return PenstockTimeoutError(
                 f"the output of checkpoint {flight.checkpoint_id} is still not published "
                 f"{flight.age_ms(self._clock) / 1000:.0f} s after its commit began (task.commit.timeout.ms). Nothing "
@@ -239,8 +239,8 @@ class CommitCoordinator:
             )
         return PenstockTimeoutError(
             f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms(self._clock) / 1000:.0f} s after "
-            "it began (task.commit.timeout.ms). The last complete one counts; is the store of the backups slow, or "
-            "task.commit.timeout.ms too small?"
+            "it began (task.commit.timeout.ms). The last complete checkpoint counts. Find out whether the store of the "
+            "backups is slow, or raise task.commit.timeout.ms"
         )
 
     def _confirm_inputs(self, flight: InFlight, positions: Positions) -> None:
@@ -274,7 +274,7 @@ class CommitCoordinator:
         try:
             self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
         except Exception as error:
-            logger.warning("cleaning up after checkpoint %s failed, the next one tries again: %s", record.id, error)
+            logger.warning("cleaning up after checkpoint %s failed; the next commit tries again: %s", record.id, error)
 
 
 def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:

@@ -99,4 +99,4 @@ class DrainReport:
             if drain is not None:
                 self._shown.put(drain)
         except PenstockError as error:
-            logger.info("how far the drain is was not written to the job's folder: %s", error)
+            logger.info("the progress of the drain was not written to the job's folder: %s", error)

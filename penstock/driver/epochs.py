@@ -88,7 +88,7 @@ class Epochs:
         try:
             self._fleet.ask(WIND_DOWN, self.claim.epoch, WindDown())
         except PenstockError as error:
-            logger.warning("a container did not end what it did in the background: %s", error)
+            logger.warning("a container did not end its work in the background: %s", error)
 
     def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
         """Try until an epoch is open. `claim` is one that is made already, under which nothing is in the log."""

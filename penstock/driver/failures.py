@@ -54,7 +54,7 @@ class Failures:
             return
         times = "A failure" if self._limit == 0 else f"{self._count} failures"
         raise PenstockError(
-            f"{times} since the last checkpoint, job.retry.max is {self._limit}. The last one: {error}. The state is "
+            f"{times} since the last checkpoint; job.retry.max is {self._limit}. The last one: {error}. The state is "
             f"as of checkpoint {self._board.last_checkpoint}; start the job again once the cause is gone"
         ) from error
 

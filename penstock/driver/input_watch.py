@@ -115,15 +115,15 @@ class InputWatch:
         if now < count:
             raise IncompatibleError(
                 f"the output `{stream}` had {counted(count, 'partition')} when this run began and has {now} now: it "
-                "was deleted and created again. Nothing is lost: what was not committed is processed and sent again by "
-                "the next start, which writes to the partitions that the stream has then"
+                "was deleted and created again. Nothing is lost. Start the job again: it processes and sends "
+                "everything after the last checkpoint again, to the partitions that the stream has then"
             )
         if now > count:
             self._outputs[stream] = now
             logger.warning(
                 "the output `%s` has %s now. This run writes to the %d that it had; the next start writes to all of "
-                "them, and puts most keys into another partition than before: their messages before and after that "
-                "start are in two partitions, without an order between them",
+                "them. Most keys then move to another partition: their messages before and after that start are in two "
+                "partitions, without an order between them",
                 stream,
                 counted(now, "partition"),
                 count,

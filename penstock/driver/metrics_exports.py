@@ -140,7 +140,7 @@ def _reached(shown: ShownMetrics) -> Positions:
     try:
         run = shown.get()
     except PenstockError as error:
-        logger.warning("how far the last run came is not known, so no replay is counted: %s", error)
+        logger.warning("how far the last run came is not known, so replayed messages are not counted: %s", error)
         return {}
     return {} if run is None else {TaskSsp(task, ssp): offset for (task, ssp), offset in run.reached.items()}
 
@@ -162,7 +162,7 @@ class Every:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             logger.warning(
-                "the last metrics were not put %s within %.0f s: the run ends without them", self._where, timeout_s
+                "the last metrics were not written %s within %.0f s: the run ends without them", self._where, timeout_s
             )
 
     def _run(self) -> None:

@@ -42,7 +42,7 @@ class Outages:
             self._since, self._pause_s = now, PAUSE_SECONDS
             self._say_at, self._say_s = now + SAY_SECONDS, SAY_SECONDS
             self._board.update(outage=Outage(self._clock.now_ms(), str(error)))
-            logger.warning("the job waits until a system is back, and keeps trying: %s", error)
+            logger.warning("a system is away; the job waits for it and keeps trying: %s", error)
         else:
             outage = self._board.outage
             since_ms = self._clock.now_ms() if outage is None else outage.since_ms
@@ -53,8 +53,8 @@ class Outages:
                 logger.warning("the job has waited for %.0f s: %s", now - self._since, self._board.outage)
         if self._clock.wait(self._stop.graceful, self._pause_s):
             logger.warning(
-                "the run is asked to end while it waits, and ends without another checkpoint; the next start processes "
-                "what came after the last one again. It has waited for: %s",
+                "the run was asked to end while it waits, and ends without another checkpoint. The next start "
+                "processes everything after the last one again. The run waited for: %s",
                 error,
             )
             self._stop.immediate.set()
@@ -64,6 +64,6 @@ class Outages:
         """Everything answered."""
         if self._since is not None:
             waited_s = self._clock.monotonic() - self._since
-            logger.warning("the job continues after %.0f s: what was away is back", waited_s)
+            logger.warning("the job continues after %.0f s: the system is back", waited_s)
             self._since = None
             self._board.update(outage=None)

@@ -56,7 +56,7 @@ class OutboxGarbage:
                 self._swept_epoch = record.epoch
         except PenstockError as error:
             logger.warning(
-                "deleting what was published before checkpoint %s failed, the next one tries again: %s",
+                "deleting what was published before checkpoint %s failed; the next commit tries again: %s",
                 record.id,
                 error,
             )

@@ -101,10 +101,10 @@ def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
         if name in used and not streams.admins[name].keeps_progress_of(publisher):
             place = streams.admins[name].progress_place(publisher)
             raise IncompatibleError(
-                f"the system `{name}` has lost {place}, which tells how far this job has published its exactly-once "
-                "outputs. Nothing was started, because messages could be published a second time. Bring it back. If it "
-                f"is lost, create it by hand and empty: the next start then publishes {_all(owed)} of the last "
-                "checkpoint, also what readers have seen already"
+                f"the system `{name}` has lost {place}, which records how far this job has published its exactly-once "
+                "outputs. Nothing was started, because messages could be published a second time. Bring it back. If "
+                f"this is impossible, create it by hand and empty: the next start then publishes {_all(owed)} of the "
+                "last checkpoint, including messages that readers have already seen"
             )
 
 
@@ -144,7 +144,7 @@ def warn_of_new_outputs(owed: Owed, recorded: Identities, streams: JobStreams) -
     for stream in recreated(recorded, {each: found for each, found in present.items() if found is not None}):
         logger.warning(
             "the output `%s` was deleted and created again since the last checkpoint. Messages of the earlier stream "
-            "are not published again, but for those of that checkpoint, if the system has forgotten that they were",
+            "are not published again, except those of that checkpoint if the system has forgotten that they were",
             stream,
         )
 
@@ -160,8 +160,8 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
     latest = view.latest
     if view.faults:
         logger.warning(
-            "the end of the checkpoint log is damaged. Output to %s that it left to be published is not published, "
-            "unless it was already; the job sends it again as far as it processes the same input again",
+            "the end of the checkpoint log is damaged. Output to %s that was still to be published is not published; "
+            "the job sends it again as far as it processes the same input again",
             outputs,
         )
     elif latest is not None:
@@ -169,8 +169,8 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
         positions = {at: offset for at, offset in start.positions.items() if at.ssp.system != QUERY_SYSTEM}
         if back := sorted({at.ssp for at, offset in positions.items() if offset < before.get(at, 0)}):
             logger.warning(
-                "this start goes back in %s: what was sent to %s from there on is sent again. Exactly once holds along "
-                "one line of checkpoints",
+                "this start goes back in %s: everything sent to %s from there on is sent again. Exactly once holds "
+                "along one line of checkpoints",
                 listed([f"`{ssp}`" for ssp in back]),
                 outputs,
             )
@@ -180,7 +180,7 @@ def warn_of_copy(owed: Owed, uid: str) -> None:
     """Say that this job does not publish what the job has left of whose folder this one is a copy."""
     if not is_of(owed, uid) and owed.messages:
         logger.warning(
-            "the job's folder was copied, and the last checkpoint left %s to be published, if they were not already. "
-            "The original job publishes them, this one does not",
+            "the job's folder was copied, and its last checkpoint left up to %s to be published. The original job "
+            "publishes them; this one does not",
             counted(owed.messages, "message"),
         )

@@ -220,8 +220,8 @@ def prepare(
     )
     if start.reset.operators:
         logger.warning(
-            "this start drops what waits in operator %s, as it was asked to, and keeps all other state. Each start "
-            "that is asked to does so again",
+            "this start drops what waits in operator %s, as requested, and keeps all other state. Each start with this "
+            "request does so again",
             listed([f"`{operator}`" for operator in start.reset.operators]),
         )
     uid = settle(objects, paths, config.job.root)
@@ -287,12 +287,12 @@ def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord, layout
     deleted = {store for op in graph.operators if isinstance(op, BatchTaskSpec) for store in op.deletes}
     deleted = deleted.intersection(record.stores).difference(layout)
     for store in sorted(deleted):
-        logger.info("store `%s` of checkpoint %s goes: the application deletes it", store, record.id)
+        logger.info("store `%s` of checkpoint %s is dropped: the application deletes it", store, record.id)
     found = frozenset(spec.name for spec in graph.side_stores).intersection(record.stores)
     for store in sorted(found):
         logger.warning(
-            "the job wrote store `%s` until checkpoint %s. Side inputs or a pushed table fill it now, and what the job "
-            "wrote is not used",
+            "the job wrote store `%s` until checkpoint %s. Side inputs or a pushed table fill the store now, and its "
+            "earlier content is not used",
             store,
             record.id,
         )

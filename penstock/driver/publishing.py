@@ -78,7 +78,7 @@ class Publishing:
         if not owed.unpublished:
             return
         logger.info(
-            "looking whether %s of the last checkpoint are published; those that are not come first",
+            "checking whether %s of the last checkpoint are published; those that are not come first",
             counted(owed.messages, "message"),
         )
         phase = self._board.phase

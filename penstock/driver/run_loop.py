@@ -98,7 +98,7 @@ class RunLoop:
             try:
                 return parts.drain.look_before_the_end(self.boundary)
             except RetryableError as error:
-                logger.warning("it is not known whether the run is to drain, and it does not end before: %s", error)
+                logger.warning("the run does not end yet, because it cannot find out whether it is to drain: %s", error)
                 parts.clock.wait(parts.stop.immediate, _RETRY_SECONDS)
                 parts.gate.await_batch(parts.stop.immediate, lambda: None)  # a store cannot be away forever
         return False
@@ -168,7 +168,7 @@ class RunLoop:
     def _welcome(self, newcomers: list[str]) -> None:
         """Executors or containers have come, or standbys in those that did are ready: commit, and restore in a new
         epoch in which they have their share."""
-        logger.warning("%s came up: the job commits, and a new epoch begins with them", ", ".join(newcomers))
+        logger.warning("%s came up: the job commits, and begins a new epoch with them", ", ".join(newcomers))
         self.commit()
         self._rewind(None)
 
@@ -181,7 +181,7 @@ class RunLoop:
         try:
             taken_back = parts.drain.look() and parts.drain.taken_back()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
-            logger.warning("it is not known whether the run is to drain, and no batch begins before: %s", error)
+            logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
             parts.clock.wait(self._stop, _RETRY_SECONDS)
             return False
         if taken_back:

@@ -23,7 +23,7 @@ class SideTroubles:
         for text in sorted(texts):
             if now - self._logged.get(text, -REPEAT_SECONDS) >= REPEAT_SECONDS:
                 self._logged[text] = now
-                logger.error("side inputs fail; their stores keep what they have, and it is tried again: %s", text)
+                logger.error("side inputs fail; their stores keep what they have, and the job keeps trying: %s", text)
         ended = self._logged.keys() - texts
         self._logged = {text: at for text, at in self._logged.items() if text in texts}
         if ended and not self._logged:

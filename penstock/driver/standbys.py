@@ -55,5 +55,5 @@ def follow(fleet: Fleet, epoch: int, checkpoint_id: str, markers: Markers) -> No
         fleet.ask(FOLLOW, epoch, Follow(checkpoint_id, markers))
     except Exception as error:
         logger.warning(
-            "standbys were not asked to follow checkpoint %s, they follow the next: %s", checkpoint_id, error
+            "standbys were not asked to follow checkpoint %s; they follow the next one: %s", checkpoint_id, error
         )

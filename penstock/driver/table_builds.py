@@ -104,7 +104,7 @@ class TableBuilds:
             except PenstockError as error:
                 self._failed(table.name, str(error))
             except Exception as error:  # the thread must not end because of one table
-                logger.exception("table `%s` could not be looked at", table.name)
+                logger.exception("looking for a new version of table `%s` failed", table.name)
                 self._failed(table.name, repr(error))
             else:
                 self._failures.pop(table.name, None)
@@ -123,7 +123,7 @@ class TableBuilds:
         if self._closing.is_set():
             return
         if self._failures.get(table) != text:
-            logger.warning("table `%s`: new versions are not seen, the next look tries again: %s", table, text)
+            logger.warning("table `%s`: looking for a new version failed; the next look tries again: %s", table, text)
         self._failures[table] = text
         before = self.published(table)
         self._report(table, Published(before.manifest, before.pinned, text))

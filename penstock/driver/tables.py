@@ -158,7 +158,7 @@ class Tables:
                     logger.info("table `%s`: %s", table.name, table.status)
             if self._stop.graceful.wait(_WAIT_SECONDS):
                 self._stop.immediate.set()
-                raise ContainerLostError("the run is to end, and waits for no table")
+                raise ContainerLostError("the run was asked to end before its pushed tables were loaded")
 
     def _too_late(self, waiting: Sequence[_Table]) -> str:
         reasons = listed([f"`{table.name}` ({_reason(table)})" for table in waiting])

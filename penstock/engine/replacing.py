@@ -69,5 +69,5 @@ class Replacing:
             return launch.result()
         except (Exception, CancelledError) as error:
             self._again_at = time.monotonic() + _AGAIN_SECONDS
-            logger.warning("no container was started in the place of a lost one, it is tried again: %s", error)
+            logger.warning("no container was started in place of a lost one; the driver tries again: %s", error)
             return []

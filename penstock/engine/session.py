@@ -171,8 +171,8 @@ def _warn_of_hangs(conf: Mapping[str, str]) -> None:
     kills = conf.get(_KILL_IDLE, "false").lower() == "true"
     if not kills or conf.get(_IDLE_SECONDS, "0") in {"0", "0s"}:  # Spark takes a time with its unit, too
         logger.warning(
-            "the Spark session does not end Python workers that hang: one that does keeps its batch from ending. Make "
-            "the session with `%s` (seconds) and `%s=true`",
+            "the Spark session does not end Python workers that hang, and such a worker keeps its batch from ending. "
+            "Make the session with `%s` (seconds) and `%s=true`",
             _IDLE_SECONDS,
             _KILL_IDLE,
         )

@@ -71,7 +71,7 @@ class Folder:
             system, base = self._open()
             info = system.get_file_info(f"{base.rstrip('/')}/{path}")
         if info.type != fs.FileType.File:
-            raise NotFoundError(f"`{self.url.rstrip('/')}/{path}` is gone, and was committed: put it back")
+            raise NotFoundError(f"`{self.url.rstrip('/')}/{path}` was committed and is gone: put it back")
         return FoundFile(path, info.size, info.mtime_ns // 1_000_000)
 
     @contextmanager
@@ -90,13 +90,13 @@ class Folder:
             info = system.get_file_info(path)
             if info.type == fs.FileType.NotFound:
                 raise NotFoundError(
-                    f"`{name}` is gone. It is listed, and has not been read to its end: put it back, as it was"
+                    f"`{name}` is gone. It is listed, and was not read to its end: put it back as it was"
                 )
             if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
                 raise CorruptError(
                     f"`{name}` was changed after it was listed: it had {file.size_bytes:,} bytes, and has "
                     f"{info.size:,}. A file must be complete when it appears in the folder: write it under a name that "
-                    "begins with `_` or `.`, then rename it. Put the earlier one back, or read on behind it with a "
+                    "begins with `_` or `.`, then rename it. Put the earlier one back, or continue behind it with a "
                     "startpoint"
                 )
             try:

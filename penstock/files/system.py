@@ -245,8 +245,8 @@ class FilesAdmin(SystemAdmin):
         if wanted is not None and wanted != listing.partitions:
             raise IncompatibleError(
                 f"`systems.{self._system.name}.partitions` = {wanted}, and `{self._system.name}.{stream}` was listed "
-                f"with {listing.partitions}: set it to that, or name another `systems.{self._system.name}.listing`, "
-                "with which all files are new"
+                f"with {listing.partitions}: set it to {listing.partitions}, or name another "
+                f"`systems.{self._system.name}.listing`, for which all files are new"
             )
         return listing
 
@@ -258,8 +258,8 @@ class FilesAdmin(SystemAdmin):
         found = folder.files()
         if not found and folder.is_gone():
             raise RetryableError(
-                f"the folder `{folder.url}` of `{self._system.name}.{stream}` is gone. Bring it back; if nothing is to "
-                "be in it, create it empty"
+                f"the folder `{folder.url}` of `{self._system.name}.{stream}` is gone. Restore it, or create it if it "
+                "should be empty"
             )
         listing.read()
         while new := listing.new(found):

@@ -194,6 +194,6 @@ def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
     raise IncompatibleError(
         f"the folder {here} is a copy: the job in it belongs to {identity.folder}. Started here, it would take over "
         f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a "
-        f"separate job; `penstock job adopt {paths.root} --moved` keeps it the same job, for a folder that was moved "
-        "and left nothing behind"
+        f"separate job. If the folder was moved and left nothing behind, `penstock job adopt {paths.root} --moved` "
+        "keeps it the same job"
     )

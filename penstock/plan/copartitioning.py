@@ -133,7 +133,7 @@ def _check_spreads(meeting: Meeting, spreads: Mapping[str, frozenset[_Spread]], 
     how = "; ".join(f"{each.does} {_described(spreads[each.stream])}" for each in members)
     raise ConfigError(
         f"{meeting.what}: messages of one key would be in different tasks: {how}. Put .partition_by(...) with the same "
-        f"keys before each of these that reads an input as it is: then all keys are spread over the job's "
+        f"keys before each of these that reads an input directly: then all keys are spread over the job's "
         f"{counted(tasks, 'task')}"
     )
 

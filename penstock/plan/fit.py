@@ -48,7 +48,7 @@ def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Conta
         if stream in between:
             raise ConfigError(
                 f"`{name}` ({config.origin(name)}): `{stream}` is an intermediate stream. Every message in it counts "
-                "once in any case, because checkpoints say what of it is read. Remove the key"
+                "once in any case, because checkpoints record how far it is read. Remove the key"
             )
         if stream not in outputs:
             raise ConfigError(

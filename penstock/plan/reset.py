@@ -76,8 +76,7 @@ def plan_reset(
             raise NotFoundError(
                 f"operator `{operator}` has nothing that could be reset: only windows, joins and timers have stores "
                 "that belong to them alone, and only a partition_by through a stream has messages that wait. These "
-                f"have: {_named(clearable)}. A startpoint with the state `clear` "
-                "empties all stores"
+                f"can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
             )
     return Reset(tuple(dict.fromkeys(operators)))
 

@@ -328,7 +328,7 @@ def _open_owed(stream: SystemStream, config: JobConfig) -> System:
     except ConfigError as error:
         raise ConfigError(
             f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
-            f"{error}. Configure the system as it was, also if the application no longer has this output: this start "
+            f"{error}. Configure the system as it was, even if the application no longer has this output: this start "
             "publishes them, and later ones do not need it"
         ) from error
 
@@ -338,7 +338,7 @@ def _refuse_forgetful(stream: SystemStream, system: System) -> None:
     if not system.keeps_progress:
         name = STREAM_GUARANTEE.full(str(stream))
         raise ConfigError(
-            f"`{name}`: the system `{system.name}` cannot keep how far publishing is in one step with what is "
-            "published (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "
+            f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the "
+            "messages (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "
             "of another system"
         )

@@ -252,12 +252,12 @@ def _store_of_two_stages(
     where = ", ".join(f"`{each}` (stage {stage_of[each]})" for each in ids)
     if not is_table:
         return ConfigError(
-            f"store `{store}` is used by operators of different stages: {where}. A store belongs to one stage: "
+            f"store `{store}` is used by operators in different stages: {where}. A store belongs to one stage: "
             "give each its own store, or put the operators after the same partition_by"
         )
     names = listed([f"`{each}`" for each in later])
     return ConfigError(
-        f"table `{store}` is used by operators of different stages: {where}. A table belongs to one stage, and a "
+        f"table `{store}` is used by operators in different stages: {where}. A table belongs to one stage, and a "
         f"partition_by is between these operators: declare a second table for {names}, and send to both what they need"
     )
 
@@ -265,8 +265,8 @@ def _store_of_two_stages(
 def _stores_in_a_circle(shared: Mapping[str, list[str]]) -> ConfigError:
     names = listed([f"`{store}` ({', '.join(ids)})" for store, ids in shared.items()])
     return ConfigError(
-        f"the tables or stores {names} cannot each belong to one stage of the job: of each, an operator is behind a "
-        "partition_by of another one. Declare a separate one for some of these operators"
+        f"the tables or stores {names} cannot each belong to one stage of the job, because each has an operator that "
+        "follows a partition_by behind an operator of another. Declare a separate one for some of these operators"
     )
 
 

@@ -77,9 +77,9 @@ class QueryPlan:
             if key in chosen or (key.startswith(("streams.spark.", "systems.spark.")) and key not in idle)
         ]
         if own:
-            raise ConfigError(f"`{min(own)}` is not to be configured: Penstock sets it for a job inside a query")
+            raise ConfigError(f"`{min(own)}` cannot be configured: Penstock sets it for a job inside a query")
         if of_spark := [key for key in self.config if key.startswith("spark.")]:
-            raise ConfigError(f"`{min(of_spark)}` is for Spark's session, which is yours: set it there")
+            raise ConfigError(f"`{min(of_spark)}` is a key of Spark: set it in your Spark session")
         stores = [store.name for store in self.graph.stores]
         return load_config(overrides={**chosen, **self.config}, default_job_name=self.graph.name, stores=stores)
 
@@ -102,11 +102,11 @@ class RunningQuery:
         """The outputs of a batch. Called by Spark's `foreachBatch`."""
         query = self._spark.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
-            raise PenstockError("this is to be called by `foreachBatch` of a streaming query only")
+            raise PenstockError("only `foreachBatch` of a streaming query can call this")
         asked = QueryBatch(self._spark, query, batch)
         with self._lock:
             if self.closed.is_set():
-                raise PenstockError("the program ends, and the query with it: no batch begins any more")
+                raise PenstockError("the program is ending, and the query with it: no more batches begin")
             if self._job is None:
                 _await_former(self)
                 plan = self._plan
@@ -260,7 +260,9 @@ class StreamWriter:
     def trigger(self, **trigger: Any) -> Self:
         """See `DataStreamWriter.trigger`; batches only."""
         if not trigger.keys() <= {"processingTime", "once", "availableNow"}:
-            raise ConfigError(f"trigger({', '.join(trigger)}): foreachBatch needs batches")
+            raise ConfigError(
+                f"trigger({', '.join(trigger)}): foreachBatch needs batches. Use processingTime, once or availableNow"
+            )
         return self._call(lambda writer: writer.trigger(**trigger))
 
     def start(self) -> StreamingQuery:

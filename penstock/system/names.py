@@ -54,4 +54,4 @@ def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -
     unknown = [f"`systems.{name}.{option}`" for option in sorted(options) if option not in known]
     if unknown:
         there = ", ".join(f"`{option}`" for option in known) or "none"
-        raise ConfigError(f"unknown: {', '.join(unknown)}; the options of the system `{name}` are: {there}")
+        raise ConfigError(f"unknown options: {', '.join(unknown)}; the options of the system `{name}` are: {there}")

@@ -89,7 +89,7 @@ class TableNote(Generic[V]):
         else:
             done = found == data or self._objects.put_if_match(self._key, data, tag)
         if not done and self._objects.get(self._key) != data:
-            raise RetryableError(f"`{self._key}` was changed by somebody else at the same time")
+            raise RetryableError(f"`{self._key}` was changed by another process at the same time; try again")
 
 
 def pin_of(objects: ObjectStore, paths: JobPaths, table: str) -> TableNote[Pin]:

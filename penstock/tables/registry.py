@@ -118,8 +118,8 @@ class TableRegistry:
             # Whether it was this call that put it is seen when the records are read again.
             self._objects.put_if_absent(self._paths.table_version(self.table, number), numbered.encode())
         raise RetryableError(
-            f"table `{self.table}`: version after version was published by somebody else while build "
-            f"`{manifest.build}` asked for a number. Make sure that only one process builds it"
+            f"table `{self.table}`: another process published one version after another while build "
+            f"`{manifest.build}` asked for a number. Make sure that only one process builds the table"
         )
 
     def pin(self, version: int | None, who: str = "") -> None:

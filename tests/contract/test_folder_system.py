@@ -34,7 +34,10 @@ def test_what_an_append_left_that_was_cut_off_is_not_there(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({}, "`systems.far.folder` is missing"), ({"folder": "/x", "foldr": "/x"}, r"unknown: `systems\.far\.foldr`")],
+    [
+        ({}, "`systems.far.folder` is missing"),
+        ({"folder": "/x", "foldr": "/x"}, r"unknown options: `systems\.far\.foldr`"),
+    ],
 )
 def test_options_that_are_missing_or_unknown(options: Mapping[str, str], said: str) -> None:
     given = [f"systems.far.{key}={value}" for key, value in options.items()]

@@ -74,7 +74,7 @@ def run(folder: Path, fails: str, **config: object) -> str:
 def test_a_container_that_is_killed_again_and_again(folder: Path) -> None:
     error = run(folder, "killed", job_retry_max=1)
     last = error.splitlines()[-1]
-    assert "error: 2 failures since the last checkpoint, job.retry.max is 1. The last one: container" in last
+    assert "error: 2 failures since the last checkpoint; job.retry.max is 1. The last one: container" in last
     assert "was killed by SIGKILL (9: probably out of memory, or killed by hand)" in last
     assert "at 7" in last, "its last words"
     log = re.search(r"its log: (\S+\.log)", last)

@@ -285,7 +285,7 @@ def test_arguments_that_are_wrong(world: World) -> None:
     refused("takes names of columns", key=[events.user])
     refused("has no column `usr`", key="usr")
     refused("Spark cannot read this schema: .*Syntax error", output="user STRING visits LONG")
-    refused("`spark.executor.cores` is for Spark's session", config={"spark.executor.cores": 2})
+    refused("`spark.executor.cores` is a key of Spark", config={"spark.executor.cores": 2})
 
 
 def test_a_stop_while_containers_start_leaves_none(world: World, capfd: pytest.CaptureFixture[str]) -> None:

@@ -411,7 +411,7 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     refused("has `user string` as column 1, where `n bigint` is declared", of(value=pss.Rows("n LONG")))
     refused("Spark cannot read this schema", of(value=pss.Rows("n LUNG")))
     refused('begin_at="now": it is "here"', of(value=rows), begin_at="now")
-    refused("is not to be configured", of(value=rows), config={"streams.spark.events.samza.offset.default": "oldest"})
+    refused("cannot be configured", of(value=rows), config={"streams.spark.events.samza.offset.default": "oldest"})
     durable = of(value=rows)
     two = of(value=rows)
     two.input("spark.others", value=pss.Rows())

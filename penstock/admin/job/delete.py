@@ -162,6 +162,6 @@ def _folders(found: FoundJob) -> list[Path]:
     except NotFoundError:
         return []
     except PenstockError as error:
-        logger.info("its folders on this host were not deleted: %s", error)
+        logger.info("the job's folders on this host were not deleted: %s", error)
         return []
     return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]

@@ -87,7 +87,7 @@ def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], not
     own = tuple(each for each in given if each.run_id == run_id)
     notes = [*notes, *(f"skipped: {each.uuid} is for run {each.run_id}" for each in given if each not in own)]
     if not own:
-        raise NotFoundError("; ".join([f"nothing asks run {run_id} of job {job.paths.root} to drain", *notes]))
+        raise NotFoundError("; ".join([f"no request asks run {run_id} of job {job.paths.root} to drain", *notes]))
     requests = DrainRequests(job.objects, job.paths)
     before = set(own) <= set(requests.find().notifications)
     for each in own:
@@ -128,7 +128,7 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
         _pause(deadline, f"job {job.paths.root} has not answered the request to cancel its drain")
     requests.delete(own)  # a run that ended meanwhile may not have seen the request to cancel
     if _answer(job, own) is not None:
-        raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it, and it reads on")
+        raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it to read on")
     return _facts(job, "cancelled", own, running=running)
 
 
@@ -162,8 +162,8 @@ def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], deadline: fl
     while _answer(job, own) is None:
         if not running:
             raise PenstockError(
-                f"nobody runs job {root}, so it does not drain now. The request stays: start the job, and it drains "
-                "without reading anything"
+                f"job {root} is not running, so it does not drain now. The request stays: start the job, and it "
+                "drains without reading input"
             )
         if _gone(requests, own) and _answer(job, own) is None:
             raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run ended before it")

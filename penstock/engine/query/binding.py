@@ -157,24 +157,25 @@ def _wrong_batch(job: str, latest: CheckpointRecord, asked: Asked, view: LogView
     retained, faulty = view.restorable, bool(view.faults)
     reached, number = reached_batch(latest), asked.number
     if faulty:
-        how = "the checkpoint log is damaged behind it"
+        how = "the end of the checkpoint log is damaged"
     elif number > reached + 1:
         how = "its checkpoint location is newer than the state"
     elif number == reached + 1:
-        how = f"its checkpoint location was set back: the batch {reached} that the state has seen is another one"
+        how = f"its checkpoint location was set back, and its batch {reached} is not the one that the state has seen"
     else:
         how = "its checkpoint location was set back"
     back = matching(retained, asked)
     if back is None:
         how_to = (
-            f"Put back a checkpoint location and a root as they were together. {_OPTION} continues from a checkpoint "
-            f"of batch {number - 1} of this checkpoint location, and none is retained (`task.checkpoint.retained`). "
-            f"Those that are retained are of {_batches({reached_batch(each) for each in retained})}"
+            f"Restore a checkpoint location and a root that belong together. {_OPTION} would continue from a "
+            f"checkpoint of batch {number - 1} of this checkpoint location, but none is retained "
+            f"(`task.checkpoint.retained`). Those retained are of "
+            f"{_batches({reached_batch(each) for each in retained})}"
         )
     else:
         how_to = (
-            f"Put the checkpoint location back as it was; or continue from checkpoint {back.id}, which is of batch "
-            f"{number - 1}, with {_OPTION}: what was processed since is then processed again"
+            f"Restore the checkpoint location as it was; or continue from checkpoint {back.id}, which is of batch "
+            f"{number - 1}, with {_OPTION}: everything processed since is then processed again"
         )
     return IncompatibleError(
         f"the state of job {job} is at batch {reached}, and the query asks for batch {number}: {how}. Nothing was "

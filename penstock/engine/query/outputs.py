@@ -71,9 +71,9 @@ class OutputRows:
 
     def _gone(self) -> NotFoundError:
         return NotFoundError(
-            f"the rows of batch {self.batch} in output `{self.stream.stream}` are gone: they are there until the query "
-            "goes on to the next batch. Use the DataFrame in the handler, before it returns. For later, write it, or "
-            "keep it with `.cache()` and count it, so that Spark has read all of it"
+            f"the rows of batch {self.batch} in output `{self.stream.stream}` are gone: they exist only until the "
+            "query begins the next batch. Use the DataFrame in the handler, before it returns. To use it later, write "
+            "it, or keep it with `.cache()` and count it, so that Spark has read all of it"
         )
 
     def _rows(self, store: ObjectStore, named: OutboxObject) -> Iterator[pa.RecordBatch]:

@@ -60,7 +60,7 @@ class LockedFolder:
         try:
             _beside(self.path, "damaged").touch()
         except OSError:
-            logger.exception("`%s` is damaged, and that could not be noted. Remove the folder", self.path)
+            logger.exception("`%s` is damaged, and this could not be recorded in it. Remove the folder", self.path)
 
     def empty(self) -> None:
         """Remove the content. If the process dies meanwhile, files that remain do not count as content.

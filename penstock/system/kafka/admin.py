@@ -160,7 +160,7 @@ class KafkaAdmin(SystemAdmin):
         try:
             self._owners.forget(identity)
         except PenstockError as error:
-            logger.warning("whose the deleted `%s` was stays in the topic `%s`: %s", self._name(stream), OWNERS, error)
+            logger.warning("the owner of the deleted `%s` is still in `%s`: %s", self._name(stream), OWNERS, error)
 
     def own(self, stream: str, owner: str) -> str:
         """Who alone writes the topic, see `penstock.system.kafka.owners`. It holds for the topic, not for another one
@@ -200,7 +200,7 @@ class KafkaAdmin(SystemAdmin):
         try:
             settings = self._cluster.settings(stream)
         except ConfigError as error:
-            logger.warning("messages that `%s` refuses are noticed late: %s", self._name(stream), error)
+            logger.warning("messages that `%s` will refuse are noticed late: %s", self._name(stream), error)
             settings = {}
         return limits.record_limits(settings, self._options.producer)
 

@@ -172,7 +172,7 @@ class KafkaWriter(SystemWriter):
         )
         if self._refused < _MOST_REFUSED:
             return RetryableError(text)
-        return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise it")
+        return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise the timeout")
 
     def lose_producer(self) -> None:
         """Use the producer no more: what it has under way, or whether it may write, is not known."""

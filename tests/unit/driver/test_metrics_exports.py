@@ -93,7 +93,7 @@ def test_a_run_ends_though_its_metrics_cannot_be_put_anywhere(caplog: pytest.Log
         every.close(0.01)
     finally:
         gate.set()
-    assert "the last metrics were not put in stream `m.metrics` within" in caplog.text
+    assert "the last metrics were not written in stream `m.metrics` within" in caplog.text
 
 
 def test_the_object_that_commands_read(tmp_path: Path, registry: MetricsRegistry) -> None:

@@ -87,7 +87,7 @@ def test_what_it_says(world: World, system: AwaySystem, caplog: pytest.LogCaptur
     while driver.board.outage is not None:
         driver.loop.step()
     first, *others, last = [record.message for record in caplog.records]
-    assert first == f"the job waits until a system is back, and keeps trying: {TEXT}"
+    assert first == f"a system is away; the job waits for it and keeps trying: {TEXT}"
     assert last.startswith("the job continues after ")
     hours = (world.clock.now_ms() - began_ms) / 3_600_000
     assert hours > 1
@@ -147,5 +147,5 @@ def test_a_start_does_not_wait_for_ever(world: World, system: AwaySystem) -> Non
         world.driver()
     driver = world.driver(job_retry_max=2)
     system.leave(1_000)
-    with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint, job\.retry\.max is 2.*nobody"):
+    with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint; job\.retry\.max is 2.*nobody"):
         driver.loop.start()

@@ -145,7 +145,9 @@ def test_a_batch_that_spark_has_planned_a_second_time_is_another_one() -> None:
     for batch, plans in ((7, ("p6", "other")), (8, ("other", "p8"))):
         with pytest.raises(IncompatibleError, match="was set back"):
             check(view, batch, plans=plans)
-    with pytest.raises(IncompatibleError, match=r"the batch 7 that the state has seen is another.*none is retained"):
+    with pytest.raises(
+        IncompatibleError, match=r"its batch 7 is not the one that the state has seen.*none is retained"
+    ):
         check(view, 8, plans=("other", "p8"), chosen="matching")
     abandoned = log(record(7, plan="p7"), record(7, plan="again"), record(8, plan="again"))
     assert check(abandoned, 8, plans=("p7", "p8"), chosen="matching")[1] == abandoned.restorable[0]
@@ -163,7 +165,7 @@ def test_behind_a_damaged_record_the_checkpoint_is_named() -> None:
     view = log(record(3), record(4), damaged=True)
     assert check(view, 5, chosen="matching") == (TASKS, view.restorable[1])
     assert check(view, 4, chosen="matching") == (TASKS, view.restorable[0])
-    with pytest.raises(IncompatibleError, match=r"the checkpoint log is damaged behind it.*none is retained"):
+    with pytest.raises(IncompatibleError, match=r"the end of the checkpoint log is damaged.*none is retained"):
         check(view, 6, chosen="matching")
 
 

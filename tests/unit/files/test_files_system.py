@@ -225,7 +225,7 @@ def test_files_that_change_or_go(room: Room, caplog: pytest.LogCaptureFixture) -
     assert room.ends() == ends
     assert "1 file changed after being listed, and will not be read again: a.json" in caplog.text
     path.unlink()
-    with pytest.raises(NotFoundError, match=r"a.json` is gone. It is listed, and has not been read to its end"):
+    with pytest.raises(NotFoundError, match=r"a.json` is gone. It is listed, and was not read to its end"):
         room.rows(ends)
 
 
@@ -336,7 +336,11 @@ def test_options(room: Room) -> None:
     system = open_system(config.system("in"))
     assert isinstance(system, FilesSystem)
     assert system.settings.listing == f"file://{room.home}/jobs/_files"
-    for option, said in [("format", "it is parquet, json, csv"), ("partitions", "at least 1"), ("x", "unknown: ")]:
+    for option, said in [
+        ("format", "it is parquet, json, csv"),
+        ("partitions", "at least 1"),
+        ("x", "unknown options: "),
+    ]:
         with pytest.raises(ConfigError, match=said):
             room.system(**{option: "0"})
     with pytest.raises(ConfigError, match=r"systems.files.folder` is missing"):

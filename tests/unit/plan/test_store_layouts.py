@@ -129,7 +129,7 @@ def test_the_refusal_says_what_differs() -> None:
 
 
 def test_no_store_has_the_name_of_an_operators() -> None:
-    with pytest.raises(ps.ConfigError, match="stores of operators end so"):
+    with pytest.raises(ps.ConfigError, match="for the stores of operators"):
         ps.StreamApplication("a").store("w.window")
 
 

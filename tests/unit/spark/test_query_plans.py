@@ -24,5 +24,5 @@ def test_only_a_matching_checkpoint_can_be_chosen() -> None:
 
 
 def test_keys_of_the_query_are_not_to_be_configured() -> None:
-    with pytest.raises(ConfigError, match=r"`task\.commit\.ms` is not to be configured"):
+    with pytest.raises(ConfigError, match=r"`task\.commit\.ms` cannot be configured"):
         plan(config={"task.commit.ms": 5}).settings()

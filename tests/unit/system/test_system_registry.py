@@ -150,7 +150,7 @@ def test_a_system_that_cannot_be_made(module: str, name: str, error: type[Except
 
 def test_unknown_options_are_named_together() -> None:
     check_options("far", {"a": "1"}, ["a", "b"])
-    with pytest.raises(ConfigError, match=r"unknown: `systems.far.c`, `systems.far.d`; .* are: `a`, `b`"):
+    with pytest.raises(ConfigError, match=r"unknown options: `systems.far.c`, `systems.far.d`; .* are: `a`, `b`"):
         check_options("far", {"d": "", "a": "", "c": ""}, ["b", "a"])
     with pytest.raises(ConfigError, match="are: none"):
         check_options("far", {"d": ""}, [])

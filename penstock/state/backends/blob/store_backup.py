@@ -52,7 +52,7 @@ class StoreBackup:
                 self._last = StoredSnapshot(self._resumed, directory)
             except (NotFoundError, CorruptError) as error:
                 logger.warning(
-                    "%s: everything is uploaded again, the last index cannot be used: %s", self._names, error
+                    "%s: everything is uploaded again, because the last index cannot be used: %s", self._names, error
                 )
             self._resumed = None
         return self._last

@@ -66,7 +66,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 admin.fence(stream.stream, writer)
             except FencedError as error:
                 raise FencedError(
-                    f"{error}. If no newer run of the job is there, this stream is of an earlier job of the same name: "
+                    f"{error}. If the job has no newer run, this stream belongs to an earlier job of the same name: "
                     "give the job another `job.id`, or the store another `stores.<name>.changelog`"
                 ) from error
 

@@ -101,7 +101,7 @@ class ChangelogStreamBackup(TaskBackupManager):
         except NotFoundError as error:
             # Another backend restored the store. Going on behind a hole would make markers that restore nothing.
             logger.warning(
-                "store `%s` of task %d gets a new base in its changelog, the old one cannot be continued: %s",
+                "store `%s` of task %d gets a new base in its changelog, because the old one cannot be continued: %s",
                 store,
                 self._context.task,
                 error,

@@ -92,7 +92,7 @@ class History:
         if (time.monotonic() - began) * 2000 > deletes_stay_ms:
             raise NotFoundError(
                 f"{_partition(offsets.ssp)}: reading took longer than half of the stream's `delete.retention.ms` = "
-                f"{deletes_stay_ms}, so that a delete may have gone before it was read. Raise it"
+                f"{deletes_stay_ms}, so a delete may have been removed before it was read. Raise this setting"
             )
 
     def _wait_for(self, offsets: OffsetRange) -> None:
@@ -114,7 +114,7 @@ class History:
             raise NotFoundError(
                 f"{_partition(offsets.ssp)}: the offsets {offsets.start} to {offsets.end - 1} may no longer be whole. "
                 f"Records behind offset {untouched_from - 1} are older than the stream's `min.compaction.lag.ms` = "
-                f"{found.lag_ms}, so that older ones of their keys may have gone. Use a newer checkpoint, or restore "
+                f"{found.lag_ms}, so older ones of their keys may be gone. Use a newer checkpoint, or restore "
                 "from another backend (`stores.<name>.restore.factories`). A store that `blob` backs up as well can be "
                 "restored from every retained checkpoint"
             )

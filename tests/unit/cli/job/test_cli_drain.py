@@ -184,7 +184,7 @@ def test_export_and_import_are_inverse(killed: Running, objects: FileObjectStore
         assert found["notes"] == [f"skipped: {other.uuid} is for run {other.run_id}"]
     assert requests.find().notifications == (own,)
     nothing = json.dumps(golden).encode()
-    assert "nothing asks run" in call("drain", "visits", "--import", "-", stdin=nothing, status=1)[1]
+    assert "no request asks run" in call("drain", "visits", "--import", "-", stdin=nothing, status=1)[1]
     call("drain", "visits", "--import", "-", "--cancel", stdin=nothing, status=2)
 
 

@@ -435,7 +435,7 @@ def test_panes_travel_to_the_next_stage() -> None:
         (lambda: ps.Windows.tumbling(5, fold=([], lambda a, b: a)), "every window would share"),
         (lambda: ps.Windows.tumbling(5, fold=(0,)), "fold="),
         (lambda: ps.Windows.tumbling(5, aggregates={}), "not {}"),
-        (lambda: ps.Windows.tumbling(5, aggregates={"n": 1}), "not one: 'n': 1"),  # type: ignore[dict-item]
+        (lambda: ps.Windows.tumbling(5, aggregates={"n": 1}), "by name, not 'n': 1"),  # type: ignore[dict-item]
         (lambda: ps.Windows.tumbling(5, fold=(0, max), aggregates={"n": ps.Count()}), "not both"),
         (lambda: ps.Triggers.count(0), "messages .* 1 or more"),
         (lambda: ps.Triggers.since_first(0), "since_first: ms .*, not 0"),
@@ -462,8 +462,8 @@ def test_panes_travel_to_the_next_stage() -> None:
         (lambda: tumbling(5, keyed="no"), "keyed='no'"),
         (lambda: tumbling(5, accumulating=0), "accumulating=0"),
         (lambda: tumbling(5, aggregates=[ps.Count()]), r"aggregates are .*, not \[Count"),
-        (lambda: tumbling(5, aggregates={"n": ps.Count}), "not one: 'n': <class"),
-        (lambda: tumbling(5, aggregates={1: ps.Count()}), "not one: 1: Count"),
+        (lambda: tumbling(5, aggregates={"n": ps.Count}), "by name, not 'n': <class"),
+        (lambda: tumbling(5, aggregates={1: ps.Count()}), "by name, not 1: Count"),
         (lambda: tumbling(5, fold=sum), "fold=.*, not <built-in function sum>"),
         (lambda: cast("Any", ps.Sum)("delay"), r"Sum\('delay'\): `of` is a function"),
         (lambda: tumbling(5, fold=(0, max), value=ps.Long), r"value=: .* the class ps.Long, .*value=ps.Long\(\)"),
