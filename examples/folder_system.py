@@ -1,7 +1,7 @@
 """A system in a single file: every partition is a file of JSON lines in a folder that all hosts share.
 
-An offset is the position of a line in its file, so offsets have gaps. Beside each file is its end, which an append
-replaces last: what a crash leaves behind the end is not there for readers, and the next append writes over it.
+An offset is the position of a line in its file, so offsets have gaps. A second file holds the end of the partition.
+An append replaces it last: readers never see what a crash left behind the end, and the next append overwrites it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.wording import counted
 
 @dataclass(frozen=True)
 class FolderSystem(System):
-    """`systems.<name>.folder` is where its streams are."""
+    """The streams are in the folder `systems.<name>.folder`."""
 
     name: str
     folder: Path
@@ -61,10 +61,10 @@ class FolderSystem(System):
         return FolderReader(self)
 
     def writer(self, identity: WriterIdentity | None) -> FolderWriter:
-        return FolderWriter(self)  # it does not fence, so it does not matter who writes
+        return FolderWriter(self)  # it does not fence, so the identity of the writer does not matter
 
     def partitions(self, stream: str) -> int:
-        """How many partitions the stream has. Raises NotFoundError if there is none."""
+        """The number of partitions of the stream. Raises NotFoundError if the stream does not exist."""
         check_stream_name(stream)
         found = len(list((self.folder / stream).glob("*.end")))
         if not found:
@@ -75,7 +75,7 @@ class FolderSystem(System):
         return found
 
     def file(self, ssp: SystemStreamPartition) -> Path:
-        """The file of a partition. Raises NotFoundError if there is none."""
+        """The file of a partition. Raises NotFoundError if the partition does not exist."""
         if ssp.system != self.name:
             raise ConfigError(f"`{ssp}` is not a partition of the system `{self.name}`")
         count = self.partitions(ssp.stream)
@@ -85,7 +85,7 @@ class FolderSystem(System):
 
 
 class FolderAdmin(SystemAdmin):
-    """Looks at and makes streams."""
+    """Describes, creates and deletes streams."""
 
     def __init__(self, system: FolderSystem) -> None:
         self._system = system
@@ -103,7 +103,7 @@ class FolderAdmin(SystemAdmin):
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         check_stream_name(stream)
         if partitions < 1:
-            raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
+            raise ConfigError(f"a stream has at least one partition, not {partitions}")
         if retention is not None and retention.is_limited:
             raise ConfigError(f"the system `{self._system.name}` cannot delete old messages")
         target, building = self._system.folder / stream, self._system.folder / f".creating-{uuid.uuid4().hex}"
@@ -117,7 +117,7 @@ class FolderAdmin(SystemAdmin):
             shutil.rmtree(building)
             if (found := self.partition_count(stream)) != partitions:
                 there = counted(found, "partition")
-                raise IncompatibleError(f"`{target}` exists with {there}; {partitions} were asked for") from None
+                raise IncompatibleError(f"`{target}` exists with {there}; {partitions} were requested") from None
             return False
         return True
 
@@ -136,11 +136,11 @@ class FolderAdmin(SystemAdmin):
         return next((message[0] for message in _messages(file, 0, end) if message[1] >= timestamp_ms), end)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
 
 class FolderReader(SystemReader):
-    """Reads ranges; it opens the file for each, and so sees a stream that was made again."""
+    """Reads ranges. It opens the file for each range, so it sees a stream that was created again."""
 
     def __init__(self, system: FolderSystem) -> None:
         self._system = system
@@ -159,7 +159,7 @@ class FolderReader(SystemReader):
             yield chunk
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
 
 class FolderWriter(SystemWriter):
@@ -184,7 +184,7 @@ class FolderWriter(SystemWriter):
         return end
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""
 
 
 def _end(file: Path) -> int:
@@ -210,7 +210,7 @@ def _messages(path: Path, start: int, end: int) -> Iterator[RawMessage]:
     with path.open("rb") as file:
         if start:
             file.seek(start - 1)
-            file.readline()  # the rest of a line that began before; nothing but its end if one begins at `start`
+            file.readline()  # skips the rest of a line that began before `start`, or the line break before `start`
         while (offset := file.tell()) < end:
             timestamp, *data = json.loads(file.readline())
             key, value = (None if each is None else b64decode(each) for each in data)

@@ -1,4 +1,4 @@
-"""The changed application: the delays of an airport and hour are kept by airline."""
+"""The changed application: it keeps the delays of an airport and hour by airline."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class AddUp(ps.StreamTask):
 
 
 def delayed(departure: dict[str, Any]) -> dict[str, Any]:
-    """What the task of an airport gets of a departure."""
+    """The part of a departure that goes to the task of its airport."""
     delay = {"airline": departure["flight"][:2], "minutes": departure["delay"]}
     return {"airport": departure["airport"], "delay": delay}
 
 
 def add(delays: dict[str, list[int]], message: dict[str, Any]) -> dict[str, list[int]]:
-    """Airline -> how many departures, and how many minutes late."""
+    """Airline -> number of departures, and their total delay in minutes."""
     delay = message["delay"]
     departures, minutes = delays.get(delay["airline"], (0, 0))
     return delays | {delay["airline"]: [departures + 1, minutes + delay["minutes"]]}

@@ -1,4 +1,4 @@
-"""The departures of 2013: how late they were by airport and hour, the sessions of each aircraft, and what it flew."""
+"""The departures of 2013: delays by airport and hour, and the sessions and totals of each aircraft."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AddUp(ps.StreamTask):
 
 
 def delayed(departure: dict[str, Any]) -> dict[str, Any]:
-    """What the task of an airport gets of a departure."""
+    """The part of a departure that goes to the task of its airport."""
     return {"airport": departure["airport"], "delay": departure["delay"]}
 
 

@@ -1,4 +1,4 @@
-"""The demo of a drain: run a job half-way, drain it, change it, run it to the end, and check what both emitted."""
+"""The demo of a drain: run a job half-way, drain it, change it, run it to the end, and check the output of both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BEFORE, AFTER = "examples/drain/before.py", "examples/drain/after.py"
 def main() -> None:
     """Run the demo. Exit status 1 if a step fails or a pane is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=None, help="publish only so many flights")
+    parser.add_argument("--flights", type=int, default=None, help="publish only this many flights")
     arguments = parser.parse_args()
     home = (HOME / "demo-drain").resolve()
     shutil.rmtree(home, ignore_errors=True)
@@ -40,48 +40,48 @@ def main() -> None:
     run([*PENSTOCK, "stream", "create", "departures", "--partitions", "4"])
     publish(departures[: count // 3])
 
-    step(f"{BEFORE} runs, and is stopped: its windows stay open")
+    step(f"{BEFORE} runs and is stopped: its windows stay open")
     with running(first) as driver:
         await_read(driver, count // 6)
         run([*PENSTOCK, "stop", JOB])
 
-    step(f"{AFTER} is another version")
+    step(f"{AFTER} is a changed version")
     print("".join(difflib.unified_diff(lines(BEFORE), lines(AFTER), BEFORE, AFTER, n=0)))
-    step("without a drain, it is refused: it cannot read what waits in the windows")
+    step("without a drain, its start is refused: it cannot read what waits in the windows")
     refused(second)
 
-    step(f"{BEFORE} runs again, and is drained half-way")
+    step(f"{BEFORE} runs again and is drained half-way")
     publish(departures[count // 3 : count * 3 // 4])
     with running(first) as driver:
         await_read(driver, count // 2)
         run([*PENSTOCK, "drain", JOB, "--wait"])
     show_store(read())
 
-    step(f"{AFTER} runs to the end: it reads what the drained run has left, and the rest of the year")
+    step(f"{AFTER} runs to the end: it reads the departures that the drained run left, and the rest of the year")
     publish(departures[count * 3 // 4 :])
     run([*second, "--until", "latest"])
     show_store(count)
-    step("the panes of both versions are put together, and compared with a plain computation")
+    step("the panes of both versions together are compared with a plain computation")
     run([sys.executable, "-m", "examples.drain.verify", *only])
 
 
 def assigned(keys: list[str]) -> list[str]:
-    """Options that assign configuration keys."""
+    """The `-c` options that set these configuration keys."""
     return [word for each in keys for word in ("-c", each)]
 
 
 def step(text: str) -> None:
-    """Say what comes next."""
+    """Announce the next step."""
     print(f"\n--- {text}", flush=True)
 
 
 def lines(file: str) -> list[str]:
-    """The lines of a file, without its first one, which describes it."""
+    """The lines of a file without the first, its description."""
     return Path(file).read_text(encoding="utf-8").splitlines(keepends=True)[1:]
 
 
 def read_departures(only: list[str]) -> list[bytes]:
-    """All departures in the order in which they happened, as JSON."""
+    """All departures as JSON, in the order in which they happened."""
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, "-m", "examples.windows.data", folder, *only])
         return Path(folder, "departures.jsonl").read_bytes().splitlines(keepends=True)
@@ -109,16 +109,16 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def await_read(driver: subprocess.Popen[bytes], messages: int) -> None:
-    """Wait for a checkpoint with so many messages before it."""
+    """Wait for a checkpoint that covers at least this many messages."""
     deadline = time.monotonic() + DEADLINE_S
     while read() < messages:
         if driver.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"the job ended, or had no checkpoint after {messages:,} messages for {DEADLINE_S} s")
+            sys.exit(f"the job ended, or had no checkpoint of {messages:,} messages within {DEADLINE_S} s")
         time.sleep(0.1)
 
 
 def read() -> int:
-    """How many messages are before the last checkpoint."""
+    """The number of messages that the last checkpoint covers."""
     try:
         with admin.open_job(JOB) as job:
             return sum(offset for task in admin.read_checkpoint(job).tasks for offset in task.next_offsets.values())
@@ -127,7 +127,7 @@ def read() -> int:
 
 
 def refused(command: list[str]) -> None:
-    """Start the second version, which must be refused and name the window."""
+    """Start the second version. The start must be refused with an error that names the window."""
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE_S)
     print(done.stderr.strip())
     if not done.returncode or "operator `hours`" not in done.stderr:
@@ -135,7 +135,7 @@ def refused(command: list[str]) -> None:
 
 
 def show_store(messages: int) -> None:
-    """Say what the store has; end if it has not counted just so many messages."""
+    """Print the totals of the store. Exit if they do not count exactly this many messages."""
     totals = stored_aircraft()
     found = sum(total["departures"] for total in totals.values())
     print(f"the store `aircraft` has {len(totals):,} aircraft with {found:,} departures")

@@ -1,4 +1,4 @@
-"""Puts together what both versions of the job emitted, and compares it with a plain computation over all departures."""
+"""Compares the output of both versions of the job together with a plain computation over all departures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Aircraft: TypeAlias = dict[str, dict[str, int]]
 
 
 def expected_hours(departures: Iterable[Movement]) -> Panes:
-    """(airport, hour) -> departures, and how many minutes late they were together."""
+    """(airport, hour) -> number of departures, and their total delay in minutes."""
     hours: Panes = {}
     for each in departures:
         hour = each["scheduled_ms"] - each["scheduled_ms"] % HOUR_MS
@@ -33,7 +33,7 @@ def expected_hours(departures: Iterable[Movement]) -> Panes:
 
 
 def expected_aircraft(departures: Iterable[Movement]) -> Aircraft:
-    """What each aircraft flew."""
+    """The departures and miles of each aircraft."""
     totals: Aircraft = {}
     for each in departures:
         total = totals.setdefault(each["tailnum"], {"departures": 0, "miles": 0})
@@ -43,7 +43,7 @@ def expected_aircraft(departures: Iterable[Movement]) -> Aircraft:
 
 
 def merged_hours(emitted: Emitted) -> Panes:
-    """The panes of an hour, added up: those of the first version, and those of the second one over all airlines."""
+    """The panes of each hour, added up over both versions, and over the airlines of the second."""
     hours: Panes = {}
     for airport, value in emitted:
         pane = hours.setdefault((airport, value["hour"]), {"departures": 0, "minutes": 0})
@@ -59,7 +59,7 @@ def merged_hours(emitted: Emitted) -> Panes:
 
 
 def merged_sessions(emitted: Emitted) -> Panes:
-    """The sessions of an aircraft, those that overlap in one: the drain has cut them."""
+    """The sessions of each aircraft. Overlapping sessions are one session, which the drain has cut."""
     in_order = sorted(((tail, value) for tail, value in emitted), key=lambda each: (each[0], each[1]["from"]))
     sessions: Panes = {}
     for tail, own in groupby(in_order, key=lambda each: each[0]):
@@ -89,14 +89,14 @@ def stored_aircraft() -> Aircraft:
 
 
 def cut(emitted: Emitted) -> int:
-    """How many panes were emitted because the job was drained."""
+    """The number of panes that fired because the job was drained."""
     return sum(value["firing"] == "drain" for _, value in emitted)
 
 
 def main() -> None:
     """Print the verdict. Exit status 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=None, help="how many flights were published")
+    parser.add_argument("--flights", type=int, default=None, help="the number of published flights")
     departures, _ = movements(parser.parse_args().flights)
     hours, sessions = list(messages("airport-delays")), list(messages("aircraft-sessions"))
     wrong = [
@@ -114,8 +114,8 @@ def main() -> None:
         sys.exit(1)
     verdict = (
         f"verified: {len(departures):,} departures, each counted once by the two versions together, in "
-        f"{len(merged_hours(hours)):,} hours of airports (the drain closed {cut(hours):,} early) and "
-        f"{len(merged_sessions(sessions)):,} sessions of aircraft ({cut(sessions):,} early); the store `aircraft` has "
+        f"{len(merged_hours(hours)):,} airport hours (the drain closed {cut(hours):,} early) and "
+        f"{len(merged_sessions(sessions)):,} aircraft sessions ({cut(sessions):,} early); the store `aircraft` has "
         "the totals of both"
     )
     console.print(verdict, style="bold green", highlight=False)

@@ -1,4 +1,4 @@
-"""Flights with the names of their airlines, from a stream, and with their aircraft, from a table that is pushed."""
+"""Flights with the names of their airlines, from a side input, and with their aircraft, from a pushed table."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from examples.enrich.data import PLANES, SCHEMA
 
 
 def named(message: ps.IncomingMessageEnvelope, airlines: ps.KeyValueStore[str, str]) -> list[tuple[str, str]]:
-    """What a message of the airlines leads to in the table."""
+    """The table entry of a message about an airline."""
     return [(message.key, message.value["name"])]
 
 
 class WithName(ps.StreamTask):
-    """Adds to each flight the name that its airline has now, and by which batch and attempt it was looked up."""
+    """Adds to each flight the present name of its airline, and the batch and attempt that looked it up."""
 
     def init(self, context: ps.TaskContext) -> None:
         self.context = context
         self.airlines = context.store("airlines")
-        self.life = secrets.token_hex(4)  # an attempt that is discarded takes the task object with it
+        self.life = secrets.token_hex(4)  # new with each task object, which goes with a discarded attempt
 
     def process(
         self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
@@ -45,7 +45,7 @@ def with_plane(flight: dict[str, Any], plane: dict[str, Any] | None) -> dict[str
 
 
 def application(planes: Path = PLANES) -> ps.StreamApplication:
-    """The application; `planes` is the folder that has the editions of the planes."""
+    """The application. `planes` is the folder with the editions of the planes."""
     app = ps.StreamApplication("enriched-flights")
     app.table(
         "airlines",

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from examples.flights.data import data_file, flights
 
 PLANES = Path(os.environ.get("PENSTOCK_HOME", ".penstock"), "planes").absolute()
-"""The folder in which editions are pushed, a subfolder each."""
+"""The folder of the pushed editions, a subfolder each."""
 SCHEMA = "tailnum STRING, year INT, manufacturer STRING, model STRING, seats INT, edition INT"
 RENAMED = "UA"
 """The airline that changes its name while the job runs."""
@@ -22,7 +22,7 @@ Plane: TypeAlias = dict[str, Any]
 
 
 def numbered_flights(limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """The flights of the file, or its first `limit`, each with its number in it."""
+    """The flights of the file, or its first `limit`, each with its position in the file as `id`."""
     for number, flight in enumerate(islice(flights(), limit)):
         yield {"id": number, **flight}
 
@@ -30,8 +30,8 @@ def numbered_flights(limit: int | None = None) -> Iterator[dict[str, Any]]:
 def edition(number: int) -> dict[str, Plane]:
     """Tail number -> the aircraft, in the first or the second edition.
 
-    The first edition lacks every tenth aircraft. The second has those, lacks every fiftieth of the others, and counts a
-    seat more in each aircraft.
+    The first edition lacks every tenth aircraft. The second has these, lacks every fiftieth aircraft, and has one seat
+    more in each.
     """
     planes: dict[str, Plane] = {}
     with data_file("planes.csv").open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""The demo of side inputs and pushed tables: both change while a job joins them, and no output shows a mixture. With
+"""The demo of side inputs and pushed tables: both change while a job joins them, and no output mixes old and new. With
 `--crash`, the driver, containers and a Python worker are killed meanwhile."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.errors import NotFoundError
 
 JOB = "enriched-flights"
 SLICE, PAUSE_S = 500, 0.1
-"""Flights that come at once while the tables change, and the time between two slices."""
+"""The flights published at once while the tables change, and the pause between two slices."""
 COMMAND = (*PENSTOCK, "run", "examples/enrich/app.py:app")
 CONFIG = {
     "job.batch.max.messages": 20_000,
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--crash", action="store_true", help="kill -9 the driver, containers and a Python worker")
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
-    parser.add_argument("--flights", type=int, default=None, help="publish only so many flights")
+    parser.add_argument("--flights", type=int, default=None, help="publish only this many flights")
     arguments = parser.parse_args()
     home = (HOME / ("demo-enrich-crash" if arguments.crash else "demo-enrich")).resolve()
     shutil.rmtree(home, ignore_errors=True)
@@ -55,18 +55,18 @@ def main() -> None:
     before, rest = len(flights) // 4, len(flights) * 3 // 4
     prepare(home, flights[:before])
     with Driver([*COMMAND, *assigned()], random.Random(seed) if arguments.crash else None) as driver:
-        step("the job joins flights with the first edition of the planes, and with the airlines of a stream")
-        driver.strike("container", "while it bootstraps")
+        step("the job joins flights with the first edition of the planes and with the airlines of a stream")
+        driver.strike("container", "during the bootstrap")
         driver.wait(lambda: read() >= before, f"{before:,} flights to be read")
         with Flow(flights[before:rest]):
-            step(f"flights go on; {RENAMED} is now called {NEW_NAME}")
+            step(f"flights keep coming; {RENAMED} is now called {NEW_NAME}")
             publish("airlines", "csv", f"carrier,name\n{RENAMED},{NEW_NAME}\n".encode())
             driver.strike("container", "at an update")
-            step("flights go on; a second edition of the planes is pushed")
+            step("flights keep coming; a second edition of the planes is pushed")
             push(home / "planes", 2)
             driver.strike("worker", "at a push")
             driver.strike("driver", "at a push")
-            driver.wait(lambda: shown(), "an output that has both")
+            driver.wait(lambda: shown(), "an output with both")
             step("the output shows both")
             driver.strike("container", "after a swap")
         step("the rest of the flights")
@@ -76,7 +76,7 @@ def main() -> None:
         run([*PENSTOCK, "table", "versions", JOB, "planes"])
         run([*PENSTOCK, "stop", JOB])
         driver.ended()
-    step("every output is compared with a plain join, and with those of its batch")
+    step("every output is compared with a plain join and with the other outputs of its batch")
     run([sys.executable, "-m", "examples.enrich.verify", *only])
 
 
@@ -91,7 +91,7 @@ def prepare(home: Path, flights: Sequence[bytes]) -> None:
 
 
 def publish(stream: str, form: str, records: bytes) -> None:
-    """Append records to a stream, by airline."""
+    """Append records to a stream. The key is the airline."""
     with tempfile.NamedTemporaryFile(suffix=f".{form}") as file:
         file.write(records)
         file.flush()
@@ -100,17 +100,17 @@ def publish(stream: str, form: str, records: bytes) -> None:
 
 
 def assigned() -> list[str]:
-    """The options that assign the job's configuration keys."""
+    """The `-c` options that set the job's configuration keys."""
     return [word for key, value in CONFIG.items() for word in ("-c", f"{key}={value}")]
 
 
 def step(text: str) -> None:
-    """Say what comes next."""
+    """Announce the next step."""
     print(f"\n--- {text}", flush=True)
 
 
 class Flow:
-    """Publishes flights slice by slice, on a separate thread, until it is left."""
+    """Publishes flights slice by slice on a separate thread until the block ends."""
 
     def __init__(self, flights: Sequence[bytes]) -> None:
         self._flights = flights
@@ -142,10 +142,10 @@ class Flow:
 
 
 class Driver:
-    """The driver of the job: it runs until `ended`, and is started again if it is struck."""
+    """The driver of the job. It runs until `ended`, and is started again after `strike` has killed it."""
 
     def __init__(self, command: list[str], chance: random.Random | None) -> None:
-        """With `chance`, `strike` kills."""
+        """Without `chance`, `strike` does nothing."""
         self._command = command
         self._chance = chance
         self._process = subprocess.Popen(command)
@@ -158,7 +158,7 @@ class Driver:
         self._process.wait()
 
     def strike(self, kind: Kind, moment: str) -> None:
-        """kill -9 a process of the kind, if this is the demo of crashes."""
+        """In the demo with `--crash`, kill a process of the kind with `kill -9`."""
         if self._chance is None:
             return
         find: dict[Kind, Callable[[int], list[int]]] = {
@@ -180,21 +180,21 @@ class Driver:
             self._process = subprocess.Popen(self._command)
 
     def wait(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for a condition; end if the job ends before."""
+        """Wait for a condition. Exit if the job ends first."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"the job ended, or waited {DEADLINE_S} s in vain for {what}")
+                sys.exit(f"waited for {what}: the job ended, or {DEADLINE_S} s passed")
             time.sleep(0.1)
 
     def ended(self) -> None:
-        """Wait for a good end."""
+        """Wait for the driver to end. Exit with its status if it failed."""
         if self._process.wait(DEADLINE_S):
             sys.exit(self._process.returncode)
 
 
 def read() -> int:
-    """How many flights are before the last checkpoint."""
+    """The number of flights that the last checkpoint covers."""
     try:
         with admin.open_job(JOB) as job:
             return sum(offset for task in admin.read_checkpoint(job).tasks for offset in task.next_offsets.values())

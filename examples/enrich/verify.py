@@ -1,11 +1,11 @@
 """Compares every output of the demo with a plain join, and looks for outputs that mix versions.
 
-No output shows a mixture if
+No output mixes versions if
 
-* each has an aircraft as it is in one edition, as a whole, and a name that its airline had;
-* all outputs of a batch are of one edition, in all partitions, and no later batch is of an earlier one;
-* in an attempt an airline has one name, and once a batch has seen the new one in a partition of the flights, no later
-  batch sees the old one there.
+* each output has the whole aircraft of one edition, and a name that its airline has had;
+* all outputs of a batch, in all partitions, have one edition, and no later batch has an earlier edition;
+* an airline has one name in an attempt, and once a batch has seen the new name in a partition of the flights, no later
+  batch sees the old name there.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from examples.windows.verify import messages
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What outputs may say."""
+    """The values that outputs may have."""
 
     flights: Mapping[int, dict[str, Any]]
-    """By number, those that have a tail number."""
+    """The flights with a tail number, by `id`."""
     names: Mapping[str, Sequence[str]]
-    """By airline, the names in the order in which it had them."""
+    """The names of each airline, oldest first."""
     editions: Mapping[int, Mapping[str, Plane]]
 
     @classmethod
     def of_demo(cls, limit: int | None) -> Reference:
-        """What the demo published."""
+        """The values that the demo published."""
         names = {carrier: [name] for carrier, name in carrier_names().items()}
         names[RENAMED].append(NEW_NAME)
         numbered = {flight["id"]: flight for flight in numbered_flights(limit) if flight["tailnum"]}
@@ -52,15 +52,15 @@ class Output:
     airline: str | None
     plane: Plane | None
     source: int
-    """The partition of the flights that it is from."""
+    """The partition from which the flight was read."""
     batch: int
     """The time of the batch that wrote it."""
     attempt: str
-    """Which attempt of the task that looked up the airline."""
+    """The attempt that looked up the airline."""
 
     @classmethod
     def of(cls, key: str, value: dict[str, Any]) -> Output:
-        """From the message."""
+        """The output of a message."""
         if key != value["tail"]:
             raise ValueError(f"the key of {value} is {key}")
         return cls(**value)
@@ -86,12 +86,12 @@ def wrong_join(output: Output, reference: Reference) -> Iterable[str]:
     """How an output differs from the join of its flight with one edition and with a name."""
     flight = reference.flights.get(output.id)
     if flight is None:
-        yield f"flight {output.id}: there is none"
+        yield f"flight {output.id}: it was not published"
         return
     if (output.tail, output.flight) != (flight["tailnum"], f"{flight['carrier']}{flight['flight']}"):
         yield f"flight {output.id}: expected {flight}, found {output}"
     if output.airline not in reference.names[output.carrier]:
-        yield f"flight {output.id}: no name of {output.carrier} is {output.airline}"
+        yield f"flight {output.id}: {output.carrier} was never called {output.airline}"
     if output.plane is not None:
         expected = reference.editions[output.plane["edition"]].get(output.tail)
         if output.plane != expected:
@@ -99,7 +99,7 @@ def wrong_join(output: Output, reference: Reference) -> Iterable[str]:
 
 
 def mixed_editions(outputs: Iterable[Output], reference: Reference) -> Iterable[str]:
-    """Batches that have outputs of two editions, or of an earlier one than the batch before."""
+    """Batches with outputs of two editions, or of an earlier edition than the batch before."""
     batches: dict[int, list[Output]] = {}
     for output in outputs:
         batches.setdefault(output.batch, []).append(output)
@@ -115,7 +115,7 @@ def mixed_editions(outputs: Iterable[Output], reference: Reference) -> Iterable[
 
 
 def mixed_names(outputs: Iterable[Output], reference: Reference) -> Iterable[str]:
-    """Names of airlines that changed within an attempt, or came again after a batch that had seen a later one."""
+    """Names of airlines that changed within an attempt, or came back after a batch had seen a later name."""
     seen: dict[tuple[int, str], dict[int, set[int]]] = {}
     attempts: dict[tuple[str, str], set[int]] = {}
     for output in outputs:
@@ -137,7 +137,7 @@ def mixed_names(outputs: Iterable[Output], reference: Reference) -> Iterable[str
 
 
 def counts(outputs: Iterable[Output]) -> tuple[dict[int, int], dict[bool, int]]:
-    """How many outputs there are of each edition, and with the old and the new name of the renamed airline."""
+    """The numbers of outputs with each edition, and with the old and the new name of the renamed airline."""
     editions, renamed = {1: 0, 2: 0}, {False: 0, True: 0}
     for output in outputs:
         if output.plane is not None:
@@ -150,7 +150,7 @@ def counts(outputs: Iterable[Output]) -> tuple[dict[int, int], dict[bool, int]]:
 def main() -> None:
     """Print the verdict. Exit status 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--flights", type=int, default=None, help="how many flights were published")
+    parser.add_argument("--flights", type=int, default=None, help="the number of published flights")
     reference = Reference.of_demo(parser.parse_args().flights)
     outputs = [Output.of(key, value) for key, value in messages("enriched-flights")]
     editions, renamed = counts(outputs)
@@ -167,8 +167,8 @@ def main() -> None:
     verdict = (
         f"verified: {len(reference.flights):,} flights in {len({output.batch for output in outputs}):,} batches; "
         f"{editions[1]:,} with an aircraft of the first edition, {editions[2]:,} of the second; {RENAMED} with the old "
-        f"name {renamed[False]:,} times, with the new one {renamed[True]:,} times; none is a mixture; "
-        f"{repeated:,} came again"
+        f"name {renamed[False]:,} times, with the new one {renamed[True]:,} times; no output mixes versions; "
+        f"{repeated:,} outputs were repeated"
     )
     console.print(verdict, style="bold green", highlight=False)
 

@@ -1,4 +1,4 @@
-"""What every aircraft and every carrier did in 2013: two stateful stages, one after the other."""
+"""The totals of every aircraft and every carrier in 2013: two stateful stages, one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import penstock as ps
 
 
 class AircraftTotals(ps.StreamTask):
-    """Keeps each aircraft's running totals; passes each flight on, for its carrier."""
+    """Keeps each aircraft's running totals, and passes each flight on to its carrier."""
 
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store("aircraft")
@@ -49,7 +49,7 @@ def add_flight(total: dict[str, Any] | None, flight: dict[str, Any]) -> dict[str
 
 
 def application(system: str) -> ps.StreamApplication:
-    """The application, with its input and its outputs in this system."""
+    """The application with its input and outputs in this system."""
     app = ps.StreamApplication("flights")
     app.store("aircraft", key=ps.String(), value=ps.Json())
     app.store("carriers", key=ps.String(), value=ps.Json())

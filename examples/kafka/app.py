@@ -1,4 +1,4 @@
-"""The flights of `examples/flights`, from Kafka to Kafka: only the system of the streams is another one."""
+"""The flights of `examples/flights`, from Kafka to Kafka: only the system of the streams differs."""
 
 from __future__ import annotations
 

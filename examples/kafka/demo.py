@@ -1,6 +1,6 @@
-"""The demo of Kafka: a broker, a job from topic to topic with exactly-once output, and kills of everything in it.
+"""The demo of Kafka: a job from topic to topic with exactly-once output, while all its processes are killed.
 
-Driver, container, Spark worker and broker are killed with `kill -9` while the job runs.
+The demo starts a broker. It kills driver, container, Spark worker and broker with `kill -9` while the job runs.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ def main() -> None:
     """Run the demo. Exit status 1 if there is no broker, a step fails, or an output is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
-    parser.add_argument("--flights", type=int, default=None, help="write only so many flights")
-    parser.add_argument("--batch", type=int, default=24_000, help="flights of a batch (default 24000)")
-    parser.add_argument("--kills", type=int, default=len(KINDS), help="how many processes are killed (default 4)")
+    parser.add_argument("--flights", type=int, default=None, help="write only this many flights")
+    parser.add_argument("--batch", type=int, default=24_000, help="the most flights in a batch (default 24000)")
+    parser.add_argument("--kills", type=int, default=len(KINDS), help="how many processes to kill (default 4)")
     arguments = parser.parse_args()
     home = (HOME / "demo-kafka").resolve()
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     os.environ["PENSTOCK_HOME"] = str(home)
     seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
-    step(f"a broker of Kafka {KAFKA_VERSION} starts; its files are fetched the first time")
+    step(f"a broker of Kafka {KAFKA_VERSION} starts; the first time, its files are downloaded")
     try:
         require_kafka()
     except (NotFoundError, ConfigError) as error:
-        sys.exit(f"this demo needs a Kafka broker, and cannot have one: {' '.join(str(error).split())}")
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the broker is closed on the way out
+        sys.exit(f"this demo needs a Kafka broker, and cannot start one: {' '.join(str(error).split())}")
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the broker is closed
     try:
         with KafkaBroker() as broker:
             on_broker(broker, home, arguments.flights, arguments.batch, arguments.kills, seed)
@@ -49,11 +49,11 @@ def main() -> None:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, before)
-    print("the broker is stopped, and its data removed", flush=True)
+    print("the broker is stopped and its data removed", flush=True)
 
 
 def on_broker(broker: KafkaBroker, home: Path, flights: int | None, batch: int, kills: int, seed: int) -> None:
-    """Write the flights, run the job and kill what it needs, verify."""
+    """Write the flights, run the job while its processes are killed, and verify its output."""
     from examples.kafka.topics import create, write_flights
     from examples.kafka.verify import verify
 
@@ -71,7 +71,7 @@ def on_broker(broker: KafkaBroker, home: Path, flights: int | None, batch: int, 
 
 
 def configuration(broker: KafkaBroker, batch: int) -> dict[str, object]:
-    """The configuration of the job: exactly-once output, and the changelogs of its stores in Kafka too."""
+    """The configuration of the job: exactly-once output, and the changelogs of its stores in Kafka."""
     return {
         **broker.system_config("kafka"),
         **{f"streams.kafka.{output}.output.guarantee": "exactly-once" for output in OUTPUTS},
@@ -85,7 +85,7 @@ def configuration(broker: KafkaBroker, batch: int) -> dict[str, object]:
 
 
 def step(text: str) -> None:
-    """Say what comes next."""
+    """Announce the next step."""
     print(f"\n--- {text}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The topics of the demo, as other programs write and read them: with a plain client of Kafka, without Penstock."""
+"""The topics of the demo as other programs write and read them: with a plain Kafka client, without Penstock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from examples.flights.data import flights
 
 ANSWER_S = 60.0
 QUIET = logging.Logger("examples.kafka", logging.CRITICAL + 1)
-"""The broker comes and goes; the clients would say so on standard error."""
+"""Keeps the clients from reporting on standard error that the broker was killed."""
 
 Options = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def create(options: Options, topic: str, partitions: int, settings: Mapping[str,
 
 
 def write_flights(options: Options, topic: str, limit: int | None) -> int:
-    """Write the flights, by tail number; a flight without one has no key. Returns how many there are."""
+    """Write the flights with their tail numbers as keys, or without a key. Returns the number of flights."""
     producer = Producer(
         {**options, "partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 50}, logger=QUIET
     )
@@ -62,7 +62,7 @@ def write_flights(options: Options, topic: str, limit: int | None) -> int:
 
 
 def read_committed(options: Options, topic: str) -> Iterator[Message]:
-    """Every message that a reader with `isolation.level=read_committed` sees, those of a partition in order."""
+    """Every message that a reader with `isolation.level=read_committed` sees, in order within a partition."""
     ends = _ends(options, topic)
     consumer = Consumer(
         {
@@ -79,7 +79,7 @@ def read_committed(options: Options, topic: str) -> Iterator[Message]:
         deadline = time.monotonic() + ANSWER_S
         while ends:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic}: the ends of the partitions {sorted(ends)} were not read in {ANSWER_S} s")
+                raise TimeoutError(f"{topic}: the partitions {sorted(ends)} were not read to the end in {ANSWER_S} s")
             for message in consumer.consume(10_000, timeout=1.0):
                 error, partition, offset = message.error(), message.partition(), message.offset()
                 if error is None:
@@ -93,7 +93,7 @@ def read_committed(options: Options, topic: str) -> Iterator[Message]:
 
 
 def _ends(options: Options, topic: str) -> dict[int, int]:
-    """The end of each partition, markers of transactions included."""
+    """The end of each partition, including transaction markers."""
     admin = AdminClient(dict(options), logger=QUIET)
     found = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}

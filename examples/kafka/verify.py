@@ -1,4 +1,4 @@
-"""What a `read_committed` reader of the demo's outputs must find: every message exactly once."""
+"""Checks that a `read_committed` reader finds every message of the demo's outputs exactly once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN = 5
 
 
 def count_messages(what: str, expected: Totals, messages: Iterable[tuple[str, int]]) -> tuple[int, list[str]]:
-    """How many messages there are, and what is wrong with them.
+    """The number of messages, and what is wrong with them.
 
-    Each message has the number of flights so far. So the messages of a key, in order, must have 1, 2, 3 and so on, up
-    to its number of flights: another number is lost, doubled or out of order.
+    Each message has the number of its key's flights so far. The messages of a key must have 1, 2, 3 and so on, up to
+    its number of flights. Otherwise a message is lost, doubled or out of order.
     """
     seen: dict[str, list[int]] = {}
     for key, number in messages:
@@ -38,12 +38,12 @@ def count_messages(what: str, expected: Totals, messages: Iterable[tuple[str, in
 
 
 def verify(options: Options, config: Path, limit: int | None) -> None:
-    """Print the table and the verdict. Exit status 1 if a total differs, or a message is not there exactly once.
+    """Print the table and the verdict. Exit status 1 if a total differs, or a message does not appear exactly once.
 
     Args:
-        options: those of a client of Kafka.
+        options: the options of a Kafka client.
         config: the configuration of the job.
-        limit: how many flights were written; None is all.
+        limit: the number of flights that were written; None for all.
     """
     flights, aircraft, carriers = expected_totals(limit)
     console = Console()

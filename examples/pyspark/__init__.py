@@ -1,1 +1,1 @@
-"""PySpark's StatefulProcessor in both engines."""
+"""A PySpark StatefulProcessor in both engines."""

@@ -1,4 +1,4 @@
-"""The demo for people with PySpark jobs: one processor, in Penstock and in PySpark, and their rows per second."""
+"""The demo for people with PySpark jobs: one processor in PySpark and in Penstock, with the rows per second of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.engine.session import find_java
 
 BATCHES = 8
 TIMES = 4
-"""How often all flights of the year come."""
+"""How often the input repeats the flights of the year."""
 Totals: TypeAlias = dict[tuple[str, str], tuple[int, int]]
 Start: TypeAlias = Callable[[DataFrame, Callable[[DataFrame, int], None], Path], Any]
 
@@ -31,7 +31,7 @@ Start: TypeAlias = Callable[[DataFrame, Callable[[DataFrame, int], None], Path],
 def main() -> None:
     """Run the demo. Exit status 1 if the results differ."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=None, help="only so many flights")
+    parser.add_argument("--flights", type=int, default=None, help="use only this many flights")
     arguments = parser.parse_args()
     home = (HOME / "demo-pyspark").resolve()
     shutil.rmtree(home, ignore_errors=True)
@@ -52,13 +52,12 @@ def main() -> None:
             sys.exit(f"{name}: the totals differ from a plain computation")
     spark.stop()
     print("both have the totals of a plain computation", flush=True)
-    print(
-        f"Penstock is {rates['Penstock'] / rates['PySpark']:.1f} times as fast, in batches after the second", flush=True
-    )
+    ratio = rates["Penstock"] / rates["PySpark"]
+    print(f"Penstock is {ratio:.1f} times as fast in the batches after the second", flush=True)
 
 
 def write_flights(folder: Path, limit: int | None) -> tuple[Totals, int]:
-    """Two files for each batch; what has to come out, and how many flights there are."""
+    """Write two files for each batch. Returns the expected totals and the number of flights."""
     known = [(f["tailnum"], f["dest"], f["distance"]) for f in flights() if f["tailnum"] is not None][:limit] * TIMES
     totals: Totals = {}
     for tailnum, dest, distance in known:
@@ -74,9 +73,9 @@ def write_flights(folder: Path, limit: int | None) -> tuple[Totals, int]:
 
 
 def session(home: Path) -> SparkSession:
-    """A session of local Spark, with its fastest state store for PySpark's own state."""
+    """A local Spark session, with Spark's fastest state store for PySpark's own state."""
     find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark would take the `python3` of the path
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark would use the `python3` on the path
     store = "spark.sql.streaming.stateStore"
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     builder: Any = SparkSession.builder
@@ -117,7 +116,7 @@ def in_penstock(df: DataFrame, handler: Callable[[DataFrame, int], None], home: 
 
 
 def in_pyspark(df: DataFrame, handler: Callable[[DataFrame, int], None], home: Path) -> Any:
-    """The query as it was."""
+    """The query with its state in PySpark."""
     return (
         df.groupBy(*KEY)
         .transformWithState(Routes(), OUTPUT, "Update", "None")
@@ -130,7 +129,7 @@ def in_pyspark(df: DataFrame, handler: Callable[[DataFrame, int], None], home: P
 
 
 ENGINES: Mapping[str, Start] = {"PySpark": in_pyspark, "Penstock": in_penstock}
-"""In this order, because the JVM becomes faster for a minute or so: PySpark takes that long, and Penstock does not."""
+"""PySpark comes first because the JVM gets faster for a minute or so: PySpark runs that long, and Penstock does not."""
 
 
 class Line:
@@ -142,7 +141,7 @@ class Line:
         self._shown = -1
 
     def handler(self, output: Path) -> Callable[[DataFrame, int], None]:
-        """Writes the rows of each batch."""
+        """A handler that writes the rows of each batch."""
 
         def write(df: DataFrame, batch: int) -> None:
             df.write.mode("overwrite").parquet(str(output / f"batch={batch}"))
@@ -150,7 +149,7 @@ class Line:
         return write
 
     def show(self, progress: list[Any]) -> float:
-        """Show it, and return the rows per second of the batches after the second."""
+        """Print the line. Returns the rows per second of the batches after the second."""
         done = [each for each in progress if each.numInputRows]
         counted = done[2:] or done
         spent_ms = sum(each.durationMs["triggerExecution"] for each in counted)
@@ -164,7 +163,7 @@ class Line:
 
 
 def last_totals(spark: SparkSession, output: Path) -> Totals:
-    """What was written last for each key."""
+    """The last totals that were written for each key."""
     rows = spark.read.parquet(str(output)).orderBy("batch").collect()
     return {(row.tailnum, row.dest): (row.flights, row.miles) for row in rows}
 

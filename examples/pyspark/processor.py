@@ -1,4 +1,4 @@
-"""A processor as it is written for PySpark: how often each aircraft has flown to each airport."""
+"""A processor written for PySpark: it counts how often each aircraft has flown to each airport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flights of 2013 by scheduled time: hours of airports, sessions of aircraft, and the flight after each arrival."""
+"""The flights of 2013 by scheduled time: airport hours, aircraft sessions, and the flight after each arrival."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def earlier(first: list[Any] | None, second: list[Any]) -> list[Any]:
 
 
 app = ps.StreamApplication("flight-windows")
-# The streams are in the order in which things happened: a delay of less than a day makes no flight late.
+# The streams are in the order of the actual times: a delay of less than a day does not make a message late.
 in_order = ps.BoundedOutOfOrderness(max_delay_ms=DAY_MS)
 departures = app.input("local.departures", timestamp=scheduled, watermark=in_order)
 arrivals = app.input("local.arrivals", timestamp=scheduled, watermark=in_order)
@@ -46,7 +46,7 @@ hours = ps.Windows.tumbling(
     .send_to(app.output("local.airport-hours"))
 )
 
-# The departures of each aircraft that follow each other within six hours.
+# The departures of each aircraft, as long as the next one follows within six hours.
 sessions = ps.Windows.session(
     6 * HOUR_MS, aggregates={"flights": ps.Count(), "miles": ps.Sum(lambda departure: departure["miles"])}
 )
@@ -57,7 +57,7 @@ by_aircraft = departures.partition_by(lambda departure: departure["tailnum"], id
     .send_to(app.output("local.aircraft-sessions"))
 )
 
-# Each arrival with the aircraft's departures of the next 24 hours, of which a window keeps the earliest.
+# Each arrival with the aircraft's departures in the next 24 hours. A window keeps the earliest of them.
 earliest = ps.Windows.session(DAY_MS + 1, fold=(None, lambda first, found: earlier(first, found["departure"]), earlier))
 (
     arrivals.partition_by(lambda arrival: arrival["tailnum"], id="arrivals-by-aircraft")

@@ -27,9 +27,9 @@ Movement: TypeAlias = dict[str, Any]
 
 
 def movements(limit: int | None = None) -> tuple[list[Movement], list[Movement]]:
-    """(departures, arrivals) of the file's flights, or of its first `limit`, by their actual times.
+    """(departures, arrivals) of the file's flights, or of its first `limit`, in the order of their actual times.
 
-    A flight that was cancelled has neither; one that was diverted has no arrival.
+    A cancelled flight has neither. A diverted flight has no arrival.
     """
     zones = time_zones()
     departures, arrivals = [], []
@@ -76,13 +76,13 @@ def scheduled_minutes(flight: dict[str, Any], zones: dict[str, tuple[int, str]])
 
 
 def time_zones() -> dict[str, tuple[int, str]]:
-    """Airport -> its standard time in hours from UTC, and `A` if it has daylight saving as New York has."""
+    """Airport -> its standard time in hours from UTC, and `A` if it has New York's daylight saving time."""
     with data_file("airports.csv").open(newline="", encoding="utf-8") as file:
         return CARIBBEAN | {row["faa"]: (int(float(row["tz"])), row["dst"]) for row in csv.DictReader(file)}
 
 
 def write(file: Path, movements: Iterable[Movement]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object a line."""
     with file.open("wb") as out:
         out.writelines(orjson.dumps(movement) + b"\n" for movement in movements)
 
@@ -91,7 +91,7 @@ def main() -> None:
     """Write `departures.jsonl` and `arrivals.jsonl` to a folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--flights", type=int, default=None, help="only so many")
+    parser.add_argument("--flights", type=int, default=None, help="use only this many flights")
     arguments = parser.parse_args()
     departures, arrivals = movements(arguments.flights)
     write(arguments.folder / "departures.jsonl", departures)

@@ -1,4 +1,4 @@
-"""The demo of windows: publish the flights, run the job, check every pane. With `--crash`, kill things meanwhile."""
+"""The demo of windows: publish the flights, run the job, check every pane. With `--crash`, kill processes meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--crash", action="store_true", help="kill -9 the driver, a container and a Python worker")
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
-    parser.add_argument("--flights", type=int, default=None, help="publish only so many flights")
+    parser.add_argument("--flights", type=int, default=None, help="publish only this many flights")
     arguments = parser.parse_args()
     home = HOME / "demo-windows-crash" if arguments.crash else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
@@ -41,10 +41,10 @@ def main() -> None:
 
 
 def publish(home: Path, only: list[str]) -> None:
-    """Publish departures and arrivals once; what an interrupted attempt left is published again."""
+    """Publish departures and arrivals once. After an interrupted attempt, begin again without what it left."""
     done = home / "demo-windows-published"
     if done.exists():
-        print("the departures and arrivals are published already; the job reads what its last checkpoint has not seen")
+        print("the departures and arrivals are already published; the job reads those after its last checkpoint")
         return
     streams = [*INPUTS, "airport-hours", "aircraft-sessions", "next-departures"]
     for left in [home / "jobs" / f"{JOB}-1", *(home / "streams" / stream for stream in streams)]:

@@ -22,7 +22,7 @@ from penstock.system.base import OffsetRange
 from penstock.system.registry import open_system
 
 Panes: TypeAlias = dict[tuple[str, int], Any]
-"""The key of a pane and the beginning of its window -> what the pane says."""
+"""(key, beginning of the window) -> content of the pane."""
 
 
 def expected_hours(departures: Iterable[Movement]) -> Panes:
@@ -35,7 +35,7 @@ def expected_hours(departures: Iterable[Movement]) -> Panes:
 
 
 def expected_sessions(departures: Iterable[Movement]) -> Panes:
-    """(aircraft, first departure) -> the departures until none followed for six hours."""
+    """(aircraft, first departure) -> flights and miles until no departure followed for six hours."""
     sessions: Panes = {}
     last: dict[str, tuple[int, dict[str, int]]] = {}
     for each in sorted(departures, key=lambda departure: departure["scheduled_ms"]):
@@ -66,14 +66,14 @@ def expected_next(departures: Iterable[Movement], arrivals: Iterable[Movement]) 
 
 
 class Found:
-    """The panes of an output: each may come more than once, but then with equal content."""
+    """The panes of an output. A pane may come more than once, but only with equal content."""
 
     def __init__(self, name: str, messages: Iterable[tuple[str, dict[str, Any]]], start: str) -> None:
         """
         Args:
             name: the output's name.
             messages: its keys and values.
-            start: the field of the value that says which window of the key it is.
+            start: the field of the value that identifies the window.
         """
         self.name, self.panes, self.repeated = name, Panes(), 0
         self.wrong: list[str] = []
@@ -105,15 +105,15 @@ def messages(stream: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def left_over() -> list[str]:
-    """The stores of operators that the last checkpoint has. A checkpoint at the end of the streams has none, because
-    nothing waits there."""
+    """The stores of operators in the last checkpoint. A checkpoint at the end of the streams has none, because nothing
+    waits any more."""
     with admin.open_job(app.name) as job:
         last = admin.read_checkpoint(job)
-    return [f"checkpoint {last.id} has the store {store}" for store in last.stores]
+    return [f"checkpoint {last.id} still has the store {store}" for store in last.stores]
 
 
 def show(console: Console, hours: Panes) -> None:
-    """A table of the airports."""
+    """Print a table of the airports."""
     table = Table("airport", "hours with departures", "departures", "mean delay, minutes", "worst hour")
     by_airport: dict[str, dict[int, Any]] = {}
     for (airport, hour), pane in hours.items():
@@ -130,7 +130,7 @@ def show(console: Console, hours: Panes) -> None:
 def main() -> None:
     """Print the table and the verdict. Exit status 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flights", type=int, default=None, help="how many flights were published")
+    parser.add_argument("--flights", type=int, default=None, help="the number of published flights")
     departures, arrivals = movements(parser.parse_args().flights)
     hours = Found("airport-hours", messages("airport-hours"), "hour")
     sessions = Found("aircraft-sessions", messages("aircraft-sessions"), "from")
@@ -150,8 +150,8 @@ def main() -> None:
         sys.exit(1)
     repeated = hours.repeated + sessions.repeated + following.repeated
     verdict = (
-        f"verified: {len(hours.panes):,} hours of airports, {len(sessions.panes):,} sessions of aircraft, "
-        f"{len(following.panes):,} arrivals with the next departure; {repeated:,} panes came again, with "
+        f"verified: {len(hours.panes):,} airport hours, {len(sessions.panes):,} aircraft sessions, "
+        f"{len(following.panes):,} arrivals with the next departure; {repeated:,} panes were repeated, with "
         "equal content; no operator has a store left"
     )
     console.print(verdict, style="bold green", highlight=False)

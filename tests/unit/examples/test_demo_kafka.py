@@ -74,6 +74,6 @@ def test_without_a_broker_the_demo_ends_with_one_line(tmp_path: Path, monkeypatc
     with pytest.raises(SystemExit) as ended:
         demo.main()
     assert ended.value.code == (
-        "this demo needs a Kafka broker, and cannot have one: "
+        "this demo needs a Kafka broker, and cannot start one: "
         "the jars of Kafka could not be fetched neither with `mvn` nor with Ivy"
     ), "a text makes the exit status 1"
