@@ -45,7 +45,7 @@ demo-kafka: $(STAMP)
 	$(BIN)/python -m examples.kafka.demo
 
 demo-pyspark: $(STAMP)
-	$(BIN)/python -m examples.pyspark.demo
+	$(BIN)/python -m examples.processors.demo
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)

@@ -91,7 +91,7 @@ def test_the_notebook(spark: SparkSession) -> None:
 def test_the_demo_on_a_few_flights(tmp_path: Path) -> None:
     """In another process: it ends its Spark."""
     script = (
-        "import sys; from pathlib import Path; from examples.pyspark import demo; demo.HOME = Path(sys.argv.pop(1));"
+        "import sys; from pathlib import Path; from examples.processors import demo; demo.HOME = Path(sys.argv.pop(1));"
         "demo.main()"
     )
     command = [sys.executable, "-c", script, str(tmp_path), "--flights", "2000"]

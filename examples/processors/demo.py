@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock.spark as pss
 from examples.flights.data import flights
-from examples.pyspark.processor import KEY, OUTPUT, Routes
+from examples.processors.processor import KEY, OUTPUT, Routes
 from examples.running import HOME
 from penstock.engine.session import find_java
 
