@@ -76,9 +76,9 @@ class RetryableError(PenstockError):
 
 class SystemAwayError(RetryableError):
     """A system cannot be reached for now, such as Kafka while its brokers are away. Readers, writers and admins of any
-    system may raise it. A running job then waits until the system answers, however long that takes, and what was tried
-    meanwhile does not count for `job.retry.max`. The message says which system, where, what it was asked for, and why
-    there is no answer."""
+    system may raise it. A running job then waits until the system answers, however long that takes; its attempts
+    meanwhile do not count for `job.retry.max`. The message names the system, its address, the request, and the reason
+    why there is no answer."""
 
 
 class ContainerLostError(RetryableError):
@@ -144,7 +144,7 @@ class FailedMessage:
 
 
 class UserCodeError(PenstockError):
-    """The application's code raised, or a message did not decode. `failed` (a FailedMessage) says at which message."""
+    """The application's code raised, or a message did not decode. `failed` (a FailedMessage) names the message."""
 
     def __init__(self, failed: FailedMessage) -> None:
         self.failed = failed

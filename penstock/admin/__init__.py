@@ -1,7 +1,7 @@
 """Look at a job and change it, from a program or a notebook: status, checkpoints, startpoints, state and streams.
 
-The command line calls these functions, and prints what they return: frozen values. Nothing here prints, asks or needs
-Spark. Errors are those of `penstock`. What is worth knowing and is no error is logged, under `penstock.admin`.
+The command line calls these functions and prints the frozen values that they return. Nothing here prints, asks or needs
+Spark. Errors are those of `penstock`. Notes and warnings are logged, under `penstock.admin`.
 
 The examples in this package look at a job `flights`. Two runs of it have read four messages of the stream `trips`, and
 added up the miles of each aircraft in the store `miles`.

@@ -33,7 +33,7 @@ _HIDDEN = "(hidden)"
 
 @dataclass(frozen=True, slots=True)
 class EffectiveValue:
-    """A key, its effective value (None: it has none), and where that comes from."""
+    """A key, its effective value (None: it has none), and the origin of the value."""
 
     key: str
     value: str | None

@@ -55,11 +55,11 @@ def open_job(
 ) -> Iterator[FoundJob]:
     """Open a job under the configured `job.root`, to look at it or to change it. Opening a job writes nothing.
 
-    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first reading counts. The other
-    job is `a-1-1`. With `app`, the job need not have been started before.
+    If both readings of a name are jobs (`a-1` as id 1 of `a`, and as a whole name), the first reading counts; name the
+    other job `a-1-1`. With `app`, the job need not have been started before.
 
     Args:
-        name: `name-id`, or the name alone, with the `job.id` of the configuration.
+        name: `name-id`, or the name alone if the configuration has the `job.id`.
         file: a YAML or properties file with the configuration.
         assignments: `key=value` texts, which override the file and `overrides`.
         overrides: keys and values, which override the file.

@@ -19,8 +19,7 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(ABC):
-    """An aggregate of messages: a state that takes them one at a time, and its result. Values that are None do not
-    count.
+    """An aggregate of messages: a state that takes them one at a time, and a result. Values that are None do not count.
 
     Subclass it for an aggregate of your own. Its states are JSON values, unless `to_json` and `from_json` say how they
     are stored.

@@ -81,13 +81,13 @@ class Application:
         several fields (`Tuple`). JSON keys have no ranges.
 
         Args:
-            name: what `process(stores=[...])` and `context.store(...)` call the store.
+            name: the name by which `process(stores=[...])` and `context.store(...)` refer to the store.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
-            ttl_ms: how long an entry lives, in milliseconds of batch time. An entry that was written in a batch of
-                time t is seen by no batch of time t + ttl_ms or later. None: until it is deleted.
-            ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than
-                ttl_ms / 16 after the last one that counted does not count, so that reads seldom write.
+            ttl_ms: how long an entry lives, in milliseconds of batch time. An entry written in a batch of time t is not
+                seen by batches of time t + ttl_ms or later. None: until it is deleted.
+            ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than ttl_ms /
+                16 after the last one that counted does not count, so that reads rarely cause writes.
             side_inputs: the streams that fill the store, `system.stream` each, or a `SideInput` for a stream with other
                 serdes than those of the store. The job then only reads it. None: the job writes the store.
             processor: makes entries of the messages of `side_inputs`. None: each message is an entry, and one whose
@@ -97,8 +97,8 @@ class Application:
             pushed: the table, written as a whole by somebody else, that fills the store. The job then only reads it.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, a serde is not one, the time to live is
-                not, or what is to fill it is malformed or contradicts another argument.
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or an
+                argument about what fills it is malformed or contradicts another one.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
@@ -123,7 +123,7 @@ class Application:
     ) -> None:
         """Declare one value for each key, which a task uses with `context.value_state(name)`.
 
-        It is a store as any other: `app.store` with the same arguments declares the same.
+        It is an ordinary store: `app.store` with the same arguments declares the same.
 
         Args:
             name: the name of the store.
@@ -133,8 +133,8 @@ class Application:
             ttl_from: since when, as in `store`.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, a serde is not one, or the time to live
-                is not.
+            ConfigError: the store is declared already, or its name, a serde or the time to live is not
+                valid.
 
         Example:
             >>> app = ps.StreamApplication("gates")
@@ -164,8 +164,8 @@ class Application:
             ttl_from: since when, as in `store`.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, a serde is not one or does not sort, or
-                the time to live is not.
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or a
+                serde does not sort.
 
         Example:
             >>> app = ps.StreamApplication("delays")
@@ -197,8 +197,8 @@ class Application:
             ttl_from: since when, as in `store`.
 
         Raises:
-            ConfigError: the store is declared already, its name is not allowed, a serde is not one or does not sort, or
-                the time to live is not.
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or a
+                serde does not sort.
 
         Example:
             >>> app = ps.StreamApplication("seats")
@@ -208,7 +208,7 @@ class Application:
         self._declared.map_state(name, key, map_key, value, ttl)
 
     def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
-        """Declare an output stream. The result is what `send_to` takes.
+        """Declare an output stream. Pass the result to `send_to`.
 
         Args:
             stream: the stream's name, `system.stream`.
@@ -216,7 +216,7 @@ class Application:
             value: the serde of the values; by default `Json`.
 
         Raises:
-            ConfigError: the output is declared already, its name is malformed, or a serde is not one.
+            ConfigError: the output is declared already, its name is malformed, or a serde is not valid.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
@@ -255,16 +255,17 @@ class Application:
 
         Args:
             config: a mapping of configuration keys, the path of a YAML or properties file, or a loaded JobConfig.
-            spark: a SparkSession to run on. By default one is made from the `spark.*` keys and stopped at the end.
-                Configure a session of your own with `spark.python.worker.killOnIdleTimeout` and its time, which end
-                workers that hang.
+            spark: a SparkSession to run on. By default one is made from the `spark.*` keys and stopped at the end. For
+                a session of your own, set `spark.python.worker.killOnIdleTimeout` and its time, which end workers that
+                hang.
             until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
-            close: whether the end that `until` names is the end of the stream, if the application uses event time or
-                has tasks with `on_end`: windows close and timers fire, whatever the watermark, and `on_end` is called.
-                With False they wait for the next run.
+            close: whether the job treats the end that `until` names as the end of the stream, if the application uses
+                event time or has tasks with `on_end`: windows close and timers fire, whatever the watermark, and
+                `on_end` is called. With False they wait for the next run.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
-            reset_operators: the ids of windows, joins and tasks with timers that begin again: what waits in them is
-                dropped, and all other state is kept. For an operator that was changed or removed.
+            reset_operators: the ids of operators (windows, joins, tasks with timers, partition_by through a stream)
+                that begin again, because they were changed or removed: what waits in them is dropped, and all other
+                state is kept.
 
         Returns:
             The handle of the job.
@@ -347,7 +348,7 @@ class StreamApplication(Application):
     ) -> MessageStream[Any]:
         """Read a stream. Its partition i goes to task i. A stream is declared once and can have several readers.
 
-        A key is not decoded if a `partition_by` right after the input replaces it.
+        If a `partition_by` right after the input replaces the key, the key is not decoded.
 
         Args:
             stream: the stream's name, `system.stream`.
@@ -361,7 +362,7 @@ class StreamApplication(Application):
 
         Raises:
             ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
-                watermark is not one.
+                watermark is not valid.
 
         Example:
             >>> app = ps.StreamApplication("utilisation")
@@ -385,7 +386,7 @@ class StreamApplication(Application):
     ) -> Table:
         """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
 
-        Tasks that name it in `process(stores=[...])` read and write it as any store. All of them run in one stage of
+        Tasks that name it in `process(stores=[...])` read and write it like any store. All of them run in one stage of
         the job, where a task has the part of the table that belongs to its keys.
 
         Args:
@@ -395,7 +396,7 @@ class StreamApplication(Application):
             value: the serde of the values; by default `Json`.
             ttl_ms: how long an entry lives since it was written, in milliseconds of batch time, as in `store`.
             history_ms: keep the versions of each value by event time, for `join_table(table, ..., as_of=True)`. A
-                message to the table may come so many milliseconds later than the watermark; an older one is counted as
+                message to the table may be up to this many milliseconds below the watermark; an older one is counted as
                 `late-dropped`. None for a table without versions.
             side_inputs: the streams that fill the table, `system.stream` each, or a `SideInput` for a stream with other
                 serdes than those of the table. The job then only reads it. None: the job writes the table.
@@ -406,9 +407,8 @@ class StreamApplication(Application):
             pushed: the table, written as a whole by somebody else, that fills the table. The job then only reads it.
 
         Raises:
-            ConfigError: the table is declared already, its name is not allowed, a serde is not one, `ttl_ms` or
-                `history_ms` is not a number of milliseconds, both are given, or what is to fill it is malformed or
-                contradicts another argument.
+            ConfigError: the table is declared already; its name, a serde, `ttl_ms` or `history_ms` is not valid; both
+                of the latter are given; or an argument about what fills it is malformed or contradicts another one.
 
         Example:
             >>> app = ps.StreamApplication("delays")
@@ -424,7 +424,7 @@ class StreamApplication(Application):
 
 
 class TaskApplication(Application):
-    """An application of one StreamTask, which gets every message of every input, as Samza's low-level API.
+    """An application that is one StreamTask, which gets every message of every input, as Samza's low-level API.
 
     Nothing is repartitioned. Task i gets the messages of partition i of each input, and those of
     `task.broadcast.inputs`. It can use every store of the application.
@@ -487,7 +487,7 @@ class TaskApplication(Application):
 
         Raises:
             ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
-                watermark is not one.
+                watermark is not valid.
         """
         self._declared.input(stream, key, value, timestamp, watermark, None)
 

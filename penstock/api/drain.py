@@ -18,7 +18,7 @@ class DrainMode(Enum):
     """
 
     DEFAULT = "DEFAULT"
-    """Everything in flight and everything that waits for time is processed, then the run ends."""
+    """Everything in flight and everything that waits for a time is processed, then the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class DrainNotification:
 
     Args:
         uuid: the name of the request.
-        run_id: the run that is to drain. No other run ever follows the request.
+        run_id: the run that is to drain. No other run ever obeys the request.
         drain_mode: how.
 
     Raises:

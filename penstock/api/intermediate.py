@@ -35,7 +35,7 @@ class MessageType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkMessage:
-    """No message with an earlier event time follows, but for late ones. As Samza's WatermarkMessage.
+    """No message with an earlier event time follows, except late ones. As Samza's WatermarkMessage.
 
     Args:
         timestamp: the watermark, in epoch milliseconds.
@@ -89,8 +89,9 @@ class IntermediateMessageSerde(Serde[Any]):
     """The values of a durable intermediate stream, as Samza's IntermediateMessageSerde: one byte that says what the
     message is, and then the value, or the JSON of a control message.
 
-    A program that reads such a stream without Penstock uses it to tell the application's messages from the others. It
-    may read some twice, and some that belong to no batch: what the application reads, the driver says.
+    A program that reads such a stream without Penstock uses it to distinguish the application's messages from the
+    others. It may read some twice, and some that belong to no batch: only the driver knows which ones the application
+    reads.
 
     Example:
         >>> serde = ps.IntermediateMessageSerde(ps.String())

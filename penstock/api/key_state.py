@@ -113,7 +113,7 @@ class ValueState(Generic[V]):
         return self._store.get(self._current.get()) is not None
 
     def update(self, value: V | None) -> None:
-        """Store a value in place of the one before.
+        """Store a value in place of the previous one.
 
         Args:
             value: the value as it is now. None deletes it.
@@ -171,8 +171,8 @@ class ListState(Generic[V]):
         self._store.put((self._current.get(), *self._next_place()), value)
 
     def get(self) -> Iterator[V]:
-        """The elements as they are now, in the order in which they were appended. Only what is taken from the iterator
-        is read.
+        """The elements as they are now, in the order in which they were appended. The iterator reads only what is taken
+        from it.
 
         Raises:
             ConfigError: there is no current key.
@@ -184,7 +184,7 @@ class ListState(Generic[V]):
         return next(self._store.items(prefix=(self._current.get(),)), None) is not None
 
     def clear(self) -> None:
-        """Delete all elements. They are read once."""
+        """Delete all elements, which reads each of them once."""
         for entry in self._store.items(prefix=(self._current.get(),)):
             self._store.delete(entry[0])
 
@@ -256,8 +256,8 @@ class MapState(Generic[K, V]):
         self._store.delete((self._current.get(), map_key))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """The map's entries as they are now, in the order of their keys' bytes. Only what is taken from the iterator is
-        read.
+        """The map's entries as they are now, in the order of their keys' bytes. The iterator reads only what is taken
+        from it.
 
         Raises:
             ConfigError: there is no current key.
@@ -269,6 +269,6 @@ class MapState(Generic[K, V]):
         return next(self._store.items(prefix=(self._current.get(),)), None) is not None
 
     def clear(self) -> None:
-        """Remove all entries. They are read once."""
+        """Remove all entries, which reads each of them once."""
         for entry in self._store.items(prefix=(self._current.get(),)):
             self._store.delete(entry[0])

@@ -76,14 +76,14 @@ class MessageStream(Generic[T]):
         return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
 
     def window(self, window: Window, *, id: str | None = None) -> MessageStream[WindowPane[Any, Any]]:  # noqa: A002
-        """Reduce the messages of windows to panes, as Samza's `window`.
+        """Group messages into windows, and emit a pane when a window fires, as Samza's `window`.
 
         Args:
             window: the kind of window; make one with `Windows`.
             id: the operator's stable name. Its store is named after it.
 
         Raises:
-            ConfigError: it is not a window, or `late_to` is not an output of the application.
+            ConfigError: `window` is not a window, or `late_to` is not an output of the application.
 
         Example:
             >>> app = ps.StreamApplication("visits")
@@ -128,16 +128,16 @@ class MessageStream(Generic[T]):
         Args:
             right: the other stream, of the same application. It may be this one.
             function: called as `function(left value, right value)`; returns the value of the result. The value of a
-                side that has no partner is None. It must not change its arguments.
+                missing partner is None. It must not change its arguments.
             within_ms: (before, after): a left message at time t has its partners from t - before to t + after, both
                 included, in milliseconds. One number counts for both.
-            kind: "inner" for pairs only; "left", "right" or "outer" also emit the messages of the left stream, the
-                right one or both that have no partner, once none can come. The timestamp of such a result is the last
-                time at which a partner could have been.
-            keep: "all" joins each message with all of its partners. "newest" keeps of each key and stream only the
-                message with the highest time, and joins a message with that one of the other stream, if it is within
+            kind: "inner" for pairs only. "left", "right" and "outer" also emit messages without a partner, of the left
+                stream, the right one or both, once no partner can come any more. The timestamp of such a result is the
+                latest time that a partner could have had.
+            keep: "all" joins each message with all of its partners. "newest" keeps, for each key and stream, only the
+                message with the highest time. It joins a message with that of the other stream, if this one is within
                 the bounds.
-            late_to: the output for messages that are late. Without it, they are counted and dropped.
+            late_to: the output for late messages. Without it, they are counted and dropped.
             value: the serde of the results; by default `Json`.
             id: the operator's stable name. Its store is named after it.
 
@@ -214,7 +214,7 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Replace each value by what the function returns for it.
+        """Replace each value with the one that the function returns for it.
 
         Args:
             function: gets the value, and returns another one. It must not change the value in place.
@@ -254,7 +254,7 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
-        """Replace each value by all values that the function returns for it: none, one or several.
+        """Replace each value with all values that the function returns for it: none, one or several.
 
         Args:
             function: gets the value, and returns an iterable of values. It must not change the value in place.
@@ -296,7 +296,7 @@ class MessageStream(Generic[T]):
         envelope: bool = False,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[T]:
-        """Keep the messages for which the function returns something true.
+        """Keep the messages for which the function returns a true value.
 
         Args:
             function: gets the value. It must not change the value in place.
@@ -380,16 +380,16 @@ class MessageStream(Generic[T]):
         Args:
             function: gets the value, and returns the key. It must not change the value in place.
             key: the serde of the new keys; by default `String`.
-            value: the serde of the values on their way; by default as before, and `Json` after `map`, `flat_map` and
-                `process`.
-            through: a durable intermediate stream, as `system.stream`, that the messages go through instead of Spark's
-                shuffle. The job makes it, and alone writes it. Messages are read in the batches after the one that
-                wrote them, each exactly once, from positions that checkpoints hold.
+            value: the serde of the values on their way; by default that of this stream, which is `Json` after `map`,
+                `flat_map` and `process`.
+            through: a durable intermediate stream, `system.stream`, that carries the messages instead of Spark's
+                shuffle. The job creates it and is its only writer. Each message is read exactly once, in a batch after
+                the one that wrote it, from positions that checkpoints hold.
             envelope: the function gets the whole message instead.
             id: the operator's stable name.
 
         Raises:
-            ConfigError: a serde is not one, or `through` is not the name of a stream.
+            ConfigError: a serde is not valid, or `through` is not the name of a stream.
 
         Example:
             >>> app = ps.StreamApplication("by-tail")
@@ -431,17 +431,17 @@ class MessageStream(Generic[T]):
         Args:
             task: the StreamTask's class, or a function without arguments that makes the task.
             stores: the names of the declared stores that the task uses.
-            key: the serde of the emitted keys, for the way to another stage; by default that of this stream.
+            key: the serde of the emitted keys on their way to another stage; by default that of this stream.
             value: the serde of the emitted values; by default `Json`.
             timers: the serde of the keys of the task's timers. Without it the task has none; see
                 `TaskContext.schedule`.
-            timers_at_drain: what a drain does to timers whose time has not come. "fire" has `on_timer` called for each,
-                once; "discard" drops them.
+            timers_at_drain: what a drain does to timers whose time has not come. "fire" calls `on_timer` once for each;
+                "discard" drops them.
             id: the operator's stable name. The store of its timers is named after it.
 
         Raises:
-            ConfigError: a store is not declared, the task cannot be called, a serde is not one, or `timers_at_drain` is
-                neither, or without timers.
+            ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, or `timers_at_drain` is
+                neither of these or given without `timers`.
 
         Example:
             >>> class Changes(ps.StreamTask):
@@ -464,7 +464,7 @@ class MessageStream(Generic[T]):
         return MessageStream(self._declared, spec)
 
     def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
-        """Call a function for each message. No operator follows.
+        """Call a function for each message. No operator can follow.
 
         The function is called at least once for each message: a batch that is run again calls it again.
 
@@ -497,8 +497,8 @@ class MessageStream(Generic[T]):
     ) -> MessageStream[U]:
         """Join each message with the value that a table has for its key, as Samza's `join` with a table.
 
-        A message sees what came to the table before it in the same task. Of messages that come to different operators
-        in one batch, the order is not specified.
+        A message sees everything that came to the table before it in the same task. The order of messages that come to
+        different operators in one batch is not specified.
 
         With `as_of=True` a message is joined with the value that its key had at the message's event time: the join is
         temporal. The message waits in a store until the watermarks of the stream and of all streams that write the
@@ -508,7 +508,7 @@ class MessageStream(Generic[T]):
             table: what `app.table(...)` returned.
             function: called as `function(message's value, table's value)`. It returns the value that follows, and must
                 change neither of them in place.
-            kind: what becomes of a message for whose key the table has no value, or that has no key. "inner" drops it;
+            kind: what happens to a message for whose key the table has no value, or that has no key. "inner" drops it;
                 with "left" the function gets None as the table's value.
             as_of: join with the value as of the message's event time. The table must have history.
             late_to: with `as_of`, the output for messages below the watermark. Without it, they are counted as
@@ -597,11 +597,12 @@ class MessageStream(Generic[T]):
         return self._next("join_table", op_id, make)
 
     def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
-        """Write each message to an output stream, at least once; or to a table. Returns this stream, to which more can
-        be added.
+        """Write each message to a table, or to an output stream, by default at least once. Returns this stream, which
+        more operators can read.
 
         An output's partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the
-        partition of its task's number. In a table, a message's value replaces the one of its key, and None deletes it.
+        partition with its task's number. In a table, a message's value replaces the value of its key, and None deletes
+        it.
 
         Args:
             output: what `app.output(...)` or `app.table(...)` returned.
@@ -609,7 +610,7 @@ class MessageStream(Generic[T]):
 
         Raises:
             ConfigError: the application has not declared this output, the keys of the table have another serde than
-                those of the stream, or side inputs or somebody else fill the table.
+                those of the stream, or the job does not write the table because something else fills it.
 
         Example:
             >>> app = ps.StreamApplication("copies")

@@ -29,10 +29,11 @@ class Entry(NamedTuple):
 
 
 class SideInputsProcessor(Protocol):
-    """Makes entries of a store from the messages of its side inputs. A plain function of the same arguments will do.
+    """Makes the entries of a store from the messages of its side inputs. A plain function with the same arguments will
+    do.
 
-    A processor that is given as it is, without a factory, serves all tasks of a container, and is called by one thread
-    at a time. It is pickled with the application.
+    A processor that is given without a factory serves all tasks of a container, and is called by one thread at a time.
+    It is pickled with the application.
 
     Example:
         >>> def seats(message, store):
@@ -49,11 +50,11 @@ class SideInputsProcessor(Protocol):
     """
 
     def process(self, message: IncomingMessageEnvelope, store: KeyValueStore[Any, Any]) -> Iterable[tuple[Any, Any]]:
-        """The entries that the message leads to.
+        """The entries to write for the message.
 
         Args:
             message: the message, decoded.
-            store: the store as it is now, with all that was returned before. It can only be read.
+            store: the store as it is now, with everything returned before. It can only be read.
 
         Returns:
             what is written: an entry with the key None is ignored, one with the value None deletes its key.
@@ -106,7 +107,7 @@ class SideInputsProcessorFactory(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SideInput:
-    """A stream that fills a store, where its serdes are not those of the store.
+    """A stream that fills a store and has other serdes than the store.
 
     Example:
         >>> app = ps.StreamApplication("trips")
@@ -149,7 +150,7 @@ class SideInputs:
 
 @dataclass(frozen=True, slots=True)
 class PushedTable:
-    """A table that somebody else writes as a whole, version after version, as files that Spark reads.
+    """A table that another program writes as a whole, version after version, as files that Spark reads.
 
     Args:
         path: a folder, or the URL of one.
@@ -158,10 +159,10 @@ class PushedTable:
         format: `parquet`, `csv` or `delta`.
         schema: the schema, as Spark writes it (`tail STRING, year INT`); None: that of the files.
         options: options of Spark's reader, such as {"header": "true"}.
-        check: what a version must pass before it is published, a function of a TableCandidate. It is called in the
-            driver, after the files were built. A version is refused if it returns False or raises; what it raises is
+        check: a function of a TableCandidate that checks a version before it is published. It is called in the driver,
+            after the files were built. The version is refused if it returns False or raises an exception, which is then
             the reason.
-        broadcast: whether every task has everything; otherwise each has the keys that are its own.
+        broadcast: whether every task has all rows; otherwise each has the keys that it owns.
         stream_key: the serde of these keys in streams, which decides the task of a key. `app.table` sets it; None:
             that of the store.
 
@@ -190,7 +191,7 @@ class TableCandidate:
         source: the folder that was read.
         source_version: which version of the source it is.
         rows: how many rows it has.
-        previous_rows: how many rows the version before has; None: there is none.
+        previous_rows: how many rows the previous version has; None: there is none.
 
     Example:
         >>> def not_half_empty(version: ps.TableCandidate) -> bool:

@@ -30,7 +30,7 @@ class Startpoint(ABC):
     """
 
     creation_timestamp: int = field(default_factory=SYSTEM_CLOCK.now_ms, kw_only=True)
-    """When it was made, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
+    """The time of its creation, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
 
     @abstractmethod
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
@@ -103,7 +103,7 @@ class StartpointOldest(Startpoint):
 
 @dataclass(frozen=True, slots=True)
 class StartpointUpcoming(Startpoint):
-    """The next message to be written after the job has started: the job skips all that are there.
+    """The next message written after the job has started: the job skips all existing ones.
 
     Example:
         >>> isinstance(ps.StartpointUpcoming(), ps.Startpoint)
@@ -115,7 +115,7 @@ class StartpointUpcoming(Startpoint):
 
 
 class StartpointVisitor(Generic[IN, OUT]):
-    """A method for each kind of startpoint, for a system that resolves them itself (SEP-18's StartpointVisitor).
+    """A method for each kind of startpoint, for a system that resolves startpoints itself (SEP-18's StartpointVisitor).
 
     Each method gets what was given to `Startpoint.apply`, and the startpoint. One that is not overridden raises
     IncompatibleError.

@@ -57,11 +57,11 @@ class OperatorBytes(Bytes):
 class KeyValueStore(ABC, Generic[K, V]):
     """The state of one task: a map from keys to values, ordered by the unsigned bytes of the keys.
 
-    As Samza's KeyValueStore, with the operators of a dict. A task gets its stores from `TaskContext.store`.
+    It is Samza's KeyValueStore, with the operators of a dict. A task gets its stores from `TaskContext.store`.
 
-    Reads see the writes before them. Writes belong to the running batch, and are undone if its attempt is discarded.
-    Each `get` makes a new object. The object may be changed in place, but only `put` writes it: the store keeps the
-    value as it is when `put` is called. Only the thread that calls the task uses its stores.
+    A read sees all earlier writes. Writes belong to the running batch, and are undone if its attempt is discarded. Each
+    `get` makes a new object. The object may be changed in place, but only `put` writes it: the store keeps the value as
+    it is when `put` is called. Only the thread that calls the task uses its stores.
 
     Example:
         >>> class Visits(ps.StreamTask):
@@ -130,7 +130,7 @@ class KeyValueStore(ABC, Generic[K, V]):
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Store the value under the key, in place of the one before.
+        """Store the value under the key, in place of the previous one.
 
         Args:
             key: the key.
@@ -191,7 +191,7 @@ class KeyValueStore(ABC, Generic[K, V]):
     def items(self, *, prefix: Any = None) -> Iterator[tuple[K, V]]:
         """Every entry, or those whose keys begin with the prefix, in the order of the keys' bytes.
 
-        Only what is taken from the iterator is read.
+        The iterator reads only what is taken from it.
 
         Args:
             prefix: text for `String` keys, bytes for `Bytes` keys, a tuple of the first fields for `Tuple` keys. None

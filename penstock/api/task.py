@@ -31,10 +31,9 @@ class MessageOrigins(Protocol):
 class IncomingMessageEnvelope(NamedTuple):
     """A message on its way into a task, as Samza's IncomingMessageEnvelope.
 
-    `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` belong to the input message that this
-    message is, or was made from by the operators before; `timestamp` is the event time, in epoch milliseconds, if the
-    input has a function for it. Only the runtime makes envelopes. They stay valid after the
-    call.
+    `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` are those of the input message that
+    this message is, or from which earlier operators made it. `timestamp` is in epoch milliseconds; it is the event time
+    if the input has a function for it. Only the runtime makes envelopes. They stay valid after the call.
 
     Example:
         >>> app = ps.StreamApplication("origins")
@@ -52,7 +51,7 @@ class IncomingMessageEnvelope(NamedTuple):
 
     @property
     def ssp(self) -> SystemStreamPartition:
-        """The partition of the input that the message is from."""
+        """The partition of the input from which the message comes."""
         return self.origins.ssp(self.row)
 
     @property
@@ -104,8 +103,8 @@ class MessageCollector(ABC):
 
         Args:
             output: the output, `system.stream`, or its stream's name alone.
-            key: the key. The partition follows from its bytes by Kafka's murmur2. Without a key it is the task's
-                number.
+            key: the key. The partition follows from its bytes by Kafka's murmur2. Without a key, the partition is the
+                one with the task's number.
             value: the value.
 
         Raises:
@@ -115,7 +114,7 @@ class MessageCollector(ABC):
 
 
 class TaskCoordinator(ABC):
-    """Takes the task's requests to the job, which take effect when the batch has ended (Samza's TaskCoordinator).
+    """Takes the task's requests to the job, as Samza's TaskCoordinator. They take effect when the batch has ended.
 
     Example:
         >>> class Count(ps.StreamTask):
@@ -179,11 +178,11 @@ class TaskContext(ABC):
     @property
     @abstractmethod
     def batch_time_ms(self) -> int:
-        """The batch time, in epoch milliseconds: the time by which timers and windows of processing time and the time
-        to live go.
+        """The batch time, in epoch milliseconds. Timers and windows in processing time follow it, and so does the time
+        to live.
 
-        It is the same for all tasks and messages of a batch and in every attempt of the batch, and never falls from one
-        batch to the next. A wall clock, such as `time.time()`, differs between attempts.
+        It is the same for all tasks and messages of a batch, and in every attempt of it. It never falls from one batch
+        to the next. A wall clock, such as `time.time()`, differs between attempts.
 
         Raises:
             ConfigError: `init` asks for it, before the task's first batch.
@@ -214,8 +213,8 @@ class TaskContext(ABC):
         """The operator's watermark, in epoch milliseconds. A message with an event time below it is late.
 
         It is the watermark with which the batch begins, the same for all messages and timers of the batch and in every
-        attempt of it; the messages of a batch raise that of a later one. None: there is no watermark yet, or the
-        application does not use event time.
+        attempt of it. The messages of a batch raise the watermark of a later batch. None: there is no watermark yet, or
+        the application does not use event time.
 
         Raises:
             ConfigError: `init` asks for it, before the task's first batch.
@@ -253,7 +252,7 @@ class TaskContext(ABC):
         """One value for the key of the message, or the timer, that the task handles. Ask for it in `init`.
 
         Args:
-            name: a store that the operator names in `process(stores=[...])`, mostly declared with `app.value_state`.
+            name: a store that the operator names in `process(stores=[...])`, usually declared with `app.value_state`.
 
         Raises:
             ConfigError: the operator does not name this store, or `init` has returned.
@@ -276,7 +275,7 @@ class TaskContext(ABC):
         """A map for the key of the message, or the timer, that the task handles. Ask for it in `init`.
 
         Args:
-            name: a store that the operator names in `process(stores=[...])`, mostly declared with `app.map_state`.
+            name: a store that the operator names in `process(stores=[...])`, usually declared with `app.map_state`.
 
         Raises:
             ConfigError: the operator does not name this store, its keys are not tuples of two fields, or `init` has
@@ -294,8 +293,8 @@ class TaskContext(ABC):
         called again if its batch runs again.
 
         Args:
-            key: what the timer is for, mostly the message's key. It fits the serde of `process(timers=...)`. None for
-                the whole task.
+            key: the key that the timer is for, usually the message's. It must fit the serde of `process(timers=...)`.
+                None for the whole task.
             time_ms: when it fires, in epoch milliseconds. If that time has come already, the timer fires at the end of
                 this batch (event time), or in the next batch, which begins at once (processing time).
             name: distinguishes several timers of one key.
@@ -304,7 +303,7 @@ class TaskContext(ABC):
 
         Raises:
             ConfigError: the operator has no timers (`process(timers=...)`), or the time, the name or the domain is not
-                one.
+                valid.
             SerdeError: the key does not fit the serde.
 
         Example:
@@ -338,7 +337,7 @@ class TaskContext(ABC):
             domain: the domain it was scheduled with.
 
         Raises:
-            ConfigError: the operator has no timers, or the name or the domain is not one.
+            ConfigError: the operator has no timers, or the name or the domain is not valid.
             SerdeError: the key does not fit the serde.
         """
 
@@ -347,8 +346,8 @@ class TaskContext(ABC):
     def metrics(self) -> MetricsRegistry:
         """The task's registry of metrics: counters, gauges and timers.
 
-        `job.metrics()` and everything that exports metrics show them in the group `user.<group>`. They count once the
-        batch has ended: what a discarded attempt counted does not count. After a loss of state, the batches since the
+        `job.metrics()` and everything that exports metrics show them in the group `user.<group>`. They are updated when
+        the batch has ended; the counts of a discarded attempt are dropped. After a loss of state, the batches since the
         last checkpoint run again, and count again.
 
         Example:
@@ -359,7 +358,7 @@ class TaskContext(ABC):
     @property
     @abstractmethod
     def config(self) -> Mapping[str, str]:
-        """The configuration that was given, as texts by key, for example `job.id`. It cannot be changed.
+        """The configuration as it was given: text by key, for example `job.id`. It cannot be changed.
 
         Keys that begin with `app.` are the application's own. Keys that were not given are absent, and so are those of
         Spark and of systems, which may hold secrets.
@@ -405,7 +404,7 @@ class StreamTask(ABC):
         """Handle one message.
 
         An exception undoes the writes of this call and sends the message to `task.dead.letter.stream`. Without such a
-        stream it ends the run.
+        stream, the exception ends the run.
 
         Args:
             envelope: the message. Its value must not be changed in place: other operators may get the same object.
@@ -416,14 +415,14 @@ class StreamTask(ABC):
     def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
         """Handle a timer that fires. A task that schedules timers defines it.
 
-        A timer fires when its time has come. At the end of a stream and at a drain all timers fire, and `timer.firing`
-        says so of those whose time has not come; `timers_at_drain="discard"` has a drain drop these.
+        A timer fires when its time has come. At the end of a stream and at a drain, all timers fire; `timer.firing`
+        marks those whose time has not come. With `timers_at_drain="discard"`, a drain drops these.
 
-        Timers fire by their time, then by the bytes of their keys, then by name. What is emitted here has the timer's
-        time as its timestamp; that of a timer in processing time is the batch time. It is never late at an operator
-        behind this one: where a timer was scheduled for a time that the watermark had passed, the watermark counts in
-        place of its time. An exception undoes the writes of this call, and operator, key, time and name of the timer go
-        to `task.dead.letter.stream`; the timer does not fire again. Without such a stream it ends the run.
+        Timers fire by their time, then by the bytes of their keys, then by name. A message that is emitted here has the
+        timer's time as its timestamp, or the batch time for a timer in processing time. It is never late at a later
+        operator: if a timer was scheduled for a time that the watermark had passed, the watermark replaces its time. An
+        exception undoes the writes of this call and sends operator, key, time and name of the timer to
+        `task.dead.letter.stream`; the timer does not fire again. Without such a stream, the exception ends the run.
 
         Args:
             timer: the timer. It is no longer scheduled.
@@ -433,12 +432,12 @@ class StreamTask(ABC):
         raise NotImplementedError(f"{type(self).__qualname__} schedules timers but does not define on_timer")
 
     def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:  # noqa: B027
-        """The stream has ended: handle what the operator still keeps. Called once at the end of a stream, after the
-        last message and the last timer of this operator, and before the operators behind it end.
+        """The stream has ended: handle what the operator still keeps. Called once, after the last message and the last
+        timer of this operator, and before later operators end.
 
-        A run with `until="latest"` ends the stream, unless it has `close=False`; so do inputs that say that they have
-        ended. What is emitted here has the operator's watermark as its timestamp, or the batch time if it has none.
-        Timers can no longer be scheduled.
+        A run with `until="latest"` ends the stream, unless it has `close=False`; so do inputs that are marked as ended.
+        Messages that are emitted here have the operator's watermark as their timestamp, or the batch time if it has
+        none. Timers can no longer be scheduled.
 
         Args:
             collector: takes the messages that the task produces.
@@ -463,7 +462,7 @@ class StreamTask(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - optional by design
-        """Release what `init` opened. Called at most once, after the last message; not if the process is killed."""
+        """Release what `init` opened. Called at most once, after the last message, but not if the process is killed."""
 
 
 class WindowableTask(StreamTask):

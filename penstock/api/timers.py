@@ -48,9 +48,10 @@ def timers_store(operator: str) -> str:
 class ExpiredTimer(NamedTuple):
     """A timer that fires, as `StreamTask.on_timer` gets it.
 
-    `key` and `name` are those that it was scheduled with, `time_ms` its time in epoch milliseconds, and `domain` what
-    the time is of: `event` or `processing`. `firing` is `due` if its time has come. At the end of a stream and at a
-    drain all other timers fire as well, before their time; their `firing` is `end-of-stream` or `drain`.
+    `key` and `name` are those with which it was scheduled. `time_ms` is its time in epoch milliseconds, in event time
+    or processing time (`domain` is `event` or `processing`). `firing` is `due` if its time has come. At the end of a
+    stream and at a drain all other timers fire as well, before their time; their `firing` is `end-of-stream` or
+    `drain`.
 
     Example:
         >>> class Remind(ps.StreamTask):

@@ -58,9 +58,9 @@ class RepeatTrigger(Trigger):
 class Triggers:
     """Makes the triggers of a window, as Samza's Triggers.
 
-    A trigger looks at what has come to one window of one key since that window fired last. It fires once, unless it is
-    a `repeat`. Times are batch time, which is wall time, and a trigger is looked at when a batch ends: what many
-    messages of one batch cause is one firing.
+    A trigger considers what has come to one window of one key since that window last fired. It fires once, unless it is
+    a `repeat`. Its times are batch time, which is wall time. Triggers are checked when a batch ends, so the messages of
+    one batch cause at most one firing.
 
     Example:
         >>> often = ps.Triggers.repeat(ps.Triggers.any(ps.Triggers.since_first(60_000), ps.Triggers.count(100)))
@@ -69,7 +69,7 @@ class Triggers:
 
     @staticmethod
     def count(messages: int) -> Trigger:
-        """Fires once so many messages have come.
+        """Fires once the given number of messages has come.
 
         Args:
             messages: how many, at least 1.
@@ -134,7 +134,7 @@ class Triggers:
 
     @staticmethod
     def repeat(trigger: Trigger) -> Trigger:
-        """Fires each time that a trigger would, not only the first time.
+        """Fires each time that the trigger would, not only the first time.
 
         Args:
             trigger: one that does not repeat.

@@ -16,8 +16,8 @@ END_OF_TIME = 2**63 - 1
 class WatermarkPolicy(Protocol):
     """Says up to which event time a partition is complete.
 
-    Any object with this method is one. It is called in the driver, after each batch, and must be a pure function: the
-    same highest event time gives the same watermark. A watermark never falls, whatever the policy says.
+    Any object with this method is a policy. The method is called in the driver, after each batch, and must be a pure
+    function: the same highest event time gives the same watermark. A watermark never falls, whatever the policy says.
 
     Example:
         >>> class FullHours:
@@ -39,7 +39,7 @@ class WatermarkPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BoundedOutOfOrderness:
-    """A message comes at most `max_delay_ms` after one with a higher event time.
+    """The event time of a message is at most `max_delay_ms` below the highest one before it.
 
     Args:
         max_delay_ms: how far behind the highest event time of its partition a message may be without being late, in

@@ -40,9 +40,9 @@ class WindowPane(Generic[K, M]):
 
     key: K
     span: TimeWindow | None
-    """The window's span of time; None for one that counts. `window` is the same for windows of time."""
+    """The window's span of time; None for a window that counts. `window` is the same for windows of time."""
     message: M
-    """What the messages came to: the fold, a mapping of aggregates, or the list of messages."""
+    """The result of the messages: the fold, a mapping of aggregates, or the list of messages."""
     firing: Firing
     number: int
     """How many panes of the window and key came before."""
@@ -196,27 +196,27 @@ def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
 class Windows:
     """Makes the windows that `MessageStream.window` takes.
 
-    A window keeps what its messages come to for each key, and emits it as a `WindowPane` when the window is complete:
-    when the watermark passes its end (`time="event"`), when the batch time does (`time="processing"`), or when it has
-    so many messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
+    A window combines the messages of each key, and emits the result as a `WindowPane` when the window is complete: when
+    the watermark passes its end (`time="event"`), when the batch time does (`time="processing"`), or when it has the
+    given number of messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
     millisecond of the window.
 
     All of them take the same options:
 
     * `time`: "event" for the messages' timestamps, "processing" for the batch time.
     * `fold`: (initial value, function of it and a message's value). An initial value that can change in place, such as
-      a list, is given as a function that makes it. A third element merges two values: sessions that have it keep the
-      merged value, others keep all messages until they fire.
-    * `aggregates`: by name, the `Aggregate`s of the messages, instead of a fold. Without both, a pane has the list of
+      a list, is given as a function that makes it. A third element, a function, merges two values. Sessions with it
+      keep the merged value; others keep all messages until they fire.
+    * `aggregates`: the `Aggregate`s of the messages, by name, instead of a fold. With neither, a pane has the list of
       all values.
     * `value`: the serde of the fold's value; by default `Json`.
     * `keyed`: False for one window of the whole task, whatever the keys are; its panes have no key.
     * `early`: a trigger that fires panes before the window is complete.
     * `late`: a trigger that fires panes afterwards, within the allowed lateness; by default each batch that has late
       messages of the window fires one.
-    * `accumulating`: whether a pane has all messages of the window, or those since the pane before.
-    * `allowed_lateness_ms`: how long a window is kept after it was complete, in event time.
-    * `late_to`: the output that messages go to that came later than that. Without it, they are counted and dropped.
+    * `accumulating`: whether a pane covers all messages of the window, or only those since the previous pane.
+    * `allowed_lateness_ms`: how long a window is kept after it is complete, in milliseconds of event time.
+    * `late_to`: the output for messages that come later than that. Without it, they are counted and dropped.
 
     Example:
         >>> app = ps.StreamApplication("visits")
@@ -268,10 +268,10 @@ class Windows:
 
     @staticmethod
     def session(gap_ms: int, **options: Unpack[WindowOptions]) -> Window:
-        """Windows that hold the messages of a key that follow each other closely.
+        """Windows that hold messages of a key that follow each other closely.
 
         Args:
-            gap_ms: a window ends when no message of its key came for so long, in milliseconds.
+            gap_ms: a window ends when no message of its key has come for this long, in milliseconds.
             options: see `Windows`.
 
         Raises:
@@ -285,12 +285,12 @@ class Windows:
 
     @staticmethod
     def sliding(size_ms: int, **options: Unpack[WindowOptions]) -> Window:
-        """Windows that end with a message: it, and the messages of its key that are less than `size_ms` older.
+        """Windows that end with a message, and hold it and the messages of its key that are less than `size_ms` older.
 
-        There is a window for each time at which a key has messages, which takes them in the order of their times. It
-        fires once, on time. A message that comes when its window is complete gets none; it is in those of later
-        messages, as long as they are not complete. If there can be none of these, it is too late. Windows are as
-        exact as costly: a pane reads all messages of its span.
+        There is a window for each time at which a key has messages. It takes its messages in the order of their times,
+        and fires once, on time. A message that comes when its own window is already complete gets none; it is in the
+        windows of later messages that are not complete yet. If there can be no such window, the message is late. These
+        windows are exact but costly: each pane reads all messages of its span.
 
         Args:
             size_ms: the length of a window, in milliseconds.
@@ -320,7 +320,7 @@ class Windows:
 
     @staticmethod
     def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
-        """Windows of so many messages of a key. The last ones are complete when the stream ends.
+        """Windows of a given number of messages of a key. The last ones are complete when the stream ends.
 
         Args:
             messages: how many, at least 1.

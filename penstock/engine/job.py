@@ -35,7 +35,7 @@ class Job:
 
     SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself. The first signal
     ends the job after the current batch, with a last commit; a second one ends it at once. `await_termination` then
-    returns. A program that never asks whether its job has ended is ended together with the job.
+    returns. A program that never asks whether its job has ended ends together with the job.
 
     Example:
         >>> with app.run({"spark.master": "local[2]"}) as job:  # doctest: +SKIP
@@ -140,7 +140,8 @@ class Job:
             self.await_termination()
 
     def drain(self, *, wait: bool = True) -> None:
-        """Read nothing more, process what is in flight and what waits for time, commit, and end, as `penstock drain`.
+        """Read no more input, process everything in flight and everything that waits for a time, commit, and end, as
+        `penstock drain`.
 
         The next start may be of a changed program. If this process is killed before the end, the next start drains.
 
@@ -165,7 +166,7 @@ class Job:
 
     @property
     def is_active(self) -> bool:
-        """Whether the job still runs."""
+        """Whether the job is still running."""
         return not self.ending.look().is_set()
 
     @property
@@ -215,8 +216,8 @@ class Job:
 
     @property
     def drain_progress(self) -> DrainProgress | None:
-        """What each stage has processed since the request to drain, what is left, and what the running batch waits for;
-        once the job has ended, the summary of the drain. None if the job does not drain.
+        """What each stage has processed since the request to drain, what is left, and what the running batch waits for.
+        Once the job has ended, the summary of the drain. None if the job does not drain.
 
         Example:
             >>> job.drain()  # doctest: +SKIP
@@ -227,8 +228,8 @@ class Job:
 
     @property
     def bootstrap_progress(self) -> BootstrapProgress | None:
-        """How many messages of the side inputs have been read, of how many, while the phase is `bootstrapping`; None
-        otherwise.
+        """How many messages of the side inputs have been read, and of how many, while the phase is `bootstrapping`;
+        None otherwise.
 
         Example:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
@@ -260,7 +261,7 @@ class Job:
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.
 
-        Metrics of containers are as of their last beats, a few seconds ago at most.
+        Metrics of containers are as of their last heartbeats, a few seconds ago at most.
 
         Example:
             >>> job.metrics().total("messages-actually-processed", group="stage.0")  # doctest: +SKIP

@@ -13,9 +13,9 @@ M = TypeVar("M", Counter, Gauge, Timer)
 
 
 class MetricsRegistry:
-    """The metrics of one source: what `context.metrics` of a task is, and `BackendContext.metrics` of a state backend.
+    """The metrics of one source: `context.metrics` of a task, or `BackendContext.metrics` of a state backend.
 
-    Making a metric of the same group and name again returns the one there is. Thread-safe.
+    Making a metric of the same group and name again returns the existing one. Thread-safe.
 
     Example:
         >>> registry = MetricsRegistry("Partition 0")
@@ -30,7 +30,7 @@ class MetricsRegistry:
     def __init__(self, source: str, prefix: str = "") -> None:
         """
         Args:
-            source: whose metrics they are, for example `Partition 0`.
+            source: the source of the metrics, for example `Partition 0`.
             prefix: goes in front of every group.
         """
         self.source = source

@@ -36,35 +36,35 @@ def run_application(
     from_checkpoint: Literal["matching"] | None = None,
     begin_at: Literal["here"] | None = None,
 ) -> ApplicationStream:
-    """Run an application inside a streaming query: its inputs are the query's DataFrames, and so are its outputs.
+    """Run an application inside a streaming query, with DataFrames as its inputs and outputs.
 
     Spark owns the offsets and the ids of batches, Penstock the state. Each batch of the query is processed once: its
-    changes of the state and its rows count together, and the handler gets the same rows however often Spark asks for
-    the batch. A sink that is idempotent by batch id is therefore exactly once.
+    changes to the state and its rows take effect together, and the handler gets the same rows however often Spark asks
+    for the batch. A sink that is idempotent by batch id is therefore exactly once.
 
     The inputs of the application are named `spark.<name>` and have the serde `pss.Rows()`; each row is a message
     without a key, and `partition_by` gives it one. Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)`,
-    come back as DataFrames. Outputs to other systems work as in any job; inputs of other systems do not, but for side
-    inputs. If an input has a column with a watermark (`withWatermark`), then it has the event times, and its delay is
-    that of the application's watermark. Otherwise the timestamp of a row is when it was read.
+    come back as DataFrames. Outputs to other systems work as in any job; the only inputs from other systems are side
+    inputs. If an input has a column with a watermark (`withWatermark`), this column has the event times, and its delay
+    is that of the application's watermark. Otherwise the timestamp of a row is the time when it was read.
 
     Args:
         app: the application. The name of the job is its name.
         df: a streaming DataFrame of any source.
         root: where the state is, as `job.root`: a folder, or `s3://`, `gs://`, `az://`.
-        inputs: makes the inputs of a batch of `df`: a dict by name. It is called once with `df` itself, for the
-            schemas, and then with each batch. Without it, the application has one input, which is `df`.
-        partitions: how many tasks share the keys, and so the most that can run at once. It is chosen once: later
-            starts keep it. By default, as many as Spark runs at once. There are at least as many as inputs.
+        inputs: a function that makes the inputs of a batch of `df`, as a dict by name. It is called once with `df`
+            itself, for the schemas, and then with each batch. Without it, the application has one input, which is `df`.
+        partitions: how many tasks share the keys, which is also how many can run at once. The number is chosen once,
+            and later starts keep it. By default, as many as Spark runs at once, and at least as many as inputs.
         config: further keys of Penstock's configuration.
         from_checkpoint: "matching": if the checkpoint location was set back, the state goes back with it, to the
-            retained checkpoint of the batch that the location ends with. Without it, such a query is refused. Where the
-            newest state fits, it does nothing.
-        begin_at: "here": a query that has had batches already begins with empty state at its next batch. Without it,
-            such a query is refused. Once the root has a checkpoint, it does nothing.
+            retained checkpoint of the batch with which the location ends. Without it, such a query is refused. If the
+            newest state fits, it has no effect.
+        begin_at: "here": a query that has already had batches begins with empty state at its next batch. Without it,
+            such a query is refused. Once the root has a checkpoint, it has no effect.
 
     Returns:
-        what `for_each_batch` takes a handler for.
+        a stream; pass a handler to its `for_each_batch`.
 
     Raises:
         ConfigError: an argument is wrong, or the application cannot run inside a query.
@@ -137,7 +137,7 @@ class ApplicationStream:
                 and its next start calls it with the same rows.
 
         Returns:
-            the writer, with the methods of Spark's DataStreamWriter that such a query has.
+            the writer, with those methods of Spark's DataStreamWriter that apply to such a query.
         """
         return StreamWriter(self._df, self._plan, self._inputs, handler)
 

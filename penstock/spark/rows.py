@@ -31,8 +31,8 @@ _made_of = lru_cache(64)(row_class)
 class Rows(Serde[Any]):
     """The serde of rows: the value of a message is a PySpark Row.
 
-    It belongs to every input and output of an application that is a DataFrame (`app.input("spark.clicks",
-    value=pss.Rows())`), and may be that of any other value as well.
+    Every input and output of an application that is a DataFrame has this serde (`app.input("spark.clicks",
+    value=pss.Rows())`). Any other value may have it as well.
 
     A row that is read has its columns by name: `row.user`, `row["user"]`. Timestamps are `datetime` objects in UTC. A
     row that is written is a Row (columns by name, each of them), a dict (a column that it lacks is null) or a tuple (in
@@ -84,7 +84,7 @@ class Rows(Serde[Any]):
 
     @property
     def schema(self) -> StructType:
-        """The columns. Raises ConfigError as long as they are not known."""
+        """The columns. Raises ConfigError until they are known."""
         if self._schema is None:
             raise ConfigError(
                 f"the columns of {self!r} are known once the application runs in a query: without one, write "

@@ -49,14 +49,15 @@ def read_state(
     """A store of a job as of a retained checkpoint: one row for each entry, with the columns task, key and value.
 
     The checkpoint is chosen now; the DataFrame is lazy and shows that checkpoint whenever it is used. Each task of the
-    job is a partition: an executor restores it from the job's backups to its scratch folder, and reads it there. A job
-    that runs is not disturbed. If it lets go of the checkpoint meanwhile, the DataFrame raises and says so.
+    job is a partition: an executor restores it from the job's backups to its scratch folder, and reads it there. A
+    running job is not disturbed. If it stops retaining the checkpoint meanwhile, the DataFrame raises an error that
+    says so.
 
     Keys and values of Penstock's serdes have the types that follow from them: `String` STRING, `Integer` INT, `Long`
     BIGINT, `Double` DOUBLE, `Bytes` BINARY, `Json` STRING (the JSON's text), `Tuple` a struct with the fields `_1` and
-    so on. What has another serde is BINARY, unless `app` is given, and with it a type. The state variables of a
+    so on. Keys and values with another serde are BINARY, unless `app` and a type are given. The state variables of a
     `StatefulProcessor` have the types that the processor declared: key is a struct of the grouping key, and value is a
-    struct, an array of structs for a list, or of a map one entry, with the column `user_key` before it.
+    struct, for a list an array of structs, or for a map one entry, with the column `user_key` before it.
 
     Args:
         spark: the session.
@@ -68,7 +69,7 @@ def read_state(
         key_type, value_type: the Spark type of a column: a `DataType`, or a text such as "name STRING, visits LONG". An
             object of JSON, and a tuple, fits a struct. BINARY is always the stored bytes.
         key_function, value_function: a function of each decoded key or value (or of its bytes, if its serde is not
-            known) that returns what the column has, whose type is then required.
+            known) that returns the column's value. The type of the column is then required.
         backend: the backend to restore from; the first one that can, if None.
         config: further keys of the job's configuration, such as systems that hold changelogs, and settings of backends.
 
@@ -76,7 +77,8 @@ def read_state(
         the DataFrame. Its rows are in the order of the keys' bytes within each partition.
 
     Raises:
-        NotFoundError: there is no such job, no such store, or the checkpoint is not retained; says which there are.
+        NotFoundError: there is no such job or store, or the checkpoint is not retained. The message lists those that
+            exist.
         ConfigError: the root has several jobs and none is named, or a type does not fit the serdes.
 
     Example::
@@ -109,10 +111,10 @@ def read_changes(
     backend: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> DataFrame:
-    """What differs in a store between two retained checkpoints: one row for each entry that was added, changed or
+    """The differences in a store between two retained checkpoints: one row for each entry that was added, changed or
     removed, with the columns change, task, key, before and after.
 
-    `change` is `added`, `changed` or `removed`; `before` is null for what was added, `after` for what was removed. The
+    `change` is `added`, `changed` or `removed`. `before` is null for an added entry, `after` for a removed one. The
     values that entries had between the two checkpoints are not shown. Everything else is as in `read_state`. A task
     whose state did not change is not restored.
 

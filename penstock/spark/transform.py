@@ -51,36 +51,37 @@ def transform_with_state(
     """The rows that a StatefulProcessor makes of a streaming DataFrame, as `df.groupBy(key).transformWithState` makes
     them, with the state in Penstock.
 
-    The processor is the class that was written for PySpark, as it is. Each batch of the query is processed once: its
-    changes of the state, and its rows, count together, and the handler gets the same rows however often Spark asks for
-    the batch. A sink that is idempotent by batch id is therefore exactly once.
+    The processor is the class that was written for PySpark, unchanged. Each batch of the query is processed once: its
+    changes to the state and its rows take effect together, and the handler gets the same rows however often Spark asks
+    for the batch. A sink that is idempotent by batch id is therefore exactly once.
 
     Args:
         df: a streaming DataFrame of any source.
         processor: the processor. It is pickled; each task and batch uses a separate one.
-        key: the columns that rows are grouped by.
+        key: the columns by which rows are grouped.
         output: the schema of the rows that the processor yields, as a StructType or as DDL.
-        time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark. In event time, `df` has a watermark
+        time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark. In event time, `df` must have a watermark
             (`withWatermark`).
         form: "row" for a processor of `transformWithState`, which gets and yields Row objects; "pandas" for one of
             `transformWithStateInPandas`.
         root: where the state is, as `job.root`: a folder, or `s3://`, `gs://`, `az://`.
-        name: of the job in the root; by default that of the processor's class. A root may have several jobs.
-        initial_state: a batch DataFrame with the key's columns, or one that is grouped by them as PySpark takes it. In
-            the job's first batch, and in no other one, `handleInitialState` gets each of its rows.
-        partitions: how many tasks share the keys, and so the most that can run at once. It is chosen once: later
-            starts keep it. By default, as many as Spark runs at once.
+        name: the name of the job in the root; by default that of the processor's class. A root may have several jobs.
+        initial_state: a batch DataFrame with the key's columns, or one that is grouped by them, as in PySpark. In the
+            job's first batch only, `handleInitialState` gets each of its rows.
+        partitions: how many tasks share the keys, which is also how many can run at once. The number is chosen once,
+            and later starts keep it. By default, as many as Spark runs at once.
         config: further keys of Penstock's configuration.
-        import_state: the checkpoint location is that of a query that ran in PySpark: its start takes over the state
-            that PySpark's transformWithState kept there. Later starts have nothing to take over, and it does nothing.
-        begin_at: "here": a query that has had batches already begins with empty state, and does not take over what
-            PySpark kept.
+        import_state: whether the start takes over the state that PySpark's transformWithState kept in the checkpoint
+            location, which is that of a query that ran in PySpark. Later starts have nothing to take over, and it has
+            no effect.
+        begin_at: "here": a query that has already had batches begins with empty state, and does not take over the state
+            that PySpark kept.
         from_checkpoint: "matching": if the checkpoint location was set back, the state goes back with it, to the
-            retained checkpoint of the batch that the location ends with. Without it, such a query is refused. Where the
-            newest state fits, it does nothing.
+            retained checkpoint of the batch with which the location ends. Without it, such a query is refused. If the
+            newest state fits, it has no effect.
 
     Returns:
-        what `for_each_batch` takes a handler for.
+        a stream; pass a handler to its `for_each_batch`.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -184,7 +185,7 @@ class TransformedStream:
                 same rows.
 
         Returns:
-            the writer, with the methods of Spark's DataStreamWriter that such a query has.
+            the writer, with those methods of Spark's DataStreamWriter that apply to such a query.
         """
 
         def handle(outputs: Mapping[str, DataFrame], batch: int) -> None:

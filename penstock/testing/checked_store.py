@@ -15,7 +15,7 @@ _OURS = 2
 
 
 class UnwrittenChangeError(AssertionError):
-    """A value from a store was changed in place, and not put. The store does not have the change.
+    """A value from a store was changed in place, but not put. The store does not have the change.
 
     Example:
         >>> class Forgets(ps.StreamTask):

@@ -6,8 +6,8 @@ import threading
 
 
 class SettableClock:
-    """A clock for tests. Time passes when the test advances it, and when code waits: a wait returns at once, and the
-    clock has moved on by its time. Thread-safe.
+    """A clock for tests. Time passes when the test advances it, and when code waits: a wait returns at once and moves
+    the clock by its duration. Thread-safe.
 
     Example:
         >>> clock = SettableClock(now_ms=1_000)

@@ -67,17 +67,17 @@ class KafkaBroker:
     """A Kafka broker, from `start` (or the beginning of a `with` block) until `stop`.
 
     It listens on 127.0.0.1 on ports that were free. It keeps them, and its data, until `close` (or the end of the
-    block): a broker that was stopped or killed can be started again, and is the same to its clients. Whatever ends the
-    process that made it ends the broker as well, and no file is left behind.
+    block): a broker that was stopped or killed can be started again, and is the same to its clients. However the
+    process that made it ends, the broker ends with it and leaves no file behind.
 
     The broker is as small and as quick as a test needs it: topics of the server itself have one partition, messages may
     have 64 MB, retention and compaction are looked at every second, and missing topics are not created. What is
     acknowledged survives `kill`, as with any broker, but not a failure of the machine.
 
     Args:
-        security: the kinds of listeners that it has. The first one is what `bootstrap_servers` and `client_options`
-            speak of when they are not told another one. For TLS, it makes an authority and certificates.
-            `SASL_*` knows the user `penstock`, with the mechanisms PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+        security: the kinds of listeners that it has. `bootstrap_servers` and `client_options` use the first one by
+            default. For TLS, it makes an authority and certificates. `SASL_*` knows the user `penstock`, with the
+            mechanisms PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
         settings: settings of the server, by their names in `server.properties`.
         heap_mb: the largest heap, in MiB.
         java_options: options of the JVM; by default those of a quick start. For a benchmark, give an empty list.

@@ -1,4 +1,4 @@
-"""A checkpoint that is planned, looked at, and then written."""
+"""A checkpoint that is planned, reviewed, and then written."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class PositionFacts:
 
 @dataclass(frozen=True, slots=True)
 class WrittenCheckpoint:
-    """The result of `write_checkpoint`. `checkpoint` is None if nothing had to change. `origin` is the checkpoint that
-    it was made from. `markers` counts the tasks with a marker, by backend and store."""
+    """The result of `write_checkpoint`. `checkpoint` is None if nothing had to change. `origin` is the checkpoint from
+    which it was made. `markers` counts the tasks with a marker, by backend and store."""
 
     job: str
     origin: str | None

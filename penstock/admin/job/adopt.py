@@ -14,7 +14,7 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
 
     Args:
         job: the job in the copied folder.
-        moved: the folder was moved, and nothing is left at its old place. It remains the same job.
+        moved: the folder was moved and its old place is empty. It remains the same job.
 
     Returns:
         The identity before and after. They are equal if the folder is not a copy.

@@ -31,7 +31,7 @@ class JobContent:
     state_bytes: int
     metadata_objects: int
     roots: tuple[str, ...]
-    """The URLs of backends' roots that have state of the job. The state's numbers include it."""
+    """The URLs of backends' roots that have state of the job. The numbers of the state include this state."""
     folders: tuple[str, ...]
     """Folders of this host with copies of its stores, and logs."""
     changelogs: tuple[str, ...]
@@ -42,8 +42,8 @@ class JobContent:
     outbox_objects: int = 0
     """Objects with exactly-once output, published or not."""
     unpublished_messages: int = 0
-    """Messages that the last checkpoint leaves to exactly-once outputs. What of them is not published yet never
-    is."""
+    """Messages that the last checkpoint leaves to exactly-once outputs. Those that are not published yet never will
+    be."""
 
 
 def job_content(found: FoundJob) -> JobContent:

@@ -1,4 +1,4 @@
-"""Asks the run of a job to drain, and takes that back."""
+"""Asks the run of a job to drain, and withdraws the request."""
 
 from __future__ import annotations
 
@@ -38,23 +38,25 @@ class DrainFacts:
     """Whether a driver has the job. Without one, the drain begins with the next start."""
     last_checkpoint: str | None
     notes: tuple[str, ...] = ()
-    """What an import has left out."""
+    """What an import left out."""
     summary: DrainProgress | None = None
     """What each stage processed, once the run has drained; None also if the run could not write it."""
 
 
 def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
-    """Ask the present run of the job to drain: it reads nothing more from its inputs, processes what is in flight and
-    what waits for time, commits, and ends. If it was killed, its next start does that. Later runs are not affected.
+    """Ask the present run of the job to drain: it reads no more input, processes everything in flight and everything
+    that waits for a time, commits, and ends. If the run was killed, its next start does this. Later runs are not
+    affected.
 
     Args:
         job: the job.
-        wait: wait until the run has drained and its driver has given the job back: the next start may follow at once.
+        wait: wait until the run has drained and its driver has released the job, so that the next start can follow at
+            once.
         timeout_s: how long to wait, in seconds.
 
     Raises:
         NotFoundError: the job has no run that could drain. Nothing was written.
-        PenstockError: with `wait`, nobody runs the job, or the run ended in another way.
+        PenstockError: with `wait`, the job is not running, or the run ended in another way.
         PenstockTimeoutError: the run has not drained in time; the request stays.
 
     Example:
@@ -96,8 +98,8 @@ def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], not
 
 
 def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
-    """Take back the requests to drain the present run, and wait for its answer. The run goes back to its last
-    checkpoint and continues; nothing is lost. That is possible until its last commit begins.
+    """Withdraw the requests to drain the present run, and wait for its answer. The run goes back to its last checkpoint
+    and continues; nothing is lost. This is possible until its last commit begins.
 
     Args:
         job: the job.

@@ -43,7 +43,7 @@ def export_drains(job: FoundJob) -> ExportedDrains:
 
 def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
     """Ask the present run to drain with the requests in messages of Samza's coordinator stream, the inverse of
-    `export_drains`. Each keeps its uuid. Requests for other runs are left out: no run would follow them.
+    `export_drains`. Each keeps its uuid. Requests for other runs are left out: no run would obey them.
 
     Args:
         job: the job.

@@ -22,7 +22,7 @@ _MOST_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """Whether a job runs. `holder` has the lease, or had it last; None if nobody ever had it."""
+    """Whether a job is running. `holder` has the lease, or had it last; None if there never was a holder."""
 
     running: Running
     reason: str
@@ -63,7 +63,7 @@ def watch_lease(
 
 
 def lease(job: FoundJob, *, wait: bool = True) -> LeaseFacts:
-    """Whether the job runs, and who has its lease or had it last.
+    """Whether the job is running, and which driver has its lease or had it last.
 
     Args:
         job: the job.

@@ -12,7 +12,7 @@ _STORE = "store."
 
 @dataclass(frozen=True, slots=True)
 class SideInputStatus:
-    """One partition of a side input of a store. Of a store that every container has, the container that is the
+    """One partition of a side input of a store. For a store that every container has, this is the container that is
     furthest behind."""
 
     store: str

@@ -52,10 +52,10 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`next_offset` is, of a partition that several tasks read, the smallest one. `lag` is how many messages the last
-    checkpoint has not seen; None where the stream cannot be looked at. `event_time_ms` is the highest event time that
-    was read, in epoch milliseconds; None if the application does not use event time, and before the first message.
-    `lost` is how many messages were deleted before the job had read them, and are missing from its state."""
+    """`next_offset` is the smallest one if several tasks read the partition. `lag` is the number of messages after the
+    last checkpoint; None if the stream cannot be read. `event_time_ms` is the highest event time that was read, in
+    epoch milliseconds; None if the application does not use event time, and before the first message. `lost` is how
+    many messages were deleted before the job had read them, and are missing from its state."""
 
     partition: int
     next_offset: int
@@ -105,8 +105,8 @@ class BackendStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What the last checkpoint has for exactly-once outputs. While the job runs, it is published within moments; if it
-    does not run, its next start publishes what of it readers do not see yet."""
+    """What the last checkpoint has for exactly-once outputs. While the job runs, it is published within moments. If the
+    job does not run, its next start publishes the part that readers do not see yet."""
 
     outputs: Mapping[str, int]
     """How many messages, by output, published or not."""
@@ -148,9 +148,9 @@ class JobStatus:
     drain: DrainStatus = NO_DRAIN
     """The drain of the run, asked for or done, and requests that cannot be read."""
     standbys: tuple[StandbyFacts, ...] = ()
-    """The standbys of the tasks, of a run that has some, as of a few seconds ago; empty if the job does not run."""
+    """The standbys of the tasks as of a few seconds ago; empty if the run has none, or the job is not running."""
     side_inputs: tuple[SideInputStatus, ...] = ()
-    """How far behind their side inputs stores are, as of some seconds ago or of the end of the last run."""
+    """How far stores are behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
     """The pushed tables, as of some seconds ago or of the end of the last run."""
     metrics_ms: int | None = None
@@ -197,7 +197,7 @@ def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | UnreadableJo
 
 
 def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
-    """Whether the job runs, how far it has read, and its last checkpoint. Writes nothing.
+    """Whether the job is running, how far it has read, and its last checkpoint. Writes nothing.
 
     Args:
         job: the job.

@@ -41,7 +41,7 @@ def ask_for(
 ) -> AskedFacts:
     """Check the requests together with those that wait already, and write them.
 
-    They are written one by one: if that breaks off, those that are there count, and calling again completes it.
+    They are written one by one. If a call breaks off, those already written count, and calling again completes it.
 
     Raises:
         IncompatibleError: a start would refuse them; nothing was written.

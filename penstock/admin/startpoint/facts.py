@@ -64,8 +64,8 @@ class MovedFacts:
 
 @dataclass(frozen=True, slots=True)
 class TakenFacts:
-    """The startpoints that a start of the last run took. `began_with` is the checkpoint whose state and positions it
-    began with; `last` the one before it in the log. They differ if the start went back with the state."""
+    """The startpoints that a start of the last run took. `began_with` is the checkpoint with whose state and positions
+    it began; `last` is the newest checkpoint before that start. They differ if the start went back with the state."""
 
     checkpoint: str
     began_with: str | None

@@ -28,9 +28,9 @@ def set_startpoint(
     with_state: WithState | None = None,
     dry_run: bool = False,
 ) -> AskedFacts:
-    """Ask for the position at which a job begins in an input at its next start (SEP-18). The job may run now.
+    """Set the position at which the next start of a job begins to read an input (SEP-18). The job may be running.
 
-    The position is resolved when the job starts; the result says what it means now. It applies once.
+    The position is resolved when the job starts, and applies once. The result has the offset that it means now.
 
     Args:
         job: the job. Open it with its application if it has no checkpoint yet, or the input is new.
@@ -62,7 +62,7 @@ def set_startpoint(
 
 
 def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = False) -> AskedFacts:
-    """Ask for the startpoints in messages of Samza's coordinator stream, the inverse of `export_startpoints`.
+    """Set the startpoints that are in messages of Samza's coordinator stream, the inverse of `export_startpoints`.
 
     Expired startpoints are left out.
 

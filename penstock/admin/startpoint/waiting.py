@@ -68,7 +68,8 @@ def delete_startpoints(
         job: the job.
         stream: `system.stream`.
         partitions: the numbers of the partitions; all, if None.
-        task: the number or name (`Partition 3`) of the task that they are for; those for no particular task, if None.
+        task: the number or name (`Partition 3`) of the task whose startpoints to delete; those for no particular task,
+            if None.
 
     Raises:
         NotFoundError: there is no such startpoint.

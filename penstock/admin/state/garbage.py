@@ -29,13 +29,14 @@ class CollectedGarbage:
     dry_run: bool
     backends: Mapping[str, Garbage]
     tables: tuple[str, ...] = ()
-    """Files of pushed tables that builds left which came to nothing."""
+    """Files of pushed tables that failed builds left behind."""
     outbox: tuple[str, ...] = ()
     """Exactly-once output that was published, or that no checkpoint ever named."""
 
 
 def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage:
-    """Delete what no retained checkpoint needs: remains of runs that failed, and of backends that are no longer used.
+    """Delete objects that no retained checkpoint needs: remains of failed runs, and of backends that are no longer
+    used.
 
     A running job does this by itself.
 

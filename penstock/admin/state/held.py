@@ -1,4 +1,4 @@
-"""What the backends of a job hold. Reads the checkpoint log and lists objects; no state is read."""
+"""Lists what the backends of a job hold. Reads the checkpoint log and lists objects, but reads no state."""
 
 from __future__ import annotations
 

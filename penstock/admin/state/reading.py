@@ -1,4 +1,4 @@
-"""Reads the state of a job as of a retained checkpoint. A job that runs is not disturbed."""
+"""Reads the state of a job as of a retained checkpoint. A running job is not disturbed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class StoredEntry:
 
 
 class OpenStore:
-    """A store as of one retained checkpoint, from `open_state`. A task is restored to scratch when it is first read."""
+    """A store as of one retained checkpoint, from `open_state`. A task is restored to a scratch folder when it is first
+    read."""
 
     def __init__(self, version: StoreVersion, keys: Serde[Any], values: Serde[Any]) -> None:
         """Read a version with serdes.
@@ -83,7 +84,7 @@ class OpenStore:
         return self.version.record
 
     def get(self, key: Any, task: int | None = None) -> list[StoredEntry]:
-        """The entries of a key: that of the task that owns the key, or of the other tasks if it has none.
+        """The entries of a key: that of the task that owns the key or, if it has none, those of the other tasks.
 
         Args:
             key: the key.
@@ -128,7 +129,7 @@ def open_state(
 
     Raises:
         ConfigError: the version is malformed, or a serde is not known.
-        NotFoundError: no retained checkpoint is meant, or it has no such store.
+        NotFoundError: the version names no retained checkpoint, or one without this store.
 
     Example:
         >>> with admin.open_job("flights") as job, admin.open_state(job, "miles") as miles:
@@ -230,7 +231,7 @@ class StateVerdict:
 def verify(
     job: FoundJob, version: str = "latest", stores: Sequence[str] = (), *, watcher: Watcher | None = None
 ) -> StateVerdict:
-    """Restore each backend of a retained checkpoint to scratch, and compare the contents key by key.
+    """Restore a retained checkpoint from each backend to a scratch folder, and compare the contents key by key.
 
     Args:
         job: the job.

@@ -22,7 +22,7 @@ from penstock.wording import flag, listed, owned_stream
 class StreamUse:
     """The users of a stream: `readers` are the jobs whose last checkpoint has a position in it, or that have it as a
     side input; `owner` is that of a changelog. If the owner's job is gone, `note` says so, and `readers` includes jobs
-    whose state may be in it. `only_fills` says that no reader has a position in it: to all it is a side input only."""
+    whose state may be in it. If `only_fills` is true, the stream is only a side input for all readers."""
 
     readers: tuple[str, ...]
     owner: str | None
@@ -37,12 +37,12 @@ def refuse_used(found: FoundStream, use: StreamUse) -> None:
 
 
 def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
-    """Delete a stream and all its messages. It does not find jobs that write to it, or have another `job.root`.
+    """Delete a stream and all its messages. Jobs that only write to it, or that have another `job.root`, are not found.
 
     Args:
         found: the stream.
-        force: delete the stream although a job under `job.root` has a position in it, it is a side input of a job, or
-            a store's changelog.
+        force: delete the stream even if a job under `job.root` has a position in it, or it is a job's side input or a
+            store's changelog.
 
     Raises:
         NotFoundError: the stream does not exist.

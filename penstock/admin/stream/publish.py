@@ -33,9 +33,9 @@ class PublishOptions:
 
     Args:
         format: `csv` or `jsonl`; None to decide by the file's name.
-        key_field: the field with the key. A string's UTF-8 bytes are the key; of another value it is what `ps.Json()`
-            writes. Every record must have the field; null means no key. Messages without a key go to the partitions in
-            turn.
+        key_field: the field with the key. The key is the UTF-8 bytes of a string, or the bytes that `ps.Json()` writes
+            for another value. Every record must have the field; null means no key. Messages without a key go to the
+            partitions in turn.
         timestamp_field: the field with the timestamp: epoch milliseconds (an integer, or a string of one), or an ISO
             8601 time (UTC if it has no zone). None for the time at which the message's batch was made.
         infer: guess the types of CSV fields, see `read_records`.
@@ -93,10 +93,10 @@ def publish(
         progress: called after each batch with the messages and the bytes so far.
 
     Raises:
-        MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is
-            published. Like every error here, it says how much was published before.
+        MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is published.
+            Like every error here, the message says how much was published before.
         ConfigError: the stream is the changelog of a store.
-        PenstockError: the file cannot be read, or the stream not appended to.
+        PenstockError: the file cannot be read, or appending to the stream failed.
 
     Example:
         >>> import tempfile

@@ -48,7 +48,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """A stream of a system. A changelog has an `owner`, the only one who writes to it."""
+    """A stream of a system. A changelog has an `owner`, which alone writes to it."""
 
     stream: str
     partitions: int
@@ -183,8 +183,8 @@ def set_retention(found: FoundStream, retention: StreamRetention) -> int:
 
 
 def end_stream(found: FoundStream) -> None:
-    """Say that no message will follow in a stream. A job ends once it has read all its inputs to such an end. A message
-    that is published afterwards begins its partition again.
+    """Mark the end of a stream, after which no message follows. A job ends once it has read all its inputs to such an
+    end. A message that is published afterwards reopens its partition.
 
     Args:
         found: the stream.

@@ -32,7 +32,8 @@ class Message:
 
 
 class StreamTail:
-    """Reads the last messages of a stream, or all of them, and those that are appended meanwhile. Used by one thread.
+    """Reads the last messages of a stream, or all of them, and messages that are appended meanwhile. Used by one
+    thread.
 
     Example:
         >>> tail = admin.StreamTail(admin.open_stream("trips"), partition=0)
@@ -61,12 +62,12 @@ class StreamTail:
     def messages(
         self, *, from_beginning: bool = False, count: int | None = None, follow: bool = False
     ) -> Iterator[Message]:
-        """The messages, in the order of their timestamps where several partitions are read.
+        """The messages, in the order of their timestamps if several partitions are read.
 
         Args:
             from_beginning: begin with the oldest message instead of the last ones.
             count: how many messages: the last ones (10 if None), or the first ones from the beginning (all if None).
-            follow: go on with the messages that are appended, without an end.
+            follow: continue with the messages that are appended, without an end.
 
         Raises:
             NotFoundError: the stream or the partition does not exist.

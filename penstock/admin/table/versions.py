@@ -31,7 +31,8 @@ class TableVersion:
     built_ms: int
     """When, in epoch milliseconds."""
     tasks: int
-    """For how many tasks it was built; 1 if every task has everything. A job with another number does not use it."""
+    """For how many tasks it was built; 1 if every task has all rows. A job with another number of tasks does not use
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def table_versions(job: FoundJob, table: str | None = None) -> tuple[TableVersio
         table: the name of the table; None for all.
 
     Raises:
-        NotFoundError: no version of the table was ever published; names the tables there are.
+        NotFoundError: no version of the table was ever published; the message names the tables that exist.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -88,18 +89,18 @@ def table_versions(job: FoundJob, table: str | None = None) -> tuple[TableVersio
 
 def use_table(job: FoundJob, table: str, version: int | None) -> TableVersions:
     """Choose the version of a pushed table that the job uses. A running job notices within `tables.poll.ms`, loads the
-    version beside the one in use, and reads it from the batch on before which every container has it.
+    version beside the one in use, and switches to it between two batches, once every container has it.
 
     Args:
         job: the job. It may run.
         table: the name of the table.
-        version: its number; None for the newest one, also of those to come.
+        version: its number; None for the newest one, now and in future.
 
     Returns:
         The table as it is now.
 
     Raises:
-        NotFoundError: there is no such table or version; names those there are. Nothing was changed.
+        NotFoundError: there is no such table or version; the message names those that exist. Nothing was changed.
 
     Example:
         >>> with admin.open_job("flights") as job:

@@ -35,11 +35,11 @@ class Serde(ABC, Generic[T]):
         return type(self).__qualname__.lower()
 
     def for_keys(self) -> Serde[T]:
-        """The serde that is used where this one is declared for the keys of messages. Equal keys have equal bytes."""
+        """The serde to use where this one is declared for the keys of messages. Equal keys have equal bytes."""
         return self
 
     def for_store_keys(self) -> Serde[T]:
-        """The serde that is used where this one is declared for the keys of a store."""
+        """The serde to use where this one is declared for the keys of a store."""
         return self.for_keys()
 
     @abstractmethod

@@ -24,9 +24,9 @@ class Json(Serde[Any]):
     """JSON as compact UTF-8: dicts with string keys, lists, strings, numbers, booleans, None.
 
     Integers of any size are read exactly. Those beyond 64 bits (less than -2^63, or 2^64 and more) are not written:
-    `to_bytes` raises. It raises for NaN and the infinities too: JSON has none. Other objects are not read as what was
-    written: datetimes, dates, times and UUIDs are read as text, enum members as their values, dataclasses as dicts, and
-    tuples as lists. Keys with the same JSON are one key; 1 and 1.0 are two keys. JSON keys have no ranges.
+    `to_bytes` raises. It also raises for NaN and the infinities, which JSON does not have. Some objects are read as
+    another type: datetimes, dates, times and UUIDs are read as text, enum members as their values, dataclasses as
+    dicts, and tuples as lists. Keys with the same JSON are one key; 1 and 1.0 are two keys. JSON keys have no ranges.
 
     Example:
         >>> ps.Json().to_bytes({"tail": "N14228", "miles": 1400})

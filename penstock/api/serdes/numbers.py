@@ -58,10 +58,10 @@ class Long(_Packed[int]):
 
 
 class Double(_Packed[float]):
-    """An IEEE 754 double of 8 bytes, big-endian, as Samza's DoubleSerde. An int that no double equals is refused.
+    """An IEEE 754 double of 8 bytes, big-endian, as Samza's DoubleSerde. An int that equals no double is refused.
 
-    A key -0.0 is written as 0.0, because Python says that they are equal. The keys of a store sort as numbers, from
-    -inf to inf; NaN is refused as such a key. `SamzaDouble` uses Samza's form for the keys of stores too.
+    A key -0.0 is written as 0.0, because the two are equal in Python. The keys of a store sort as numbers, from -inf to
+    inf; NaN is refused as such a key. `SamzaDouble` uses Samza's form for the keys of stores too.
 
     Example:
         >>> ps.Double().from_bytes(ps.Double().to_bytes(2))

@@ -25,8 +25,8 @@ class TestRunner:
     """A whole job in the test's process, with streams in memory, for tests of applications.
 
     It runs the code of a real job without Spark: run loop, containers, checkpoints and state backends. It also finds
-    mistakes that a run would not show: values of a store that were changed without a `put` (UnwrittenChangeError), or
-    put although their key had another `put` meanwhile (StaleValueError), and values of messages that an operator
+    mistakes that a run would not show: a value of a store that was changed without a `put` (UnwrittenChangeError), or
+    was put although its key had another `put` meanwhile (StaleValueError), and a message's value that an operator
     changed in place (ChangedMessageError).
 
     Example:
@@ -67,9 +67,9 @@ class TestRunner:
             partitions: how many partitions each stream has, and how many tasks the job has.
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
-            config: the keys that tasks find in `context.config`. The runner itself uses `job.name`,
-                `task.window.ms` and what the keys say of side inputs and of exactly-once outputs only. Messages of an
-                exactly-once output are there once `commit` was called, as readers of a real job see them.
+            config: the keys that tasks find in `context.config`. The runner itself uses only `job.name`,
+                `task.window.ms` and the keys about side inputs and exactly-once outputs. Messages of an exactly-once
+                output appear when `commit` is called, as they do for readers of a real job.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
@@ -112,8 +112,8 @@ class TestRunner:
     ) -> TestRunner:
         """Append messages to a side input. Returns the runner.
 
-        The next `run` sees what they make of the stores, in all its batches. A stream that is an input of the
-        application as well is also read as one.
+        All batches of the next `run` see their effect on the stores. If the stream is also an input of the application,
+        it is read as one, too.
 
         Args:
             stream: the side input, `system.stream`.
@@ -146,8 +146,8 @@ class TestRunner:
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
         """Publish a version of a pushed table. Returns the runner.
 
-        The next `run` reads it in all of its batches, instead of the version before. It must pass the table's `check`.
-        The table's path and format play no part.
+        All batches of the next `run` read it instead of the previous version. It must pass the table's `check`. The
+        table's path and format play no part.
 
         Args:
             table: the name of the table or store.
@@ -178,14 +178,14 @@ class TestRunner:
         """Process all messages that the inputs hold. Returns the runner.
 
         Args:
-            batch_messages: how many messages a batch has at most; each has at least one of every partition that has
-                messages. None for one batch. `batch_messages=1` finds state that a task keeps in its fields.
+            batch_messages: the most messages that a batch has; each batch has at least one from every partition that
+                has messages. None for one batch. `batch_messages=1` finds state that a task keeps in its fields.
 
         Raises:
             UserCodeError: the application raised, or a message did not decode. The batch was not applied.
             UnwrittenChangeError, StaleValueError, ChangedMessageError: the application makes a mistake that only a
-                restart or another operator would show (see the class). It is the reason of a UserCodeError unless the
-                application catches it.
+                restart or another operator would show (see the class). The error is the reason of a UserCodeError,
+                unless the application catches it.
         """
         with marked_interrupts():
             self._run(batch_messages)
@@ -209,9 +209,9 @@ class TestRunner:
         driver.loop.await_commit()
 
     def advance_time(self, ms: int) -> TestRunner:
-        """Let time pass, and process what is due then. Returns the runner.
+        """Let time pass, and process everything that is then due. Returns the runner.
 
-        The batch time stands still otherwise: it begins with the wall clock when the runner is made.
+        The batch time begins at the wall clock when the runner is made, and does not advance otherwise.
 
         Args:
             ms: how much time, in milliseconds.
@@ -233,11 +233,11 @@ class TestRunner:
         return self.run()
 
     def advance_watermark(self, to_ms: int) -> TestRunner:
-        """Raise the watermark of every operator, as messages of later times would, and process what is due then.
+        """Raise the watermark of every operator, as later messages would, and process everything that is then due.
         Returns the runner.
 
         Args:
-            to_ms: the watermark, in epoch milliseconds. One that is higher already stays.
+            to_ms: the watermark, in epoch milliseconds. A watermark that is already higher stays.
 
         Raises:
             UserCodeError: as `run`.
@@ -256,8 +256,8 @@ class TestRunner:
     def end_inputs(self) -> TestRunner:
         """End the inputs: after what they hold, everything that waits for event time fires. Returns the runner.
 
-        The watermark is then at the end of time: whatever an input gets in the same run is late. To go on after the
-        end, start another run with `commit().crash().restore()`. In that one event time begins again, and the inputs
+        The watermark is then at the end of time: whatever an input gets in the same run is late. To continue after the
+        end, start another run with `commit().crash().restore()`. In that run, event time begins again, and the inputs
         have not ended.
 
         Raises:
@@ -275,7 +275,7 @@ class TestRunner:
         return self.run()
 
     def drain(self) -> TestRunner:
-        """Drain the job and end its run: no more input is read, everything that waits for time fires, `on_drain` is
+        """Drain the job and end its run: no more input is read, everything that waits for a time fires, `on_drain` is
         called, and a last checkpoint is made. Returns the runner. Call `restore` next, which starts another run.
 
         Raises:
@@ -321,9 +321,9 @@ class TestRunner:
         """Start the job again after `crash` or `drain`, at the stores and positions of the last checkpoint. Returns
         the runner.
 
-        The next `run` reads the messages behind the checkpoint again, and writes their outputs a second time, as at
-        any restart of a job (at least once). Behind a checkpoint in which the stream has ended or the run has drained,
-        event time begins again.
+        The next `run` reads the messages after the checkpoint again, and writes their outputs a second time, as at any
+        restart of a job (at least once). After a checkpoint in which the stream has ended or the run has drained, event
+        time begins again.
 
         Args:
             app: a changed application, which the job runs from now on, whatever its name is. None for the same one.
@@ -372,11 +372,11 @@ class TestRunner:
 
         Args:
             name: the store.
-            task: the number of one task; None for all tasks together. Of a key that several tasks hold, as with
-                broadcast inputs, the dict has the value of the last task.
+            task: the number of one task; None for all tasks together. If several tasks hold a key, as with broadcast
+                inputs, the dict has the value of the last of these tasks.
 
         Raises:
-            ConfigError: the application has no such store, or no run is there: call `restore` after `crash` or `drain`.
+            ConfigError: the application has no such store, or there is no run: call `restore` after `crash` or `drain`.
         """
         spec = next((s for s in self._job.graph.stores if s.name == name), None)
         if spec is None:
