@@ -93,7 +93,7 @@ def run_application(
             undo.callback(stop_context, context)
         else:
             context = spark.sparkContext
-            check_session(spark)
+            check_session(spark, settings.container)
         handle = _start(context, job, log, tenure.keeper, undo.pop_all())
     if former is not None:
         stop_on_signals(handle, handle.ending, former)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ _REFUSED = {
 }
 _IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 _KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -85,7 +87,7 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
     outside = outside_conf(os.environ, sys.argv[0])
     conf = session_conf(app_name, given, outside, built_in or {})
     _refuse(conf)
-    _warn_of_hangs(conf)
+    _warn_of_hangs(conf, built_in or {})
     is_local = conf["spark.master"].startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -138,15 +140,15 @@ def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
     return {} if shipped else {"spark.python.daemon.module": "penstock.engine.worker_daemon"}
 
 
-def check_session(session: SparkSession) -> None:
-    """Look at a session that somebody else made.
+def check_session(session: SparkSession, container: ContainerSettings) -> None:
+    """Look at a session that somebody else made, for a job with these settings.
 
     Raises:
         ConfigError: it has a setting under which state could be lost or doubled.
     """
     conf = dict(session.sparkContext.getConf().getAll())
     _refuse(conf)
-    _warn_of_hangs(conf)
+    _warn_of_hangs(conf, idle_limit(container))
 
 
 def scratch_folder(context: SparkContext) -> Path:
@@ -167,15 +169,33 @@ def warn_of_clear_text(context: SparkContext) -> None:
         )
 
 
-def _warn_of_hangs(conf: Mapping[str, str]) -> None:
+def _warn_of_hangs(conf: Mapping[str, str], advised: Mapping[str, str]) -> None:
     kills = conf.get(_KILL_IDLE, "false").lower() == "true"
-    if not kills or conf.get(_IDLE_SECONDS, "0") in {"0", "0s"}:  # Spark takes a time with its unit, too
+    seconds, enough = _seconds(conf.get(_IDLE_SECONDS, "0")), _seconds(advised.get(_IDLE_SECONDS, "0"))
+    if not kills or seconds == 0:
         logger.warning(
             "the Spark session does not end Python workers that hang, and such a worker keeps its batch from ending. "
             "Make the session with `%s` (seconds) and `%s=true`",
             _IDLE_SECONDS,
             _KILL_IDLE,
         )
+    elif seconds < enough:
+        logger.warning(
+            "the Spark session ends Python workers that send nothing for %d s. They may wait longer for a container "
+            "(`container.attempt.timeout.ms`, `job.container.start.timeout.ms`), and their batch then fails. Make the "
+            "session with `%s=%d` or more",
+            seconds,
+            _IDLE_SECONDS,
+            enough,
+        )
+
+
+def _seconds(text: str) -> float:
+    """A time of Spark's configuration, which is in seconds unless it has a unit."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if found is None:
+        return 0  # Spark refuses it
+    return int(found[1]) * _UNITS.get(found[2], 1)
 
 
 def _refuse(conf: Mapping[str, str]) -> None:

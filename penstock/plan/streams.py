@@ -210,7 +210,7 @@ class JobStreams:
                     f"{error}. An intermediate stream has a partition for each task of the job: name another stream in "
                     f"`through`, or delete this one (`penstock stream delete {stream}`)"
                 ) from error
-            if not self.systems[stream.system].compacts_on_request:
+            if not self.systems[stream.system].keeps_owners:
                 continue
             if admin.owner(stream.stream) is None:
                 _refuse_messages(stream, admin)
@@ -303,7 +303,7 @@ def _refuse_shared(
 
 
 def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
-    """Raise ConfigError if a stream without an owner has messages: the job would delete them."""
+    """Raise ConfigError if a stream without an owner has messages: only the job's may be in it, which it deletes."""
     if held := [str(partition) for partition in partitions_with_messages(admin.offsets(stream.stream))]:
         raise ConfigError(
             f"the stream `{stream}` has messages that this job did not write (partition {listed(held)}), and an "

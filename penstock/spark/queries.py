@@ -275,8 +275,8 @@ class StreamWriter:
                 it, or the state does not fit.
         """
         spark, df, location = self._df.sparkSession, self._df, self._location()
-        check_session(spark)
         running = RunningQuery(self._plan, spark)
+        check_session(spark, running.settings.container)
         if self._plan.takeover is not None:
             scratch = scratch_folder(spark.sparkContext)
             self._plan.takeover.run(spark, location, running.settings, self._plan.partitions, scratch)

@@ -53,10 +53,14 @@ told.append(session.range(3).count())
 heard = []
 logging.getLogger("penstock").addHandler(handler := logging.Handler())
 handler.emit = lambda record: heard.append(record.getMessage())
-check_session(session)
+container = load_config(overrides=json.loads(sys.argv[1]), default_job_name="totals").container
+check_session(session, container)
 session.stop()
-limit = idle_limit(load_config(overrides=json.loads(sys.argv[1]), default_job_name="totals").container)
-check_session(create_session("good", {"spark.master": "local[1]", **limit}))
+limit = idle_limit(container)
+session = create_session("short", {"spark.master": "local[1]", **limit, "spark.python.worker.idleTimeoutSeconds": "2m"})
+check_session(session, container)
+session.stop()
+check_session(create_session("good", {"spark.master": "local[1]", **limit}), container)
 print(json.dumps([*told, heard]))
 """
 
@@ -75,8 +79,10 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
     assert "spark.dynamicAllocation.enabled" in allocation
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"
     assert count == 3
-    (warning,) = warnings
-    assert "spark.python.worker.killOnIdleTimeout=true" in warning, "of the session without it, and that one only"
+    hangs, short = warnings
+    assert "spark.python.worker.killOnIdleTimeout=true" in hangs
+    assert "send nothing for 120 s" in short
+    assert "`spark.python.worker.idleTimeoutSeconds=1205` or more" in short
 
 
 class Loaded(ps.StreamTask):

@@ -15,7 +15,8 @@ DEFAULT_TIMEOUT_MS = 30_000
 """How long a call waits for the brokers before it is a RetryableError."""
 _TIMEOUT = "default.api.timeout.ms"
 _PARTS = ("consumer.", "producer.", "default.stream.")
-_CONNECTION = ("bootstrap.servers", "security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
+_SERVERS = "bootstrap.servers"
+_SECURITY = ("security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class KafkaOptions:
     @property
     def servers(self) -> str:
         """The addresses that brokers are looked for at, for messages."""
-        return self.consumer["bootstrap.servers"]
+        return self.consumer[_SERVERS]
 
     @property
     def timeout_s(self) -> float:
@@ -70,7 +71,7 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
     producer = _checked(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
     _share_connection(consumer, producer)
     found = KafkaOptions(system, consumer, producer, topics, timeout)
-    if not found.consumer.get("bootstrap.servers", "").strip():
+    if not found.consumer.get(_SERVERS, "").strip():
         raise ConfigError(
             f"`systems.{system}.consumer.bootstrap.servers` is missing: the addresses of some brokers, such as "
             "`broker-1:9092,broker-2:9092`"
@@ -89,16 +90,19 @@ def _timeout_ms(system: str, consumer: dict[str, str]) -> int:
 
 
 def _share_connection(consumer: dict[str, str], producer: dict[str, str]) -> None:
-    """Where only one side says how to connect, both connect in that way."""
-    for given, other in ((consumer, producer), (producer, consumer)):
-        if not any(_connects(key) for key in other):
-            other.update({key: value for key, value in given.items() if _connects(key)})
-        elif "bootstrap.servers" in given:
-            other.setdefault("bootstrap.servers", given["bootstrap.servers"])
+    """Where only one side names brokers, both have them; where only one says how to reach these, both reach them so."""
+    sides = (consumer, producer), (producer, consumer)
+    for given, other in sides:
+        if _SERVERS in given:
+            other.setdefault(_SERVERS, given[_SERVERS])
+    if _brokers(consumer) == _brokers(producer):
+        for given, other in sides:
+            if not any(key.startswith(_SECURITY) for key in other):
+                other.update({key: value for key, value in given.items() if key.startswith(_SECURITY)})
 
 
-def _connects(key: str) -> bool:
-    return key.startswith(_CONNECTION)
+def _brokers(side: Mapping[str, str]) -> set[str]:
+    return {each.strip() for each in side.get(_SERVERS, "").split(",")}
 
 
 def _checked(

@@ -214,6 +214,7 @@ def test_what_was_in_the_stream_before_the_job_is_not_read_where_streams_have_no
     world: TimedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(world.system), "compacts_on_request", False)
+    monkeypatch.setattr(type(world.system), "keeps_owners", False)
     writer = world.system.writer(None)
     writer.append(SystemStreamPartition("m", "by-key", 0), [(0, None, b"neither a value nor a control message")])
     world.put(10, 20)

@@ -83,6 +83,18 @@ def test_one_side_is_enough_to_connect() -> None:
     assert apart.producer == {"bootstrap.servers": "b:2"}
 
 
+def test_one_side_says_how_to_reach_the_brokers_of_both() -> None:
+    servers = {"consumer.bootstrap.servers": "a:1,b:1", "producer.bootstrap.servers": "b:1, a:1"}
+    secure = {**servers, "consumer.security.protocol": "SSL", "consumer.ssl.ca.location": "/ca"}
+    found = parse_options("k", secure)
+    assert found.producer["security.protocol"] == "SSL"
+    assert found.producer["ssl.ca.location"] == "/ca"
+    plain = parse_options(
+        "k", {**servers, "consumer.security.protocol": "SSL", "producer.security.protocol": "PLAINTEXT"}
+    )
+    assert plain.producer["security.protocol"] == "PLAINTEXT"
+
+
 def test_an_admin_has_what_is_not_the_consumers_alone() -> None:
     found = parsed(consumer__fetch__min__bytes="2", consumer__socket__timeout__ms="90")
     assert found.admin == {"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": "90"}
