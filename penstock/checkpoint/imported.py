@@ -61,11 +61,10 @@ def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: C
     if version is None:
         found = ", ".join(f"version {each} of {counted(count, 'task')}" for each, count in sorted(there.items()))
         raise IncompatibleError(
-            f"the file is of {counted(len(tasks), 'task')} and has {found}: no version that "
-            "task.checkpoint.read.versions allows ("
-            f"{','.join(map(str, read_versions))}) is there for all of them"
+            f"the file has {counted(len(tasks), 'task')}, with {found}: it lacks a version that "
+            f"task.checkpoint.read.versions allows ({','.join(map(str, read_versions))}) for all of them"
         )
-    notes += [f"version {each} is there too and was skipped" for each in sorted(there) if each != version]
+    notes += [f"the file has version {each}, too, which was skipped" for each in sorted(there) if each != version]
     read = {}
     for task in sorted(tasks):
         number, value = messages[task, version]

@@ -126,7 +126,7 @@ class ContainerClient:
                     self.last_beat_at = time.monotonic()
                 reason = "its beats ended"
             except (PenstockError, OSError, ValueError) as error:
-                reason = f"its beats broke off: {str(error.__cause__ or error).splitlines()[0]}"
+                reason = f"its heartbeats broke off: {str(error.__cause__ or error).splitlines()[0]}"
             if self.lost is None:
                 self.lost = reason
                 on_lost(self)

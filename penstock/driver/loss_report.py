@@ -36,8 +36,8 @@ class LossReport:
             self._told[loss.ssp] = loss.end
             dense = self._is_dense(loss.ssp.system_stream)
             logger.error(
-                "%s: deleted before the job had read that. It is skipped (on.data.loss=skip), the job continues at "
-                "offset %d, and its state misses %s%s of this partition",
+                "%s: deleted before the job had read this, and skipped (on.data.loss=skip). The job continues at "
+                "offset %d, and its state lacks %s%s of this partition",
                 loss,
                 loss.end,
                 "" if dense else "at most ",

@@ -160,7 +160,7 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
     latest = view.latest
     if view.faults:
         logger.warning(
-            "the end of the checkpoint log is damaged. Output to %s that was still to be published is not published; "
+            "the end of the checkpoint log is damaged. Output to %s that it left to be published may not be published; "
             "the job sends it again as far as it processes the same input again",
             outputs,
         )

@@ -94,8 +94,8 @@ class TableBuild:
         place = find_place(self.builder, side)
         if place is None:
             self._say(
-                f"`{side.path}` has no complete version: none of `_manifest.json` and `_SUCCESS` is in it or in a "
-                "folder of it. Put one there when all files of a version are",
+                f"`{side.path}` has no complete version: neither `_manifest.json` nor `_SUCCESS` is in it or in one of "
+                "its folders. Write one of them when all files of a version are there",
                 choice,
             )
             return None
@@ -191,7 +191,7 @@ class TableBuild:
         tries = self._failed.get(source.version, 0) + 1
         self._failed = {source.version: tries}
         if tries == _TRIES:
-            self._refuse(source.version, f"it failed {tries} times, at last with: {error}", self._choose())
+            self._refuse(source.version, f"it failed {tries} times, the last time with: {error}", self._choose())
         else:
             logger.warning("table `%s`: %s was not built, and is tried again: %s", self.name, source.version, error)
 
@@ -199,8 +199,8 @@ class TableBuild:
         """Say it once, loudly. Nothing changes for batches."""
         version = "" if key == reason else f"{key} of "
         text = (
-            f"{version}`{pushed_table(self.spec).path}` is refused: {reason}. It is not tried again before the source "
-            "changes, or the job starts again: push a corrected version"
+            f"{version}`{pushed_table(self.spec).path}` is refused: {reason}. It is not tried again until the source "
+            "changes or the job starts again: push a corrected version"
         )
         if key == self._refused:
             return

@@ -175,7 +175,7 @@ class FilesAdmin(SystemAdmin):
         """See `SystemAdmin`: makes the folder, and begins its listing."""
         check_stream_name(stream)
         if retention is not None and retention != StreamRetention():
-            raise ConfigError(f"`{self._system.name}.{stream}` is a folder: its files are for somebody else to delete")
+            raise ConfigError(f"`{self._system.name}.{stream}` is a folder, whose files Penstock does not delete")
         if partitions < 1:
             raise ConfigError(f"stream `{self._system.name}.{stream}` needs at least 1 partition, not {partitions}")
         with self._lock:

@@ -109,8 +109,7 @@ def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
             return identity.uid
         objects.put_if_match(paths.uid, JobIdentity(identity.uid, here).encode(), tag)
     raise RetryableError(
-        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
-        "process starts this job, and try again"
+        f"another process keeps changing `{paths.uid}`. Make sure that only one process starts this job, and try again"
     )
 
 
@@ -143,8 +142,7 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
         if objects.put_if_match(paths.uid, after.encode(), tag):
             return before, after
     raise RetryableError(
-        f"`{paths.uid}` is changed again and again by another process. Make sure that only one "
-        "process starts this job, and try again"
+        f"another process keeps changing `{paths.uid}`. Make sure that only one process starts this job, and try again"
     )
 
 

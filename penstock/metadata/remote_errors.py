@@ -34,7 +34,7 @@ class Cause(Enum):
 
     NO_BUCKET = "The bucket does not exist: create it, or correct `job.root`"
     NO_CREDENTIALS = (
-        "There are no credentials in the environment, and the machine has none to give: set them, for example "
+        "There are no credentials in the environment, and the machine provides none: set them, for example "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for the driver and for the executors"
     )
     DENIED = "Check the credentials in the environment and the rights they carry"
@@ -43,7 +43,7 @@ class Cause(Enum):
     )
     UNSUPPORTED = "The store must support conditional writes"
     REFUSED = "The service rejects the request: check endpoint, region and `job.root`"
-    PASSING = "It was tried again for a while; is the service up, and reachable under the endpoint in the environment?"
+    PASSING = "Retries did not help. Check that the service is up, and reachable at the endpoint in the environment"
 
     @property
     def may_pass(self) -> bool:

@@ -166,12 +166,12 @@ def _refuse_missing(
     ]
     if not lost and not recreated:
         return
-    what = "; ".join(lost[:3]) if lost else "it has no owner any more, which the job was"
+    what = "; ".join(lost[:3]) if lost else "the job is no longer recorded as its owner"
     raise IncompatibleError(
         f"the intermediate stream `{declared.stream}` does not have all of the {counted(before.left(), 'message')} "
-        f"that are to be read: somebody deleted messages, or the whole stream ({what}). Restore the stream, start from "
-        f"a checkpoint that needs none of them ({argument('from_checkpoint')}), or drop them, and keep all state: "
-        f"{argument('reset_operators', [declared.writer])}"
+        f"that are still to be read: somebody deleted messages, or the whole stream ({what}). Restore the stream, "
+        f"start from a checkpoint that needs none of them ({argument('from_checkpoint')}), or drop them, and "
+        f"keep all state: {argument('reset_operators', [declared.writer])}"
     )
 
 

@@ -24,7 +24,7 @@ from penstock.wording import counted, listed, owned_stream
 
 logger = logging.getLogger(__name__)
 
-INTERMEDIATE = "an intermediate stream of the job, of which checkpoints say what is to be read"
+INTERMEDIATE = "an intermediate stream of the job, whose positions are in checkpoints"
 
 
 @dataclass(frozen=True, slots=True)

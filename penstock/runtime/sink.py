@@ -179,7 +179,7 @@ def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> Penst
     """What is not in these ranges is never read."""
     known = sum(end - start for start, end in offsets)
     return PenstockError(
-        f"the system `{ssp.system}` said which offsets {known} of {counted(messages, 'message')} got that were "
+        f"the system `{ssp.system}` reported the offsets of {known} of {counted(messages, 'message')} that were "
         f"appended to `{ssp}`: the others would be lost. Its writers do not do what `System.reports_appended` promises"
     )
 

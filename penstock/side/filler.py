@@ -225,7 +225,7 @@ class Filler:
             cause = error.cause if isinstance(error, MessageFailedError) else None
             logger.error(text, group.name, trouble.what.text, exc_info=cause)
         else:
-            logger.warning("side inputs of store %s are tried again: %s", group.name, trouble.what.text)
+            logger.warning("the side inputs of store %s are tried again: %s", group.name, trouble.what.text)
         trouble.next_try = now + trouble.pause_s
         trouble.pause_s = min(2 * trouble.pause_s, _LONGEST_PAUSE_S)
 
@@ -255,8 +255,8 @@ class Filler:
         except Exception as error:
             self.failures[group] += 1
             logger.warning(
-                "what side inputs have brought to store %s cannot be kept on this host, and is tried again; a start "
-                "before that works reads it again: %s",
+                "what side inputs brought to store %s cannot be kept on this host, and the container keeps trying; a "
+                "start before this succeeds reads it again: %s",
                 group.name,
                 error,
             )

@@ -337,7 +337,7 @@ class Group:
                 if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming(ssp)):
                     return f"{part.name} has read `{ssp}` up to offset {reached} of {wanted}"
         streams = ", ".join(f"`{stream}`" for stream in self._streams)
-        return f"store {self.name} is not begun: {streams} did not answer, or other stores took the time"
+        return f"filling store {self.name} has not begun: {streams} did not answer, or other stores took the time"
 
     # Following.
 

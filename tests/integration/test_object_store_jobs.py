@@ -277,7 +277,7 @@ def test_a_store_that_is_away_at_the_start(runs: Runs, home: StoreHome, s3: S3, 
     before = home.log
     home.publish(100, seed=2)
     s3.line.cut_off()
-    with pytest.raises(ps.RetryableError, match=r"Connection refused.*is the service up") as caught:
+    with pytest.raises(ps.RetryableError, match=r"Connection refused.*that the service is up") as caught:
         runs.run()
     assert str(home.config["job.root"]) in str(caught.value)
     root = ("-c", f"job.root={home.config['job.root']}")

@@ -73,7 +73,7 @@ def _between(target: ImportTarget) -> Iterator[str]:
     for stream, own in target.base.intermediate.items():
         if own.unread:
             yield (
-                f"the file says nothing of the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
+                f"the file does not name the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
                 f"that were not read yet at checkpoint {target.base.id} will be read. To drop them, start with "
                 f"{argument('reset_operators', [writer_in(target.base.intermediate_layout[stream])])}"
             )

@@ -111,8 +111,8 @@ def _used(stream: SystemStream, use: StreamUse) -> str:
     if use.only_fills and owner is None:
         return (
             f"stream `{stream}` is a side input of {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}. To "
-            f"fill it again, give {flag('force')}, and create it again at once: the stores that it fills are then made "
-            "from the new stream, and without it they cannot be updated, nor the jobs started"
+            f"fill it again, give {flag('force')}, and create it again at once: its stores are then filled from the "
+            "new stream. Without it they cannot be updated, and the jobs cannot start"
         )
     if readers:
         uses.append(f"is read by {'job' if len(readers) == 1 else 'jobs'} {listed(readers)}")

@@ -243,7 +243,7 @@ class QueryJob:
             raise PenstockError(f"the job has failed before: {self._failed}") from self._failed
         reached = next_batch(self._loop.boundary) - 1
         if batch.number not in (reached, reached + 1):
-            raise PenstockError(f"the query asks for batch {batch.number} behind batch {reached}: start it again")
+            raise PenstockError(f"the query asks for batch {batch.number} after batch {reached}: start it again")
         try:
             with self._watch.over(batch.number, batch.is_active):
                 if batch.number == reached + 1:

@@ -19,8 +19,8 @@ class QueryStoppedError(PenstockError):
 
     def __init__(self, batch: int) -> None:
         super().__init__(
-            f"the query was stopped during batch {batch}: if its checkpoint is complete all of it counts, otherwise "
-            "nothing. Its rows are given to the handler by the next start"
+            f"the query was stopped during batch {batch}. All of the batch counts if its checkpoint is complete, "
+            "otherwise nothing. The next start gives its rows to the handler"
         )
 
 

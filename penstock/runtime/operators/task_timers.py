@@ -118,7 +118,7 @@ class TaskTimers:
 
     def _place(self, key: Any, name: str, domain: str) -> bytes:
         if domain not in ("event", "processing"):
-            raise ConfigError(f'domain="{domain}": a timer goes by "event" or by "processing" time')
+            raise ConfigError(f'domain="{domain}": expected "event" or "processing"')
         if self._ended:
             raise ConfigError(f"operator `{self._operator}`: no timer fires after `on_end` or `on_drain`")
         key_bytes = None

@@ -27,4 +27,4 @@ class Snapshot(ABC):
 
 def released() -> EngineFailedError:
     """What reading a released snapshot raises."""
-    return EngineFailedError("what is read was released: the batch it was taken for has ended")
+    return EngineFailedError("the view that is read was released: the batch for which it was taken has ended")

@@ -260,7 +260,7 @@ def _open_content(
     settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
     """What is in the folder, if it can be continued. It is logged if not."""
-    why = Rebuild("it was found to be damaged, or to miss messages of its streams that are gone")
+    why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
     if not folder.damaged:
         try:
             engine = _open_files(settings, folder)

@@ -108,7 +108,7 @@ class TableFolders:
             away = self._move_away(target)
             if away is not None:
                 self._remove(away)
-        raise RetryableError(f"`{target}` is replaced again and again: by which other program?")
+        raise RetryableError(f"another program keeps replacing `{target}`: find it and stop it")
 
     def drop(self, folder: TableFolder) -> None:
         """Stop using a folder, which nobody takes any more: it is damaged, or was not completed. Never raises."""

@@ -64,7 +64,7 @@ def read_changelog(data: bytes, name: str) -> Iterator[tuple[Kind, bytes, bytes]
     head = _head(source)
     yield from _typed(source) if head.version in _TYPED else _untyped(source)
     if not source.at_end():
-        raise CorruptError(f"the records of `{name}` go on after their end")
+        raise CorruptError(f"the records of `{name}` continue after their end")
 
 
 def _untyped(source: _Source) -> Iterator[tuple[Kind, bytes, bytes]]:

@@ -61,7 +61,7 @@ class SparkCheckpoint:
     def check_batch(self, batch: int) -> None:
         """Raise NotFoundError unless the batch is committed, IncompatibleError if its state cannot be read here."""
         if batch > (last := self.committed()):
-            raise NotFoundError(f"batch {batch} is not committed in `{self.url}`; the last one that is is {last}")
+            raise NotFoundError(f"batch {batch} is not committed in `{self.url}`; the last committed one is {last}")
         conf = self._conf(batch)
         provider = conf.get(_PREFIX + "providerClass", _ROCKSDB)
         if not provider.endswith(_ROCKSDB):

@@ -43,7 +43,7 @@ class StoreLoad:
         pending = self._pending[task]
         if key in pending or self._engines[task].get(key) is not None:
             raise IncompatibleError(
-                f"two entries become the key {key!r} of store `{self._settings.name}`, of which one would be lost. "
+                f"two entries become the key {key!r} of store `{self._settings.name}`, and one would be lost. "
                 "Nothing was imported"
             )
         pending[key] = value

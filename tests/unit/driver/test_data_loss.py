@@ -91,7 +91,7 @@ def test_lost_before_a_start(world: TimedWorld, caplog: pytest.LogCaptureFixture
     assert metric(driver) == 3
     (said,) = errors(caplog)
     assert "the offsets 2 to 4 of stream `m.in` partition 0" in said
-    assert "misses 3 messages" in said
+    assert "lacks 3 messages" in said
 
 
 def test_what_is_lost_later_is_added(world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -248,6 +248,6 @@ def test_messages_whose_offsets_nobody_knows_end_the_run(root: str, tmp_path: Pa
     put(system, 5)
     driver = driver_of(app, root, tmp_path, system)
     driver.loop.start()
-    with pytest.raises(PenstockError, match=r"offsets 0 of 1 message got .* to `local.between.0`"):
+    with pytest.raises(PenstockError, match=r"offsets of 0 of 1 message .* to `local.between.0`"):
         driver.loop.step()
     driver.close()

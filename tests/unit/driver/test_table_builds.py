@@ -304,7 +304,7 @@ def test_what_may_pass_is_tried_again_but_not_forever(objects: ObjectStore, fold
     driver = Driver(objects, folder, builder=builder)
     notes = [driver.look().note for _ in range(4)]
     assert notes[:2] == ["", ""]
-    assert "it failed 3 times, at last with: an executor was lost" in notes[2]
+    assert "it failed 3 times, the last time with: an executor was lost" in notes[2]
     assert notes[3] == notes[2]
     builder.before = lambda: None
     assert driver.look().manifest is None  # refused until the source changes

@@ -105,7 +105,7 @@ def test_a_stream_that_lost_what_is_to_be_read_is_refused(end: PartitionOffsets)
 
 
 def test_a_stream_that_somebody_created_again_is_refused_although_it_has_such_offsets() -> None:
-    with pytest.raises(IncompatibleError, match="no owner any more"):
+    with pytest.raises(IncompatibleError, match="no longer recorded as its owner"):
         begin_streams([DECLARED], {STREAM: UNREAD}, ENDS, [STREAM])
 
 

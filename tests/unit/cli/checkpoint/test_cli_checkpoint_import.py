@@ -151,7 +151,7 @@ def test_the_preferred_version_that_all_tasks_have_counts(job: StoppedJob) -> No
     said = import_into(both, "-c", "task.checkpoint.read.versions=1,2")[1]
     assert job.last.next_offsets == {0: {ssp(0): 2}, 1: {ssp(1): 2}}
     assert markers_of(job.last, 1)["changelog-stream"] == {"aircraft": position(1, "41")}
-    assert "version 2 is there too and was skipped" in said
+    assert "the file has version 2, too, which was skipped" in said
     import_into(both)
     assert job.last.next_offsets == {0: {ssp(0): 6}, 1: {ssp(1): 6}}
     import_into(both[:3])

@@ -240,7 +240,7 @@ def test_before_the_first_batch_a_task_has_no_clocks(name: str) -> None:
         (["schedule", "a", 1.5], "schedules a timer for 1.5: give epoch"),
         (["schedule", "a", 2**62 + 1], "which is not a time: give epoch milliseconds"),
         (["schedule", "a", 1, 7], "a timer's name is text, not 7"),
-        (["schedule", "a", 1, "", "wall"], 'domain="wall": a timer goes by "event" or by "processing" time'),
+        (["schedule", "a", 1, "", "wall"], 'domain="wall": expected "event" or "processing"'),
         (["schedule", 5, 1], "timers of operator `t`: the key 5 is an int, but keys are declared as ps.String()"),
         (["cancel", 5], "for this key, declare .process(..., timers=ps.Long())"),
     ],

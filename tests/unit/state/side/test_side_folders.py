@@ -175,7 +175,7 @@ def test_a_damaged_block_is_met_once(open_side: Opener, read: str, caplog: pytes
         reads[read]()
     second.close()
     third = open_side()
-    assert third.decision == Rebuild("it was found to be damaged, or to miss messages of its streams that are gone")
+    assert third.decision == Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
     assert list(third.engine.scan(None, None)) == []
     third.engine.write({b"a": b"1"}, at(3))
     third.close()

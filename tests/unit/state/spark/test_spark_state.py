@@ -103,7 +103,7 @@ def test_records_of_version_2() -> None:
         (Kind.MERGE, b"m", b"1"),
         (Kind.DELETE_RANGE, b"a", b"b"),
     ]
-    with pytest.raises(CorruptError, match="go on after their end"):
+    with pytest.raises(CorruptError, match="continue after their end"):
         list(read_changelog(zstd(body + b"\x00"), "x"))
     with pytest.raises(CorruptError, match="unknown type 99"):
         list(read_changelog(zstd(b"\x00\x02v2\x63"), "x"))
