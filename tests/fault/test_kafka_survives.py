@@ -114,7 +114,7 @@ def test_a_run_that_is_stopped_while_the_broker_stays_away_and_the_next_one(
     make: Make, guarantee: Guarantee, step: str
 ) -> None:
     world = make(guarantee, **{f"{KAFKA}.consumer.default.api.timeout.ms": 2000})
-    world.more |= {"job.retry.max": 0, "task.commit.timeout.ms": 5000}
+    world.more |= {"job.retry.max": 0, "task.commit.timeout.ms": 15_000}
     world.put(60)
     driver = world.driver()
     ended = threading.Event()

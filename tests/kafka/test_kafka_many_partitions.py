@@ -151,8 +151,9 @@ def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Con
     assert found == room.there
     assert len(opened) == 8
     assert min(threads) > 8
-    assert max(threads) - min(threads) <= 6, threads
-    assert max(files) - min(files) <= 12, files
+    # A client's connections come and go. A client more in each batch would be more than 20 threads in seven batches.
+    assert max(threads[-4:]) < max(threads[:4]) + 15, threads
+    assert max(files[-4:]) < max(files[:4]) + 30, files
 
 
 @pytest.mark.parametrize("room", [20], indirect=True)
