@@ -1,4 +1,4 @@
-"""What the checkpoint log decides, as pure functions over what was read (DESIGN section 4).
+"""What the checkpoint log decides, as pure functions over what was read.
 
 Slots number the log's records. Records of claims stay for ever; those of checkpoints that are no longer retained are
 deleted, so a log has holes. Which are allowed is what the last list of retained checkpoints says.

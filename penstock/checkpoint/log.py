@@ -1,4 +1,4 @@
-"""The checkpoint log: who owns a job, and what it had done (DESIGN section 4)."""
+"""The checkpoint log: who owns a job, and what it had done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the slots of the checkpoint log (DESIGN section 4)."""
+"""Reading the slots of the checkpoint log."""
 
 from __future__ import annotations
 

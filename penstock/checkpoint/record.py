@@ -1,4 +1,4 @@
-"""The records of the checkpoint log, and their written form (DESIGN section 4).
+"""The records of the checkpoint log, and their written form.
 
 A record is one JSON object: `format`, `kind`, `body`, and `checksum`, the SHA-256 of the object's canonical form
 (keys sorted, no white space, UTF-8) without the `checksum` itself. Every later format keeps these four.

@@ -1,4 +1,4 @@
-"""The command line, put together (DESIGN section 11). A command's module is imported when the command is called, and
+"""The command line, put together. A command's module is imported when the command is called, and
 it imports what it needs; a list of the commands imports none of them."""
 
 from __future__ import annotations

@@ -99,8 +99,7 @@ class Epoch:
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
-        """What runs beside the calls, in the order in which it is started. Reporters of metrics go between the tasks
-        and the attempts."""
+        """What runs beside the calls, in the order in which it is started."""
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
         self.services.add(self.publisher)

@@ -143,7 +143,8 @@ class OffsetFeed:
         return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
 
     def has_lost(self, ranges: BatchRanges) -> bool:
-        """If so, the pace begins again: a small batch is read before its messages are deleted as well."""
+        """If so, the pace begins again: a batch that is small, if there is a pace, is read before its messages are
+        deleted as well."""
         planned = {at: portion.offsets.start for at, portion in ranges.portions.items()}
         inputs = self._ends()
         lost = bool(find_losses({at: start for at, start in planned.items() if at.ssp in inputs}, inputs))

@@ -1,4 +1,4 @@
-"""The object store for `file:///`: one file an object, atomic and synced (DESIGN section 3)."""
+"""The object store for `file:///`: one file an object, atomic and synced."""
 
 from __future__ import annotations
 

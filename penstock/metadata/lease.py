@@ -1,4 +1,4 @@
-"""The lease of a job's driver: it only decides who may try (DESIGN section 4); the checkpoint log decides who owns.
+"""The lease of a job's driver: it only decides who may try; the checkpoint log decides who owns.
 
 Times written into the object are for people; what counts is for how long it stood unchanged on the observer's
 monotonic clock.

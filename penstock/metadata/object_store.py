@@ -1,4 +1,4 @@
-"""Object stores, which hold a job's checkpoints, metadata and state (DESIGN section 3)."""
+"""Object stores, which hold a job's checkpoints, metadata and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one object that builds every key of a job (DESIGN section 3)."""
+"""The one object that builds every key of a job."""
 
 from __future__ import annotations
 
@@ -146,11 +146,11 @@ class JobPaths:
         return f"{self.table_build(table, build)}/{_check_name('file', name)}"
 
     def delta(self, store: str, task: int, version: int, epoch: int) -> str:
-        """The net changes of one version (DESIGN section 6)."""
+        """The net changes of one version."""
         return self.state_object(store, task, f"{version}.{epoch}.delta")
 
     def snapshot(self, store: str, task: int, version: int, epoch: int) -> str:
-        """The whole store at one version (DESIGN section 6)."""
+        """The whole store at one version."""
         return self.state_object(store, task, f"{version}.{epoch}.zip")
 
 

@@ -1,4 +1,4 @@
-"""Object stores in the cloud and in memory, over obstore (DESIGN section 3)."""
+"""Object stores in the cloud and in memory, over obstore."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TASKS = 2
 
 
 def test_base_before_marker_when_a_backend_is_added(tmp_path: Path, container: ContainerProcess) -> None:
-    """Schedule of DESIGN section 13: `a backend is added, or another one restored the store`."""
+    """Schedule: `a backend is added, or another one restored the store`."""
     job = opened(tmp_path, container)
     markers = job.whole_commit(1)
     job = reconfigured(job, **{"stores.backup.factories": f"{FILES},{SECOND}"})

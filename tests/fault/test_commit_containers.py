@@ -79,7 +79,7 @@ def test_copies_of_older_checkpoints_go_once_a_newer_one_is_in_the_log(
 
 
 def test_a_copy_of_a_checkpoint_that_never_completed_is_not_used(tmp_path: Path, container: ContainerProcess) -> None:
-    """Schedule of DESIGN section 13: `a local copy of a commit that never completed lies on the host`."""
+    """Schedule: `a local copy of a commit that never completed lies on the host`."""
     job = opened(tmp_path, container, **AFFINITY)
     markers = job.whole_commit(1)
     job.run_batch(2, B)

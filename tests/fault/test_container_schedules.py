@@ -1,4 +1,4 @@
-"""Schedules of DESIGN section 13 that containers meet, against real container processes."""
+"""Schedules of failures that containers meet, against real container processes."""
 
 from __future__ import annotations
 

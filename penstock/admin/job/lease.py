@@ -39,7 +39,7 @@ def watch_lease(
 ) -> LeaseFacts:
     """Look at the lease until it is certain whether its holder lives: when it is renewed, or after its own time.
 
-    Without `wait` one look has to do. Written times are not compared with a clock (DESIGN section 4).
+    Without `wait` one look has to do. Written times are not compared with a clock.
     """
     first: Sighting | None = None
     while True:

@@ -1,4 +1,4 @@
-"""The changelog stream backend: a commit's net changes are appended to a compacted stream (DESIGN section 8).
+"""The changelog stream backend: a commit's net changes are appended to a compacted stream.
 
 Processing logs nothing; only `upload` writes. A store has a stream, a task a partition of it. A store that is backed up
 anew, or begins without a checkpoint, starts a generation: only what is behind its first offset counts.
