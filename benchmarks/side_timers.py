@@ -15,6 +15,7 @@ from penstock.api.store import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import Batch
 from penstock.runtime.operators.task_timers import TaskTimers
+from penstock.runtime.timers import oldest_timers
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store
@@ -29,13 +30,13 @@ class _Task:
         engine = RocksDbEngine(folder, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
         self._engine = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
         spec = StoreSpec("t.timers", ps.Bytes(), ps.Bytes())
-        self._store = build_store(spec, self._engine, 100_000, time_ms=0)
-        self.timers = TaskTimers("t", ps.String(), timers_place("t"), self._store, MetricsRegistry("Partition 0"))
+        self.store = build_store(spec, self._engine, 100_000, time_ms=0)
+        self.timers = TaskTimers("t", ps.String(), timers_place("t"), self.store, MetricsRegistry("Partition 0"))
 
     def batch(self, calls: Callable[[], int]) -> float:
         """Microseconds of each of the calls of a batch, with its share of the end of the batch."""
         began = time.perf_counter()
-        overlay = self._store.begin(0)
+        overlay = self.store.begin(0)
         self.timers.begin()
         number = calls()
         self._engine.apply(overlay.take())
@@ -87,10 +88,10 @@ def in_process(parameters: dict[str, Any]) -> dict[str, float]:
         cancel_us = task.batch(lambda: cancel(keys[n] for n in some))
         began = time.perf_counter()
         for _ in range(100):
-            timers.next_due()
+            oldest_timers(task.store)
         oldest_us = (time.perf_counter() - began) / 100 * 1e6
         fire_us, left = [], number - len(some)
-        while timers.next_due() != (None, None):
+        while oldest_timers(task.store) != (None, None):
             fire_us.append(task.batch(lambda: fire(10 * number + 1)))
         assert len(fire_us) >= left / 100_000
         task.close()

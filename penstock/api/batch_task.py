@@ -75,6 +75,9 @@ class BatchTask(ABC):
 
     An instance lives as long as its task stays in a container, and sees its batches in order. A batch whose attempt is
     discarded takes the instance with it. A failure ends the run: there are no dead letters.
+
+    Its timers, if it has any, are in the store `timers_store(operator)`, in the form of `penstock/runtime/timers.py`:
+    the next batch begins once one of them is due.
     """
 
     @abstractmethod
@@ -93,11 +96,6 @@ class BatchTask(ABC):
         Raises:
             KeyFailed: the application's code raised for a key.
         """
-
-    def next_due(self) -> tuple[int | None, int | None]:
-        """The times of the oldest timers that wait, in event time and in processing time; None: there is none. Asked
-        after `process`: the next batch begins once one of them is due."""
-        return None, None
 
     def close(self) -> None:  # noqa: B027 - nothing has to be closed
         """Called at most once, after the last batch."""

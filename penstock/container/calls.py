@@ -106,11 +106,11 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     package: JobPackage = read_shipped(request.package)  # only callers with the secret come this far
     progress: SimpleQueue[int] = SimpleQueue()
     failure: list[BaseException] = []
-    notes: list[str] = []
+    opened: list[Epoch] = []
 
     def run() -> None:
         try:
-            notes.extend(container.open(identity, request, package, progress.put))
+            opened.append(container.open(identity, request, package, progress.put))
         except BaseException as error:
             failure.append(error)
 
@@ -123,7 +123,8 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
         yield Restored(restored)
     if failure:
         raise failure[0]
-    yield Restored(restored + _drained(progress), tuple(notes))
+    (epoch,) = opened
+    yield Restored(restored + _drained(progress), epoch.notes, epoch.next_due)
 
 
 def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[Bootstrapped]:

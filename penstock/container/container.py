@@ -49,11 +49,8 @@ class Container:
         with self._lock:
             return {} if self._epoch is None else self._epoch.tasks
 
-    def open(
-        self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]
-    ) -> tuple[str, ...]:
-        """Enter a new epoch: cancel and join what the older one started, then restore the tasks. Returns what went
-        wrong on the way, though it went well in the end.
+    def open(self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]) -> Epoch:
+        """Enter a new epoch: cancel and join what the older one started, then restore the tasks.
 
         What cannot be cancelled within `task.shutdown.ms` ends the process: the driver sees a lost container.
         """
@@ -82,7 +79,7 @@ class Container:
             epoch = Epoch(resources, request, cancelled, report)
             with self._lock:
                 self._epoch = epoch
-            return epoch.notes
+            return epoch
         finally:
             self._open_lock.release()
 

@@ -38,6 +38,7 @@ from penstock.container.store_folders import StoreFolders
 from penstock.container.tables import PushedTables
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
+from penstock.runtime.batch import Due
 from penstock.runtime.task_instance import HOLD_SECONDS, TaskInstance
 
 
@@ -94,6 +95,8 @@ class Epoch:
             raise
         self.notes = tuple(restorer.notes)
         """What went wrong in the restore, though it went well in the end."""
+        self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
+        """By task and operator, the times of the oldest timers when the epoch was opened."""
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
         self.publisher = Publisher(resources)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)

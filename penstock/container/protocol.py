@@ -16,7 +16,7 @@ from penstock.checkpoint.outbox import OutboxObject
 from penstock.container.tls import TlsIdentity
 from penstock.documents import Count, decoder
 from penstock.metrics.snapshot import Row
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import Batch, Due
 from penstock.side.failure import SideFailure
 
 AUTH_HEADER = "authorization"
@@ -146,6 +146,8 @@ class Restored:
     """How much was restored so far."""
     notes: tuple[str, ...] = ()
     """What went wrong on the way, though it went well in the end."""
+    next_due: Mapping[int, Mapping[str, Due]] = field(default_factory=dict)
+    """By task and operator, the times of the oldest timers; empty before all tasks are restored."""
 
 
 @dataclass(frozen=True, slots=True)

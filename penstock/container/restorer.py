@@ -17,6 +17,7 @@ from penstock.container.together import each
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.os_errors import explained
 from penstock.plan.side_inputs import BACKUP
+from penstock.runtime.batch import Due
 from penstock.runtime.outbox import Outbox
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.task_instance import TaskInstance
@@ -61,6 +62,8 @@ class Restorer:
         self._checkpoint_id = None if request.checkpoint_id is None else CheckpointId.parse(request.checkpoint_id)
         self.notes: list[str] = []
         """What went wrong on the way, though it went well in the end."""
+        self.next_due: dict[int, dict[str, Due]] = {}
+        """By task and operator, the times of the oldest timers that wait in what was restored."""
 
     def restore(self, cancelled: threading.Event, report: Callable[[int], None]) -> dict[int, RestoredTask]:
         """Open and fill every store of the tasks, in parallel. The first error is raised once all have stopped."""
@@ -69,6 +72,7 @@ class Restorer:
 
         def one(task: int) -> None:
             restored[task] = self._restore_task(task, progress)
+            self.next_due[task] = restored[task].instance.next_due()
 
         try:
             with self._resources.pool("restore", self._config.container.restore_thread_pool_size) as pool:

@@ -50,9 +50,9 @@ class Boundary:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """By operator, the firing watermark of the last batch."""
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
-    next_due: Mapping[str, Due] | None = None
-    """By operator, the times of its oldest timers. No record holds them, because the stores do: None before an epoch's
-    first batch has reported them."""
+    next_due: Mapping[str, Due] = field(default_factory=dict)
+    """By operator, the times of its oldest timers. No record holds them, because the stores do: containers report them
+    when an epoch is opened."""
     closing: Closing | None = None
     """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Boundary:
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
-        """Where the run that wrote a checkpoint stood."""
+        """Where the run that wrote a checkpoint stood. What was due is in its stores."""
         return cls(
             to_positions(record.next_offsets),
             record.batch,
@@ -192,7 +192,7 @@ class Boundary:
         return any(
             (event is not None and event <= max(firing.get(operator, event - 1), coming.get(operator, event - 1)))
             or (processing is not None and processing <= moment.time_ms)
-            for operator, (event, processing) in (self.next_due or {}).items()
+            for operator, (event, processing) in self.next_due.items()
         )
 
     @property
@@ -201,12 +201,12 @@ class Boundary:
         what waits could grow faster than it fires."""
         return any(
             event is not None and event <= self.watermarks.get(operator, event - 1)
-            for operator, (event, _) in (self.next_due or {}).items()
+            for operator, (event, _) in self.next_due.items()
         )
 
     def next_processing_ms(self) -> int | None:
         """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
-        return min((at for _, at in (self.next_due or {}).values() if at is not None), default=None)
+        return min((at for _, at in self.next_due.values() if at is not None), default=None)
 
 
 def written_in(

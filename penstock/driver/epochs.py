@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
@@ -25,7 +26,8 @@ from penstock.driver.publishing import Publishing
 from penstock.driver.record import CommitRequest
 from penstock.driver.standbys import follow
 from penstock.driver.tables import Tables
-from penstock.errors import PenstockError, RetryableError
+from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.runtime.outcome import earliest
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +111,7 @@ class Epochs:
                 self._commits.enter(self.claim, record_of(origin))
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
-                self._open(origin, boundary)
+                boundary = self._open(origin, boundary)
                 self._bootstrap.run(self.claim.epoch)
                 self._tables.enter(self.claim.epoch)
                 self._publishing.settle(self.claim.epoch)
@@ -148,8 +150,9 @@ class Epochs:
             offered=start.offered,
         )
 
-    def _open(self, origin: Origin, boundary: Boundary) -> None:
-        """Fence the outputs, wait until nothing of the old epoch runs, and restore every task."""
+    def _open(self, origin: Origin, boundary: Boundary) -> Boundary:
+        """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
+        with what is due in the stores."""
         job, epoch = self._job, self.claim.epoch
         job.check_keepers(self._log.known().owed)
         job.fence_outputs(epoch)
@@ -161,14 +164,17 @@ class Epochs:
         job.put_probe(epoch)
         opening = self._opening(origin, boundary)
         with self._board.metrics.restore_ns.time():
-            self._fleet.open(
+            next_due = self._fleet.open(
                 opening,
                 job.container_package(epoch),
                 lambda done: self._board.update(restored_bytes=done),
             )
+        if silent := set(range(job.settings.tasks)) - next_due.keys():
+            raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)
         if job.config.job.standbys and opening.checkpoint_id is not None and opening.markers:
             follow(self._fleet, epoch, opening.checkpoint_id, opening.markers)
+        return replace(boundary, next_due=earliest(next_due.values()))
 
     def _opening(self, origin: Origin, boundary: Boundary) -> Opening:
         epoch, last_ended = self.claim.epoch, boundary.batch

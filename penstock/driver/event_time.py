@@ -19,7 +19,6 @@ from penstock.plan.watermarks import (
     ended_partitions,
     idle_partitions,
     next_watermarks,
-    timers_at_most,
 )
 from penstock.runtime.batch import is_new_period
 
@@ -98,27 +97,21 @@ class EventTime:
             boundary.watermarks,
             idle=idle,
             ended=ended,
-            oldest=self._oldest_timers(self._flow, boundary),
+            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
             intermediate=boundary.intermediate,
         )
         coming = find(carried=True).firing if self._flow.intermediates else {}
         return Moment(time_ms, find(), ended, frozenset(idle), coming)
 
-    def _oldest_timers(self, flow: TimeFlow, boundary: Boundary) -> Mapping[str, int]:
-        if boundary.next_due is None:
-            return timers_at_most(flow, boundary.watermarks)
-        return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}
-
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
-        """Whether a batch is to run although there may be nothing to read: something is due, a period begins, or no
-        batch of the epoch has reported yet what is due.
+        """Whether a batch is to run although there may be nothing to read: something is due, or a period begins.
 
         Args:
             periods: whether the begin of a period counts. If batches take longer than a period, one begins in each.
         """
         if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
             return True
-        return self.used and (boundary.next_due is None or boundary.due(moment))
+        return self.used and boundary.due(moment)
 
     def next_ms(self, boundary: Boundary) -> int | None:
         """When a batch is due at the latest because of time alone, in epoch milliseconds; None: never."""

@@ -69,10 +69,8 @@ class OfferedFeed:
 
     def next_due_ms(self, boundary: Boundary) -> int | None:
         """When something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the last batch made
-        it due, or if nobody knows. What the last batch has left although it was due is due behind it: otherwise a timer
-        that sets itself again, in the past, would keep a query that is to end from its end."""
-        if boundary.next_due is None:
-            return 0
+        it due. What the last batch has left although it was due is due behind it: otherwise a timer that sets itself
+        again, in the past, would keep a query that is to end from its end."""
         moment, behind = self._look(boundary, boundary.batch_time_ms), boundary.batch_time_ms + 1
         if self._event_time.is_due(boundary, moment, periods=False):
             firing = moment.watermarks.firing

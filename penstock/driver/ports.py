@@ -16,7 +16,7 @@ from penstock.container.protocol import EpochFailure, Markers, Request, StandbyS
 from penstock.errors import PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.plan.ranges import BatchRanges
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import Batch, Due
 from penstock.runtime.reports import Report
 from penstock.tables.manifest import TableManifest
 
@@ -120,8 +120,11 @@ class Fleet(Protocol):
         """By container, how far its standbys are, as of the last beats. Called by any thread."""
         ...
 
-    def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
-        """Enter an epoch and restore every task. `progress` gets the bytes restored so far."""
+    def open(
+        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+    ) -> Mapping[int, Mapping[str, Due]]:
+        """Enter an epoch and restore every task. `progress` gets the bytes restored so far. Returns by task and
+        operator the times of the oldest timers."""
         ...
 
     def ask(

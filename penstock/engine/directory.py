@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,7 @@ from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutEr
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.plan.assignment import Assignment, Distance, Place, assign
 from penstock.retry import retry
+from penstock.runtime.batch import Due
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
@@ -253,8 +254,11 @@ class ContainerDirectory:
 
     # Calls to all.
 
-    def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
-        """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far."""
+    def open(
+        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+    ) -> Mapping[int, Mapping[str, Due]]:
+        """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far. Returns
+        by task and operator the times of the oldest timers."""
         data = pickled(package)
         restored: dict[str, int] = {}
 
@@ -269,6 +273,7 @@ class ContainerDirectory:
             logger.error("%s", note)
         if len(noted) > _NOTES:
             logger.error("%d more restores fell back to another backend: see the containers' logs", len(noted) - _NOTES)
+        return {task: due for answer in answers for task, due in answer.next_due.items()}
 
     def ask(
         self,

@@ -59,8 +59,6 @@ class TimeFlow:
     """By operator id."""
     intermediates: Mapping[str, tuple[str, SystemStream]] = field(default_factory=dict)
     """By the id of the operator that reads a durable intermediate stream: the one that writes it, and the stream."""
-    timed: frozenset[str] = frozenset()
-    """The operators that may have timers."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> TimeFlow:
@@ -69,7 +67,6 @@ class TimeFlow:
             graph.time_sources(),
             {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
             {op.id: (op.writer, op.stream) for op in graph.intermediates},
-            frozenset(op.id for op in graph.operators if op.uses_time) - {op.id for op in graph.sources},
         )
 
 
@@ -194,17 +191,6 @@ def next_watermarks(
             held[op], idle_since = due - 1, None
         reached[op] = held.get(op, firing[op]), idle_since
     return Watermarks(_known(late), _known(firing), held)
-
-
-def timers_at_most(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
-    """The oldest timers that there can be when an epoch begins and no operator has reported its own. What was left of
-    many due timers may fire in several batches, but none is before the time that was promised to the operators behind.
-
-    Returns:
-        by operator id, the time of such a timer.
-    """
-    promised = _promised(flow, last)
-    return {op: promised[op] + 1 for op in flow.timed}
 
 
 def closing_watermarks(

@@ -18,6 +18,7 @@ from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.operators.application_code import Requests
 from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
 from penstock.runtime.operators.key_state import ListPlaces
+from penstock.runtime.operators.table import operator_of
 from penstock.runtime.outlet import Outlet
 from penstock.runtime.router import Router
 from penstock.runtime.steps import GENERAL, Step, StepLimits
@@ -185,11 +186,14 @@ class StageInstance:
     def next_due(self) -> dict[str, Due]:
         """By operator id, the times of the oldest timers; of those only that have any. Raises OperatorFailedError."""
         found = {}
-        for op_id, node in self._nodes.items():
-            with blaming(op_id):
-                due = node.next_due()
-            if due != NOTHING_DUE:
-                found[op_id] = due
+        for spec in self.topology.stages[self.stage].operators:
+            operator = operator_of(spec)
+            with blaming(spec.id):
+                due = self._nodes[spec.id].next_due()
+                if due is None and operator.time_store is not None:
+                    due = operator.next_due(self.stores[operator.time_store])
+            if due is not None and due != NOTHING_DUE:
+                found[spec.id] = due
         return found
 
     def close(self) -> None:

@@ -10,14 +10,16 @@ from typing import TypeAlias
 from penstock.errors import ContainerLostError, Interrupted, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.attempt import Attempt
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import NOTHING_DUE, Batch, Due
 from penstock.runtime.instance import RuntimeSettings, StageInstance
+from penstock.runtime.operators.table import operator_of
 from penstock.runtime.outbox import Outbox, OutboxAttempt, Taken
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.store_meter import StoreMeter
 from penstock.runtime.topology import Topology
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.records import Changes, changes_bytes
+from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
 TaskAttempt: TypeAlias = Attempt | OutboxAttempt
@@ -179,6 +181,25 @@ class TaskInstance:
             dropped, self._finished = self._finished, {}
         for attempt in dropped.values():
             self.discard_attempt(attempt)
+
+    def next_due(self) -> dict[str, Due]:
+        """By operator id, the times of the oldest timers that ended batches left in its stores. No operator is built
+        for it. Raises ContainerLostError if a store cannot be read."""
+        specs = {spec.name: spec for spec in self._topology.graph.stores}
+        found = {}
+        for spec in self._topology.graph.operators:
+            operator = operator_of(spec)
+            if (name := operator.time_store) is None:
+                continue
+            try:
+                due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
+            except EngineFailedError as error:
+                raise ContainerLostError(
+                    f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
+                ) from error
+            if due != NOTHING_DUE:
+                found[spec.id] = due
+        return found
 
     def take_changes(self, *, hold: bool = False) -> dict[str, Changes]:
         """Net changes of every store since the last call: the commit's synchronous part. With `hold`, the engines stay

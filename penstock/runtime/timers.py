@@ -135,3 +135,9 @@ class Timers:
         begin = _TIMES[domain]
         first = next(iter(self._store.range(begin, begin + time_bytes(LONGEST_MS + 1))), None)
         return None if first is None else time_of(first[0][TIME])
+
+
+def oldest_timers(store: KeyValueStore[bytes, bytes]) -> tuple[int | None, int | None]:
+    """The times of the first timers of a store in event time and in processing time."""
+    timers = Timers(store)
+    return timers.oldest("event"), timers.oldest("processing")

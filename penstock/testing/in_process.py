@@ -46,7 +46,7 @@ from penstock.plan.ranges import BatchRanges
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
 from penstock.runtime.attempt import new_token
-from penstock.runtime.batch import Batch
+from penstock.runtime.batch import Batch, Due
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.failure import failed_attempt
 from penstock.runtime.packet import REPORT_STAGE, Packet
@@ -198,14 +198,19 @@ class InProcessFleet:
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
-    def open(self, opening: Opening, package: JobPackage, progress: Callable[[int], None]) -> None:
+    def open(
+        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+    ) -> Mapping[int, Mapping[str, Due]]:
         """See `Fleet`."""
         self.at("open")
         checkpoint_id, markers = opening.checkpoint_id, opening.markers
         request = OpenEpoch(b"", opening.last_ended, checkpoint_id, markers, opening.covered)
+        next_due: dict[int, Mapping[str, Due]] = {}
         for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, opening.epoch)
-            container.open(identity, request.for_container(tasks, standbys), package, progress)
+            epoch = container.open(identity, request.for_container(tasks, standbys), package, progress)
+            next_due |= epoch.next_due
+        return next_due
 
     def ask(
         self,

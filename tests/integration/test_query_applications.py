@@ -356,7 +356,8 @@ class Counts(ps.StreamTask):
 
 
 def test_an_application_continues_a_query_that_had_none(spark: SparkSession, tmp_path: Path) -> None:
-    """It keeps the checkpoint location: what the query has read is not read again."""
+    """It keeps the checkpoint location: what the query has read is not read again. No heartbeat can be added to it, and
+    each start has one batch. Event time goes on all the same, also for windows behind windows."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     source, location = tmp_path / "source", str(tmp_path / "location")
     app = ps.StreamApplication("counts")
@@ -364,29 +365,50 @@ def test_an_application_continues_a_query_that_had_none(spark: SparkSession, tmp
     rows = pss.Rows("user STRING, n LONG")
     users = app.input("spark.users", value=pss.Rows()).partition_by(lambda row: row.user)
     users.process(Counts, stores=["counts"], value=rows).send_to(app.output("spark.counts", value=rows))
-    found: list[tuple[str, int]] = []
+    short = users.window(ps.Windows.tumbling(10_000, aggregates={"n": ps.Count()}), id="short")
+    counted = short.map(lambda pane: pane.message["n"]).partition_by(lambda n: "all", value=ps.Long())
+    long = counted.window(ps.Windows.tumbling(20_000, aggregates={"n": ps.Sum(lambda n: n)}), id="long")
+    spans = long.map(lambda pane: {"user": str(pane.window.start_ms), "n": pane.message["n"]})
+    spans.send_to(app.output("spark.spans", value=rows))
+    found: dict[str, list[tuple[str, int]]] = {"counts": [], "spans": []}
+    batches: list[int] = []
+
+    def timed() -> DataFrame:
+        return stream(spark, source).withWatermark("at", "10 seconds")
 
     def start(writer: Any) -> Any:
         return writer.option("checkpointLocation", location).trigger(availableNow=True).start()
 
+    def handle(out: Any, batch: int) -> None:
+        batches.append(batch)
+        for name, those in found.items():
+            those += map(tuple, out[name].collect())
+
     def run(**arguments: Any) -> None:
-        stream_of = pss.run_application(app, stream(spark, source), root=str(tmp_path / "root"), **arguments)
-        writer = stream_of.for_each_batch(lambda out, _: found.extend(map(tuple, out["counts"].collect())))
-        assert start(writer).awaitTermination(PATIENCE_S)
+        stream_of = pss.run_application(app, timed(), root=str(tmp_path / "root"), **arguments)
+        assert start(stream_of.for_each_batch(handle)).awaitTermination(PATIENCE_S)
 
     events(source, 0)
-    assert start(stream(spark, source).writeStream.foreachBatch(lambda *_: None)).awaitTermination(PATIENCE_S)
-    happened = events(source, 1)
+    assert start(timed().writeStream.foreachBatch(lambda *_: None)).awaitTermination(PATIENCE_S)
+    happened = [events(source, 1)]
     with pytest.raises(StreamingQueryException, match=r'has no state of job counts.*begin_at="here"'):
         run()
     run(begin_at="here")
-    happened += events(source, 2)
-    run(begin_at="here")  # has no effect any more
-    wanted, seen = [], Counter[str]()
-    for each in happened:
+    for number in (2, 3, 4):
+        happened.append(events(source, number))
+        run(begin_at="here")  # has no effect any more
+    assert batches == [1, 2, 3, 4], "one in each start"
+    wanted, seen, sums = [], Counter[str](), Counter[int]()
+    for each in (each for some in happened for each in some):
         seen[each.user] += 1
         wanted.append((each.user, seen[each.user]))
-    assert sorted(found) == sorted(wanted)
+        sums[each.time_ms // 20_000 * 20_000] += 1
+    assert sorted(found["counts"]) == sorted(wanted)
+    # The third start knew the times of the second one's rows. What its short windows emitted was counted in the fourth.
+    passed = max(each.time_ms for each in happened[1]) - 10_000
+    complete = [(str(start), n) for start, n in sorted(sums.items()) if start + 20_000 <= passed]
+    assert complete
+    assert sorted(found["spans"]) == complete
 
 
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:

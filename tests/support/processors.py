@@ -14,7 +14,9 @@ from pyspark.sql.types import StructType
 
 import penstock as ps
 from penstock.api.batch_task import BatchInfo
+from penstock.api.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.declared import declare, time_mode
 from penstock.spark.processor.groups import chunk
 from penstock.spark.processor.operator import processor_operator, processor_stores
@@ -135,8 +137,8 @@ class OneTask:
         return read_rows(out, spec.output)
 
     def next_due(self) -> tuple[int | None, int | None]:
-        """As the task says."""
-        return self._task.next_due()
+        """The times of the oldest timers, in event time and in processing time."""
+        return oldest_timers(self._context.stores[timers_store(self.spec.operator)])
 
     def take_over(self, other: OneTask) -> None:
         """Begin with the state of another task."""

@@ -103,6 +103,7 @@ class StageBatches:
         self.task.finish_attempt(attempt)
         self.task.end(batch.number, {self.stage: token})
         self.number += 1
+        assert self.task.next_due() == report.next_due, "a container that opens the stores says the same"
         found: dict[str, list[tuple[Any, Any, int]]] = {}
         for packet in packets:
             if packet.kind == Kind.DATA:

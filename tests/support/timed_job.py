@@ -25,7 +25,7 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Columns, Target
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import WithState
 from penstock.system.base import OffsetRange
@@ -51,6 +51,14 @@ class HoldSpec(OperatorSpec):
 
 class Hold(Operator[HoldSpec]):
     needs_task = True
+
+    @property
+    def time_store(self) -> str | None:
+        return self.spec.stores[0]
+
+    def next_due(self, store: KeyValue) -> Due:
+        oldest = next(iter(store.all()), None)
+        return (None if oldest is None else int(oldest[0].split()[0]) - 2**62), None
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return HoldNode(self.spec, surroundings, downstream)
@@ -94,10 +102,6 @@ class HoldNode(Node):
     def _let_go(self, place: str, key: Any, value: Any) -> None:
         self._store.delete(place)
         self._downstream.push(key, value)
-
-    def next_due(self) -> Due:
-        oldest = next(iter(self._store.all()), None)
-        return (None if oldest is None else int(oldest[0].split()[0]) - 2**62), None
 
 
 def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:

@@ -92,10 +92,11 @@ class Waiting:
             for entry, data in found
         ]
 
-    def first_end(self) -> int | None:
-        """The end of the first one; None if there is none."""
-        first = next(iter(self._store.range(_FIRST, _BEHIND)), None)
-        return None if first is None else time_of(first[0][1:9])
+
+def first_end(store: KeyValueStore[bytes, bytes]) -> int | None:
+    """The end of the first one that waits in a store; None if there is none."""
+    first = next(iter(store.range(_FIRST, _BEHIND)), None)
+    return None if first is None else time_of(first[0][1:9])
 
 
 def _entry(side: Side, key: bytes, time_ms: int) -> bytes:

@@ -125,10 +125,10 @@ class Node:
     def fired(self, count: int) -> None:
         """So many of its firings have run in a step of this attempt, for what it counts."""
 
-    def next_due(self) -> Due:
-        """The times of the oldest timers and windows that wait in its stores, once everything has fired that fires in
-        this attempt. The next batch begins at once if one of them is due."""
-        return NOTHING_DUE
+    def next_due(self) -> Due | None:
+        """As `Operator.next_due`, once everything has fired that fires in this attempt, if it need not look into the
+        store for that; None: it has to."""
+        return None
 
     def close(self) -> None:
         """Called at most once, after the last message."""
@@ -161,6 +161,16 @@ class Operator(ABC, Generic[S]):
 
     def __init__(self, spec: S) -> None:
         self.spec = spec
+
+    @property
+    def time_store(self) -> str | None:
+        """The store in which something may wait for its time; None: nothing waits."""
+        return None
+
+    def next_due(self, store: KeyValue) -> Due:
+        """The times of the oldest timers and windows that wait in a task's `time_store`. The next batch begins at once
+        if one of them is due. It reads the first entry of each order of time, however many there are."""
+        return NOTHING_DUE
 
     @property
     def output(self) -> SystemStream | None:

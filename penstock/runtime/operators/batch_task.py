@@ -8,17 +8,27 @@ from typing import Any
 
 from penstock.api.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
 from penstock.api.graph import BatchTaskSpec
+from penstock.api.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import NO_WATERMARK, Batch, Due
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
+from penstock.runtime.timers import oldest_timers
 
 
 class BatchTaskOperator(Operator[BatchTaskSpec]):
     """Gathers the messages of a batch, and calls its task once in each batch."""
 
     needs_task = True
+
+    @property
+    def time_store(self) -> str | None:
+        timers = timers_store(self.spec.id)
+        return timers if timers in self.spec.stores else None
+
+    def next_due(self, store: KeyValue) -> Due:
+        return oldest_timers(store)
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         try:
@@ -94,9 +104,6 @@ class _BatchTaskNode(Node):
             raise OperatorFailedError(self._operator, failure.cause, failed.key, failed.what) from cause
         finally:
             self._position.elements = None
-
-    def next_due(self) -> Due:
-        return self._task.next_due()
 
     def close(self) -> None:
         self._task.close()

@@ -19,8 +19,8 @@ from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.kept import Kept
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
-from penstock.runtime.joins.waiting import Alone, Waiting
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings, Watch
+from penstock.runtime.joins.waiting import Alone, Waiting, first_end
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 
 _HELD_ENTRIES = 100_000
 """Entries that an attempt holds before it stores them."""
@@ -38,6 +38,13 @@ class StreamJoin(Operator[JoinSpec]):
 
     needs_task = True
     sends = True  # messages that are late
+
+    @property
+    def time_store(self) -> str | None:
+        return self.spec.stores[0]
+
+    def next_due(self, store: KeyValue) -> Due:
+        return first_end(store), None
 
     def place(self, name: str) -> Place:
         return join_place(name)
@@ -140,9 +147,6 @@ class _JoinNode(Node):
 
     def fired(self, count: int) -> None:
         self._without_partner.inc(count)
-
-    def next_due(self) -> Due:
-        return self.waiting.first_end(), None
 
 
 class _Inlet:

@@ -19,13 +19,14 @@ from penstock.api.task import (
 )
 from penstock.api.timers import ExpiredTimer, timers_store
 from penstock.errors import ConfigError
-from penstock.runtime.batch import NO_WATERMARK, NOTHING_DUE, Batch, Control, Due
+from penstock.runtime.batch import NO_WATERMARK, Batch, Control, Due
 from penstock.runtime.columns import Accept, Push, Target
 from penstock.runtime.context import failure_in
 from penstock.runtime.operators.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 from penstock.runtime.operators.key_state import Call, with_current_key
 from penstock.runtime.operators.task_timers import TaskTimer, TaskTimers
+from penstock.runtime.timers import oldest_timers
 
 
 class Process(Operator[ProcessSpec]):
@@ -33,6 +34,13 @@ class Process(Operator[ProcessSpec]):
 
     needs_task = True
     sends = True
+
+    @property
+    def time_store(self) -> str | None:
+        return None if self.spec.timers is None else timers_store(self.spec.id)
+
+    def next_due(self, store: KeyValue) -> Due:
+        return oldest_timers(store)
 
     def place(self, name: str) -> Place:
         return process_place(name)
@@ -132,9 +140,6 @@ class _ProcessNode(Node):
             if _defines(self._task, name):
                 method = getattr(self._task, name)
                 yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)
-
-    def next_due(self) -> Due:
-        return NOTHING_DUE if self._timers is None else self._timers.next_due()
 
     def _firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
         fire = partial(self._fire, timers, timer)

@@ -209,7 +209,3 @@ class TaskTimers:
         except Exception as error:
             raise self._where.unreadable("key", self._serde, timer.key, error) from error
         return ExpiredTimer(key, timer.time_ms, timer.name, timer.domain, timer.firing)
-
-    def next_due(self) -> tuple[int | None, int | None]:
-        """The times of the first timers in event time and in processing time."""
-        return self._timers.oldest("event"), self._timers.oldest("processing")

@@ -22,7 +22,7 @@ from penstock.api.serdes.versions import EARLIEST_MS
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.runtime.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.context import failure_in
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _AT_MOST = 50_000
@@ -39,6 +39,14 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
 
     needs_task = True
     sends = True  # messages that are late
+
+    @property
+    def time_store(self) -> str | None:
+        return self.spec.stores[1]
+
+    def next_due(self, store: KeyValue) -> Due:
+        first = next(iter(store.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
+        return (None if first is None else _due(time_of(first[0][1:9])), None)
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return _TemporalJoinNode(self.spec, surroundings, downstream)
@@ -142,10 +150,6 @@ class _TemporalJoinNode(Node):
 
     def fired(self, count: int) -> None:
         self._joined.inc(count)
-
-    def next_due(self) -> Due:
-        first = next(iter(self._waiting.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
-        return (None if first is None else _due(time_of(first[0][1:9])), None)
 
 
 def _due(time_ms: int) -> int:

@@ -6,10 +6,13 @@ from __future__ import annotations
 from penstock.api.graph import WindowSpec
 from penstock.api.serdes.failures import Place
 from penstock.api.windows import Counting, Fixed, Session, Sliding
+from penstock.runtime.batch import Due
 from penstock.runtime.columns import Target
-from penstock.runtime.operators.base import Node, Operator, Surroundings
+from penstock.runtime.operators.base import KeyValue, Node, Operator, Surroundings
+from penstock.runtime.windows.cells import next_end
 from penstock.runtime.windows.counting import CountingNode
 from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
+from penstock.runtime.windows.node import next_due
 from penstock.runtime.windows.sessions import SessionNode
 from penstock.runtime.windows.sliding import SlidingNode
 
@@ -19,6 +22,13 @@ class WindowOperator(Operator[WindowSpec]):
 
     needs_task = True
     sends = True  # messages that are too late
+
+    @property
+    def time_store(self) -> str | None:
+        return self.spec.stores[0]
+
+    def next_due(self, store: KeyValue) -> Due:
+        return next_due(self.spec.window, next_end(store), store)
 
     def place(self, name: str) -> Place:
         return Place(name, "")

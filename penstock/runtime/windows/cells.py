@@ -273,16 +273,6 @@ class Cells:
                 raise ValueError("a trigger in the store belongs to no window")
             yield cell
 
-    def next_end(self) -> int | None:
-        """The end of the first window that is not complete; None if there is none, or it has no end."""
-        first = next(iter(self._store.range(b"o", b"o" + time_bytes(NEVER))), None)
-        return None if first is None else time_of(first[0][1:9])
-
-    def next_trigger(self) -> int | None:
-        """The first batch time at which a trigger fires."""
-        first = next(iter(self._store.range(b"t", b"u")), None)
-        return None if first is None else time_of(first[0][1:9])
-
     # Sessions of a key.
 
     def sessions(self, key: bytes) -> list[Cell]:
@@ -309,6 +299,18 @@ class Cells:
             self._store.put(b"s" + key, self._encoder.encode(sorted(spans)))
         else:
             self._store.delete(b"s" + key)
+
+
+def next_end(store: KeyValueStore[bytes, bytes]) -> int | None:
+    """The end of the first window in a store that is not complete; None if there is none, or it has no end."""
+    first = next(iter(store.range(b"o", b"o" + time_bytes(NEVER))), None)
+    return None if first is None else time_of(first[0][1:9])
+
+
+def next_trigger(store: KeyValueStore[bytes, bytes]) -> int | None:
+    """The first batch time at which a trigger of a store fires; None if there is none."""
+    first = next(iter(store.range(b"t", b"u")), None)
+    return None if first is None else time_of(first[0][1:9])
 
 
 def _piece(place: bytes, number: int) -> bytes:

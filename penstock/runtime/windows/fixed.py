@@ -9,11 +9,11 @@ from typing import Any, Final
 from penstock.api.graph import WindowSpec
 from penstock.api.windows import Firing as FiringType
 from penstock.api.windows import Fixed, TimeWindow, WindowPane
-from penstock.runtime.batch import END_OF_TIME
+from penstock.runtime.batch import END_OF_TIME, Due
 from penstock.runtime.columns import Columns, Target, index_of_last
 from penstock.runtime.operators.base import Firing, Firings, Surroundings
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
-from penstock.runtime.windows.node import WindowNode
+from penstock.runtime.windows.node import WindowNode, next_due
 from penstock.runtime.windows.open_windows import OpenWindow, OpenWindows
 
 _AT_ONCE = 1024
@@ -66,7 +66,8 @@ class PlainNode(FixedNode):
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
         super().__init__(spec, surroundings, downstream, shape)
-        self._windows = OpenWindows(surroundings.stores[spec.stores[0]], self._content, spec.key_serde, shape.size_ms)
+        self._store = surroundings.stores[spec.stores[0]]
+        self._windows = OpenWindows(self._store, self._content, spec.key_serde, shape.size_ms)
 
     def _held(self) -> int:
         return len(self._open) + self._windows.held
@@ -78,8 +79,8 @@ class PlainNode(FixedNode):
     def _store_before_firing(self) -> None:
         super()._store_open()  # what fires in the batch in which it came is never stored
 
-    def _next_end(self) -> int | None:
-        return self._windows.next_end()
+    def next_due(self) -> Due:
+        return next_due(self._window, self._windows.next_end(), self._store)
 
     def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
         rows, position = columns.rows, self._position

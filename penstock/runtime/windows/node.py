@@ -14,15 +14,29 @@ from typing import Any
 from penstock.api.graph import WindowSpec
 from penstock.api.serdes.failures import Place
 from penstock.api.triggers import Trigger
-from penstock.api.windows import Counting, TimeWindow, WindowPane
+from penstock.api.windows import Counting, TimeWindow, Window, WindowPane
 from penstock.api.windows import Firing as FiringType
 from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.runtime.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.context import failure_in
-from penstock.runtime.operators.base import Firing, Firings, Node, Surroundings
-from penstock.runtime.windows.cells import Cell, Cells, Slot, slot_key
+from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, Surroundings
+from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats
 from penstock.runtime.windows.contents import content_of
+
+
+def has_triggers(window: Window) -> bool:
+    """Whether a window can fire before it is complete, or again."""
+    return window.early is not None or window.allowed_lateness_ms > 0
+
+
+def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
+    """When the first of the windows in a store fires. `end`: that of the first one which is not complete; None: there
+    is none."""
+    trigger = next_trigger(store) if has_triggers(window) else None
+    if window.time == "event":
+        return end, trigger
+    return None, min((time for time in (end, trigger) if time is not None), default=None)
 
 
 class WindowNode(Node):
@@ -47,8 +61,7 @@ class WindowNode(Node):
         """Cells that are held: what came to them in this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
         """Whether it matters how many messages have come, and when."""
-        self._triggers = spec.window.early is not None or spec.window.allowed_lateness_ms > 0
-        """Whether a window can fire before it is complete, or again."""
+        self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
@@ -173,17 +186,6 @@ class WindowNode(Node):
 
     def fired(self, count: int) -> None:
         self._pane_count.inc(count)
-
-    def next_due(self) -> Due:
-        end = self._next_end()
-        trigger = self._cells.next_trigger() if self._triggers else None
-        if self._window.time == "event":
-            return end, trigger
-        return None, min((time for time in (end, trigger) if time is not None), default=None)
-
-    def _next_end(self) -> int | None:
-        """The end of the first window that is not complete."""
-        return self._cells.next_end()
 
     def _fire(self, cell: Cell, firing: FiringType) -> Firing:
         """A pane of a window that goes on."""

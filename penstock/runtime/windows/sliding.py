@@ -71,10 +71,6 @@ class SlidingNode(WindowNode):
     def _slot(self, key: bytes, time_ms: int) -> Slot:
         return Slot(time_ms + 1, time_ms + 1 - self._size_ms, key)
 
-    def _next_end(self) -> int | None:
-        first = next(iter(self._store.range(b"o", b"p")), None)
-        return None if first is None else time_of(first[0][1:9])
-
     def _fire_complete(self, watermark: int, output: int, firing: FiringType) -> Iterator[Firing | Firings]:
         store = self._store
         for fired, (place, _) in enumerate(store.range(b"o", b"o" + _behind(watermark))):

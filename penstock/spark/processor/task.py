@@ -122,13 +122,6 @@ class ProcessorTask(BatchTask):
             return batch.time_ms
         return (batch.firing_watermark or 0) if self._spec.mode == "eventtime" else None
 
-    def next_due(self) -> tuple[int | None, int | None]:
-        timers = self._state.timers
-        if timers is None:
-            return None, None
-        oldest = timers.oldest()
-        return (oldest, None) if self._spec.mode == "eventtime" else (None, oldest)
-
 
 class _Run:
     """One batch of a processor."""

@@ -13,7 +13,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject, Part
 from penstock.container.auth import SecretCheck
-from penstock.container.calls import CALLS, CLOSE, CLOSE_SECONDS, Call
+from penstock.container.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.container.client import ContainerClient
 from penstock.container.container import Container
 from penstock.container.machine import machine_id
@@ -29,10 +29,12 @@ from penstock.container.protocol import (
     OpenEpoch,
     Publish,
     Request,
+    Restored,
     StartRun,
     TakeSnapshot,
     UploadSnapshot,
     WindDown,
+    dump,
 )
 from penstock.container.server import ContainerServer
 from penstock.errors import ContainerLostError, NotFoundError, PenstockError
@@ -151,6 +153,11 @@ def test_a_request_arrives_as_it_was_made(name: str) -> None:
     for request in (REQUESTS[name], REQUESTS[name].for_tasks([0, 2])):
         list(noted.serve(Container("c1", "me"), noted.encode(Identity("me", 3), request)))
         assert met[-1] == request
+
+
+def test_what_waits_in_the_stores_comes_back_as_it_was_found() -> None:
+    found = Restored(5, ("a note",), {0: {}, 12: {"w": (-5, None), "t": (END_OF_TIME - 1, 1_700_000_000_000)}})
+    assert OPEN.decode(dump(found)) == found
 
 
 def test_each_container_gets_what_concerns_its_tasks() -> None:

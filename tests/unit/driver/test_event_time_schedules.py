@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import penstock as ps
@@ -290,8 +294,7 @@ def test_many_are_due_after_a_long_stop(timed_world: TimedWorld) -> None:
 
 
 def test_many_are_due_and_another_driver_continues(timed_world: TimedWorld) -> None:
-    """It does not know what is due before its first batch has ended. Behind operators with timers no watermark moves in
-    that batch, and few fire."""
+    """It knows what is due when it begins: few fire in its first batch, and nothing behind comes too early."""
     timed_world.config["job.batch.max.messages"] = 1000
     timed_world.inputs["m.in"] = ps.BoundedOutOfOrderness(10_000)
     first = timed_world.started()
@@ -300,21 +303,100 @@ def test_many_are_due_and_another_driver_continues(timed_world: TimedWorld) -> N
     timed_world.put(20_000, 20_000)
     for _ in range(6):
         first.loop.step()
-    assert first.loop.boundary.is_behind
     first.loop.commit()
+    left = first.loop.boundary
+    assert left.is_behind
     first.close()
     came = len(timed_world.came())
     assert 0 < came < 100
     timed_world.inputs["m.in"] = None
     second = timed_world.started()
+    assert second.loop.boundary.next_due == left.next_due
+    (oldest, _), (behind, _) = left.next_due["one"], left.next_due["two"]
+    assert oldest is not None
+    assert behind is not None
     second.loop.step()
     batch = HoldNode.batches[-1]
-    assert batch.number == first.loop.boundary.batch + 1
-    assert {op for op, at in batch.firing.items() if at > batch.late[op]} == {"in", "by-key", "one"}
-    assert batch.held["one"] < batch.late["one"]
+    assert batch.number == left.batch + 1
+    assert second.loop.boundary.positions == left.positions, "first what is due"
+    assert batch.firing["one"] > batch.late["one"] >= oldest
+    assert batch.held == {"one": oldest - 1, "two": behind - 1}
+    assert batch.firing["two"] == oldest - 1
     assert len(timed_world.came()) <= came + 2 * 5 * 2, "two tasks, five each, and those that the second one held"
     steps(second)
     assert timed_world.came() == {n: [] for n in range(202)}
+
+
+def one_batch_each(world: TimedWorld, between: str) -> list[dict[int, list[str]]]:
+    """What has come out after each of ten batches, between which something happens."""
+    world.config["job.batch.max.messages"] = 1000
+    driver, found = world.started(), []
+    for first in range(0, 100, 10):
+        world.put(*range(first, first + 10))
+        batch, epoch = driver.loop.boundary.batch, driver.loop.epoch
+        driver.loop.step()
+        driver.loop.commit()
+        if between == "restart":
+            driver.close()
+            driver = world.started()
+        if between == "rewind":
+            driver.fleet.lose(0)
+            driver.loop.step()
+        assert driver.loop.boundary.batch == batch + 1
+        assert (driver.loop.epoch > epoch) == (between != "nothing")
+        found.append(world.came())
+    return found
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("between", ["restart", "rewind"])
+def test_epochs_of_one_batch(timed_world: TimedWorld, tmp_path: Path, between: str, apart: bool) -> None:
+    """The first batch of an epoch moves watermarks as any other one, also behind operators in which something waits."""
+    timed_world.apart = apart
+    with closing(TimedWorld(tmp_path / "in one epoch", apart)) as other:
+        expected = one_batch_each(other, "nothing")
+    assert one_batch_each(timed_world, between) == expected
+    assert len(expected[-1]) > 30
+    assert not any(expected[-1].values())
+
+
+def test_a_restart_runs_no_batch_if_nothing_is_due(timed_world: TimedWorld) -> None:
+    first = timed_world.started()
+    timed_world.put(10, 10, 20, 20, 30)
+    steps(first)
+    first.loop.commit()
+    left = first.loop.boundary
+    first.close()
+    second = timed_world.started()
+    assert second.loop.boundary == left
+    assert steps(second) == 0
+    assert left.next_due == {"one": (30, None)}
+
+
+def test_a_container_that_does_not_say_what_waits(timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what watermarks may pass: the epoch is not entered, and opened again under another claim."""
+    first = timed_world.started()
+    timed_world.put(10, 10, 20, 30)
+    steps(first)
+    first.loop.commit()
+    left = first.loop.boundary
+    first.close()
+    second = timed_world.driver()
+    opens = second.fleet.open
+    silent = [1]
+
+    def opened(*given: Any) -> Any:
+        found = dict(opens(*given))
+        for task in silent:
+            del found[task]
+        silent.clear()
+        return found
+
+    monkeypatch.setattr(second.fleet, "open", opened)
+    claimed = second.loop.epoch
+    second.loop.start()
+    assert second.loop.epoch == claimed + 1
+    assert second.loop.boundary.next_due == left.next_due != {}
 
 
 def test_the_clock_goes_back(timed_world: TimedWorld) -> None:

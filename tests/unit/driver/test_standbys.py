@@ -25,8 +25,10 @@ from penstock.state.standby_copy import StandbyCopy
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
+from tests.support import timed_job
 from tests.support.metrics_page import OF_STANDBYS, exported
 from tests.support.sums_job import TASKS, World, drain, once, state
+from tests.support.timed_job import TimedWorld, steps
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.plain_backend:PlainFactory")
 _TIMEOUT_S = 30.0
@@ -120,6 +122,26 @@ def test_the_active_container_is_killed_again_and_again(world: World, backend: s
         rejoin(driver)
         world.check(driver)
     assert all(any(driver.fleet.assignment.standbys[task]) for task in range(TASKS))
+
+
+@pytest.mark.usefixtures("other_host")
+def test_what_is_due_is_known_from_a_standby_that_takes_over(timed_world: TimedWorld) -> None:
+    timed_world.config |= {
+        "job.standbytasks.replication.factor": 2,
+        "stores.one.hold.factory": "rocksdb",
+        "stores.two.hold.factory": "rocksdb",
+    }
+    driver = timed_world.started(containers=3)
+    timed_world.put(10, 20, 30, 40, 50)
+    steps(driver)
+    driver.loop.commit()
+    await_standbys(driver, tasks=timed_job.TASKS)
+    left = driver.loop.boundary
+    driver.fleet.lose(0)
+    take_over(driver)
+    assert counted(driver, "takeovers") > 0
+    assert driver.loop.boundary == left
+    assert left.next_due == {"one": (50, None)}
 
 
 def counted_restored(driver: InProcessDriver, backend: str) -> int:

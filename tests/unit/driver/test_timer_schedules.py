@@ -175,6 +175,20 @@ def test_timers_fire_although_no_message_comes_and_the_job_waits_for_them(world:
     assert [n for n, _ in world.fired("processing")] == [0]
 
 
+def test_a_restart_waits_for_a_timer_as_the_run_before_it(world: TimerWorld) -> None:
+    first = world.started()
+    world.put(0)
+    steps(first)
+    first.loop.commit()
+    first.close()
+    second = world.started()
+    assert second.loop.boundary.next_due == {"t": (WAIT_MS, NOW + 60_000)}
+    assert steps(second) == 0, "nothing is due yet"
+    world.clock.advance(60)
+    assert steps(second) == 1
+    assert [n for n, _ in world.fired("processing")] == [0]
+
+
 def test_a_run_that_does_not_close_leaves_timers_and_one_that_closes_fires_them(world: TimerWorld) -> None:
     world.put(0, 0)
     world.driver(until_latest=True, close=False).loop.run()

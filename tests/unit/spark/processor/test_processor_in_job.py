@@ -58,6 +58,33 @@ def test_it_counts_from_batch_to_batch_and_after_a_crash() -> None:
     runner.close()
 
 
+class Reminds(StatefulProcessor):
+    """Sets a timer for each amount."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        for row in rows:
+            self.handle.registerTimer(row.amount)
+        yield from ()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
+def test_the_oldest_timer_is_known_when_an_epoch_is_opened(mode: str) -> None:
+    far = 4_000_000_000_000
+    spec = spec_of(Reminds(), ["user"], ROWS, OUT, mode)
+    runner = TestRunner(application(spec), partitions=2)
+    runner.input("m.rows", rows(("ann", far + 1)), partition=0).input("m.rows", rows(("bob", far)), partition=1)
+    runner.run().commit().crash().restore()
+    due = (far, None) if mode == "EventTime" else (None, far)
+    assert runner._running().loop.boundary.next_due == {spec.operator: due}
+    runner.close()
+
+
 class Without(CountAndSum):
     """A later version, which has no use for what the first one kept."""
 
