@@ -59,7 +59,7 @@ def open_job(
     other job `a-1-1`. With `app`, the job need not have been started before.
 
     Args:
-        name: `name-id`, or the name alone if the configuration has the `job.id`.
+        name: `name-id`, or the name alone, to take `job.id` from the configuration.
         file: a YAML or properties file with the configuration.
         assignments: `key=value` texts, which override the file and `overrides`.
         overrides: keys and values, which override the file.

@@ -10,7 +10,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
 
-FORMS = "a checkpoint's ID, the number of its batch, `latest`, or `latest-N`, the N-th before it"
+FORMS = "a checkpoint's ID, the number of its batch, `latest`, or `latest-N`, the N-th before the latest"
 
 _ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _BATCH = re.compile(r"[0-9]{1,18}")

@@ -30,7 +30,10 @@ def set_offsets(
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="ID", help="Change this checkpoint instead of the last one.", show_default=False
+            "--from",
+            metavar="ID",
+            help="Begin with this checkpoint, not the last one, and change its offsets.",
+            show_default=False,
         ),
     ] = None,
     yes: YesOnly = False,
@@ -40,9 +43,9 @@ def set_offsets(
 ) -> None:
     """Set where a stopped job continues to read its inputs.
 
-    The command writes a new checkpoint, like the last one except for the offsets in the file. Each is the offset of the
-    NEXT message to read (Samza's checkpoints hold the last one processed). Partitions that the file does not name keep
-    their positions. The state does not move with the input.
+    The command writes a new checkpoint, like the last one except for the offsets in the file. Each of them is that of
+    the NEXT message to read (Samza's checkpoints hold the last one processed). Partitions that the file does not name
+    keep their positions. The state does not move with the input.
     """
     confirmation = Confirmation.of(yes=yes, as_json=as_json, file=offsets)
     wanted = parse_offsets(read_text(offsets), offsets)

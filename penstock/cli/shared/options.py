@@ -38,7 +38,7 @@ JobName = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The job: `name-id`, or its name alone if the configuration has its `job.id`.",
+        help="The job: `name-id`, or its name alone, to take `job.id` from the configuration.",
         callback=remember_job,
         show_default=False,
     ),

@@ -75,7 +75,7 @@ def set_startpoint(
     """Set where the next start of a job begins to read an input.
 
     The job may be running. The position is inclusive. The next start resolves it and applies it once; the command
-    prints the offset that it means now. It moves only the input: --with-state chooses what happens to the state.
+    prints the offset that it means now. Only the input moves: --with-state chooses what happens to the state.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
