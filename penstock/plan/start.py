@@ -22,6 +22,7 @@ from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecis
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_number
 from penstock.system.base import SystemAdmin
+from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def plan_start(
     if not config.job.startpoint_enabled:
         left = len(requests.live) + len(requests.expired)
         if left:
-            logger.warning("%d startpoints are ignored: job.startpoint.enabled is false", left)
+            logger.warning("job.startpoint.enabled is false, so this start ignores %s", counted(left, "startpoint"))
         requests = Sorted((), (), requests.taken)
     decision = decide_start(
         requests.live,

@@ -186,7 +186,7 @@ class InProcessFleet:
         return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
 
     def replace(self) -> None:
-        """From now on there can be new containers in the place of those that were lost while standbys took over."""
+        """From now on, new containers can take the place of those that were lost while standbys took over."""
         self._welcome = len(self._containers) < self._size
 
     def standby_states(self) -> dict[str, list[StandbyState]]:

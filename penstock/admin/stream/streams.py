@@ -161,7 +161,8 @@ def stream_retention(found: FoundStream) -> StreamRetention:
 
 
 def set_retention(found: FoundStream, retention: StreamRetention) -> int:
-    """Change how long a stream keeps its messages. A job that has not read a deleted message ends with an error.
+    """Change how long a stream keeps its messages. A job that has not read a deleted message ends with an error, unless
+    `streams.<id>.on.data.loss` is `skip`.
 
     Args:
         found: the stream.

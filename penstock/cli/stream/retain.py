@@ -24,7 +24,8 @@ def retain(
     """Change how long a stream keeps its messages.
 
     A limit that is not given stays as it is. Messages beyond the limits are deleted now and with later appends. A job
-    that has not read one of them ends with an error that names its offset and the oldest one.
+    that has not read one of them ends with an error that names its offset and the oldest one, or skips them if
+    `streams.<id>.on.data.loss` is `skip`.
     """
     if age is None and size is None:
         raise typer.BadParameter("give --retention, --retention-bytes, or both")
