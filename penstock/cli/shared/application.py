@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import penstock
 from penstock.api.application import Application
-from penstock.cli.shared.errors import ApplicationLoadError
+from penstock.cli.shared.errors import ApplicationLoadError, hidden_package
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 
 _FORM = "an application is named `module:object` or `file.py:object`, for example `flights.py:app`"
@@ -156,8 +156,9 @@ def _load_error(error: Exception, reference: str) -> ApplicationLoadError:
     frames = traceback.TracebackException.from_exception(error)
     users = [frame for frame in frames.stack if not _is_machinery(frame.filename)]
     frames.stack = traceback.StackSummary.from_list(users)
+    hint = f". {hint}" if (hint := hidden_package(error)) else ""
     return ApplicationLoadError(
-        f"`{reference}` could not be loaded: {type(error).__name__}: {error}. Nothing was started",
+        f"`{reference}` could not be loaded: {type(error).__name__}: {error}. Nothing was started{hint}",
         "".join(frames.format()),
     )
 

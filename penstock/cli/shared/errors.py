@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.machinery import PathFinder
 from typing import Any
 
 import typer
@@ -108,6 +109,19 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
     )
 
 
+def hidden_package(error: BaseException) -> str:
+    """If an import failed because a file or folder beside the application hides an installed package: which one does,
+    and what to do. Otherwise empty."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    first = PathFinder.find_spec(name, sys.path[:1])
+    if not name or spec is None or first is None or PathFinder.find_spec(name, sys.path[1:]) is None:
+        return ""
+    if spec.origin != first.origin:
+        return ""
+    return f"`{sys.path[0]}` has a `{name}`, which hides the installed package `{name}`. Give it another name"
+
+
 def report_unexpected(error: BaseException) -> None:
     """Something that is no error of Penstock: a bug, or a library that failed."""
     if _Tracebacks.wanted:
@@ -115,6 +129,8 @@ def report_unexpected(error: BaseException) -> None:
     lines = [line for line in str(error).splitlines() if line.strip()]
     text = f": {lines[0]}" if lines else ""
     say(f"error: unexpected {type(error).__name__}{text}")
+    if hint := hidden_package(error):
+        say(hint)
     if not _Tracebacks.wanted:
         say("`penstock --debug ...` shows the traceback")
 

@@ -182,6 +182,22 @@ def test_what_the_users_module_raises_is_told_with_the_users_traceback() -> None
     assert error.index("SyntaxError") < error.index("error: `bad.py:app` could not be loaded")
 
 
+@pytest.mark.parametrize("line", ["", "import pyspark.sql\n"], ids=["imported later", "imported by the application"])
+def test_a_folder_that_hides_an_installed_package_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "job.py").write_text(line + APPLICATION)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "penstock.cli", "run", "job.py:app"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode
+    assert f"`{tmp_path}` has a `pyspark`, which hides the installed package `pyspark`" in done.stderr
+
+
 def test_functions_of_a_file_and_its_neighbours_run_where_the_files_are_not(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
