@@ -47,6 +47,7 @@ from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.plan.assignment import Assignment, Distance, Place, assign
 from penstock.retry import retry
 from penstock.runtime.batch import Due
+from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
@@ -272,7 +273,8 @@ class ContainerDirectory:
         for note in noted[:_NOTES]:
             logger.error("%s", note)
         if len(noted) > _NOTES:
-            logger.error("%d more restores fell back to another backend: see the containers' logs", len(noted) - _NOTES)
+            more = counted(len(noted) - _NOTES, "more restore")
+            logger.error("%s fell back to another backend: see the containers' logs", more)
         return {task: due for answer in answers for task, due in answer.next_due.items()}
 
     def ask(
