@@ -70,7 +70,8 @@ class SideInputService:
 
     def start(self) -> None:
         """Begin to catch up, if there is something to fill."""
-        self._resources.side_homes.remove_others(self._specs, self._resources.package.settings.tasks)
+        # All that the job has are kept: a container that fills none would remove those of others on the host.
+        self._resources.side_homes.remove_others(self._resources.side_inputs, self._resources.package.settings.tasks)
         if self._specs:
             name = f"side-inputs-{self._resources.epoch}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -452,40 +452,82 @@ class Named(ps.StreamTask):
         collector.emit(key=envelope.key, value=f"{self.names.get(envelope.key)} {self.seen.get(envelope.key)}")
 
 
-@pytest.mark.parametrize("broadcast", [False, True])
-def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(tmp_path: Path, broadcast: bool) -> None:
-    app = ps.StreamApplication("named")
-    app.store("seen", key=ps.String(), value=ps.Integer())
-    app.store("names", key=ps.String(), value=ps.String(), side_inputs=["m.names"], broadcast=broadcast)
-    source = app.input("m.events", key=ps.String(), value=ps.String())
-    source.process(Named, stores=["seen", "names"]).send_to(app.output("m.out", key=ps.String(), value=ps.String()))
-    system = MemorySystem("m")
-    for stream in ("events", "names", "out"):
-        system.admin().create_stream(stream, 1)
-    events = ps.SystemStreamPartition("m", "events", 0)
-    writer = system.writer(None)
-    writer.append(ps.SystemStreamPartition("m", "names", 0), [(0, b"a", b"A"), (0, b"b", b"B")])
-    overrides = {
-        "job.name": "named",
-        "job.root": f"memory://{tmp_path.name}",
-        "job.logged.store.base.dir": str(tmp_path / "state"),
-        "job.standbytasks.replication.factor": 2,
-    }
-    config = load_config(overrides=overrides, environ={})
-    driver = InProcessDriver(app.graph(), config, open_store(config.job.root), {"m": system}, containers=2)
+class NamedWorld:
+    """What outlives the drivers of a job with one task, a store, and a store that a side input fills."""
+
+    def __init__(self, folder: Path, *, broadcast: bool = False) -> None:
+        app = ps.StreamApplication("named")
+        app.store("seen", key=ps.String(), value=ps.Integer())
+        app.store("names", key=ps.String(), value=ps.String(), side_inputs=["m.names"], broadcast=broadcast)
+        source = app.input("m.events", key=ps.String(), value=ps.String())
+        named = source.process(Named, stores=["seen", "names"])
+        named.send_to(app.output("m.out", key=ps.String(), value=ps.String()))
+        self.graph = app.graph()
+        self.system = MemorySystem("m")
+        for stream in ("events", "names", "out"):
+            self.system.admin().create_stream(stream, 1)
+        self.put("names", b"a", b"A")
+        self.put("names", b"b", b"B")
+        self.folder = folder
+        overrides = {
+            "job.name": "named",
+            "job.root": f"memory://{folder.name}",
+            "job.logged.store.base.dir": str(folder),
+            "job.standbytasks.replication.factor": 2,
+        }
+        self.config = load_config(overrides=overrides, environ={})
+        self.objects = open_store(self.config.job.root)
+
+    def driver(self, containers: int = 2) -> InProcessDriver:
+        return InProcessDriver(self.graph, self.config, self.objects, {"m": self.system}, containers=containers)
+
+    def put(self, stream: str, key: bytes, value: bytes) -> None:
+        self.system.writer(None).append(ps.SystemStreamPartition("m", stream, 0), [(0, key, value)])
+
+    def close(self) -> None:
+        forget_memory_store(self.config.job.root)
+
+
+@pytest.fixture(params=[False, True])
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NamedWorld]:
+    """With a side store of the task, and with a broadcast one."""
+    found = NamedWorld(tmp_path, broadcast=request.param)
+    yield found
+    found.close()
+
+
+def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(named: NamedWorld) -> None:
+    driver = named.driver()
     driver.loop.start()
-    for message in (b"a", b"b"):
-        writer.append(events, [(0, message, b"")])
+    for key in (b"a", b"b"):
+        named.put("events", key, b"")
         before = driver.board.last
         while driver.board.last is before:
             driver.loop.step()
-        if message == b"a":
+        if key == b"a":
             driver.loop.commit()
             await_standbys(driver, tasks=1)
             driver.fleet.lose(0)
     ssp = ps.SystemStreamPartition("m", "out", 0)
-    found = [message[3] for chunk in system.reader().read(OffsetRange(ssp, 0, 2), 10) for message in chunk]
+    found = [message[3] for chunk in named.system.reader().read(OffsetRange(ssp, 0, 2), 10) for message in chunk]
     assert found == [b"A 1", b"B 1"]
     assert counted(driver, "takeovers") == 1
     driver.close()
-    forget_memory_store(config.job.root)
+
+
+def test_a_container_with_standbys_alone_leaves_the_side_stores_of_others(
+    named: NamedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is there before the container that continues them."""
+    first = named.driver(containers=1)
+    first.loop.start()
+    first.close()
+    (lock,) = named.folder.glob("named-*/names/side-*.lock")
+    made = lock.with_suffix("").stat().st_ino
+    second = named.driver()
+    busy = second.fleet._busy
+    monkeypatch.setattr(second.fleet, "_busy", lambda: sorted(busy(), key=lambda each: len(each[1])))
+    second.loop.start()
+    assert [tasks for _, tasks, _ in second.fleet._busy()] == [[], [0]]
+    assert lock.with_suffix("").stat().st_ino == made
+    second.close()
