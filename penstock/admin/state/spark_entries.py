@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -20,6 +18,7 @@ from penstock.checkpoint.value import Markers
 from penstock.errors import IncompatibleError
 from penstock.state.backends.base import StoreCopy
 from penstock.state.backends.roots import BackendRoots
+from penstock.state.process_folder import process_folder
 from penstock.state.spark.load import StoreLoad
 from penstock.state.spark.mapping import EntryMapping
 from penstock.state.spark.reader import SparkState
@@ -50,16 +49,13 @@ def import_entries(state: SparkState, mapping: EntryMapping, target: StoreTarget
         LeaseHeldError, FencedError: the job runs.
         PenstockError: the function failed, or a backend.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="penstock-import-"))
-    try:
+    with process_folder("penstock-import-") as scratch:
         store = target.found.config.store(target.spec.name)
         with closing(StoreLoad(store, target.tasks, scratch / "tasks")) as load:
             left_out = _fill(state, mapping, target, load, scratch / "spark", progress)
             copies = load.copies()
         record = _commit(target, copies)
         return Imported(record, tuple(load.entries), left_out)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _fill(

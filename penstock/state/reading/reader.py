@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
@@ -25,11 +25,13 @@ from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_whatever
+from penstock.state.process_folder import process_folder
 from penstock.state.restore import Restored, restore_order, restore_store
 from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
 
+_SCRATCH = "penstock-read-"
 _BLOCK_CACHE_BYTES = 8 << 20
 _WRITE_BUFFER_BYTES = 16 << 20
 """The most a task's RocksDB takes here: all tasks of a store may be open at once, and each is read once."""
@@ -52,12 +54,17 @@ class StateReader:
         scratch: Path | None = None,
     ) -> None:
         """`report` is called with the number of bytes that were read. The scratch folder is made in `scratch`, if it is
-        given, else where the system has temporary files."""
+        given, and goes with that; else it is where the system has temporary files, and goes with this process."""
         self._config = config
         self._roots = BackendRoots(config, objects)
         self._systems = systems
         self._paths = paths
-        self._scratch = Path(tempfile.mkdtemp(prefix="penstock-read-", dir=scratch))
+        self._undo = ExitStack()
+        self._undo.callback(self._roots.close)
+        own: AbstractContextManager[str | Path] = (
+            TemporaryDirectory(prefix=_SCRATCH, dir=scratch) if scratch else process_folder(_SCRATCH)
+        )
+        self._scratch = Path(self._undo.enter_context(own))
         self._folders = count()
         self._progress = RestoreProgress(threading.Event(), report)
 
@@ -65,8 +72,7 @@ class StateReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._roots.close()
+        self._undo.close()
 
     @contextmanager
     def open(self, record: CheckpointRecord, store: str, task: int, backend: str | None = None) -> Iterator[Engine]:

@@ -33,6 +33,7 @@ from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.faults import Fault, Faults
+from tests.support.jobs import wait_until
 from tests.support.leases import LONG_MS, EagerKeeper
 from tests.support.places import ROOT
 from tests.support.spark_state import GOLDEN
@@ -443,6 +444,7 @@ def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) 
         timeout=120,
     )
     assert done.returncode == status, done.stderr
+    wait_until(lambda: not list(project.glob("penstock-*")), "the end of its scratch folders")
     return done.stderr
 
 

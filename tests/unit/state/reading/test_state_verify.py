@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,19 +216,9 @@ def test_a_digest_does_not_depend_on_how_the_content_came_about() -> None:
 
 
 def test_the_reader_leaves_nothing_behind(both: Written, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    make: Callable[..., str] = partial(_make_folder, scratch)
-    monkeypatch.setattr("penstock.state.reading.reader.tempfile.mkdtemp", make)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert both.agrees()
-    assert list(scratch.iterdir()) == []
-
-
-def _make_folder(scratch: Path, prefix: str, dir: Path | None) -> str:  # noqa: A002 - as in `mkdtemp`
-    assert dir is None
-    folder = scratch / f"{prefix}x"
-    folder.mkdir()
-    return str(folder)
+    assert not list(tmp_path.glob("penstock-read-*"))
 
 
 def test_the_wrapped_backends_have_the_names_they_are_configured_by() -> None:
