@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +19,8 @@ from penstock.driver.progress import (
     TableStatus,
 )
 from penstock.driver.stop import StopRequest
-from penstock.engine.stop_signals import Ending
+from penstock.engine.program_end import Running, stop_with_program
+from penstock.engine.stop_signals import Ending, count_end_of_program
 from penstock.errors import NotFoundError
 from penstock.metadata.shown_outage import Outage
 from penstock.metrics.snapshot import Snapshot
@@ -36,6 +38,9 @@ class Job:
     SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself. The first signal
     ends the job after the current batch, with a last commit; a second one ends it at once. `await_termination` then
     returns. A program that never asks whether its job has ended ends together with the job.
+
+    A program that ends while its job runs waits for the job: it is stopped as at the end of a `with` block, but for at
+    most two minutes, and then at once. Ctrl-C stops it at once. The exit status is the program's.
 
     Example:
         >>> with app.run({"spark.master": "local[2]"}) as job:  # doctest: +SKIP
@@ -60,6 +65,8 @@ class Job:
         self._cancel: Callable[[], None] = lambda: None
         self._drain: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
+        self._is_error_known = False
+        """Whether the program was given the error, or it was logged."""
         self.ending = Ending()
         """The job's end, and whether the program asks for it. For the launcher."""
 
@@ -76,8 +83,7 @@ class Job:
         self.stop(wait=kind is None)
         if kind is not None:  # the block's own error goes on; the job's would hide it
             self.ending.done.wait()
-            if self._error is not None:
-                logger.error("job %s failed: %s", self.name, self._error)
+            self._report()
 
     def start(self, body: Callable[[], None], cancel: Callable[[], None], drain: Callable[[], None]) -> None:
         """Run the job on a separate thread. Called once, by the launcher.
@@ -89,6 +95,8 @@ class Job:
         """
         self._cancel, self._drain = cancel, drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
+        name, at_once = f"job {self.name}", partial(self.stop, wait=False)  # a second request
+        stop_with_program(Running(name, self.ending.done, self._end_with_program, at_once, self._report))
 
     def _run(self, body: Callable[[], None]) -> None:
         try:
@@ -118,6 +126,7 @@ class Job:
         if not self.ending.look().wait(timeout_s):
             return False
         if self._error is not None:
+            self._is_error_known = True
             raise self._error
         return True
 
@@ -164,6 +173,22 @@ class Job:
         while not self.ending.done.wait(_CANCEL_SECONDS):
             self._cancel()
 
+    def _end_with_program(self) -> None:
+        self.ending.awaited = True
+        count_end_of_program()
+        logger.warning(
+            "the program ends while job %s runs: the job stops after the current batch, with a last commit, or at once "
+            "on Ctrl-C. To wait until a job has ended, call `await_termination()`",
+            self.name,
+        )
+        self._stop.ask()
+
+    def _report(self) -> None:
+        """Log the error of a job that failed, unless the program has it."""
+        if self._error is not None and not self._is_error_known:
+            self._is_error_known = True
+            logger.error("job %s failed: %s", self.name, self._error)
+
     @property
     def is_active(self) -> bool:
         """Whether the job is still running."""
@@ -172,6 +197,7 @@ class Job:
     @property
     def exception(self) -> BaseException | None:
         """The error of a job that failed; None otherwise."""
+        self._is_error_known = self._error is not None
         return self._error
 
     @property

@@ -75,6 +75,11 @@ def stop_on_signals(job: Job, ending: Ending, former: dict[signal.Signals, Any])
     _handlers.add(job, ending, former)
 
 
+def count_end_of_program() -> None:
+    """The end of the program has asked its jobs to stop: the next signal is the second request."""
+    _handlers.count_request()
+
+
 def pass_on(number: int) -> None:
     """A signal that came to the process which has started this one. A signal to the whole process group comes here
     directly as well, and perhaps earlier: what is passed on never counts as a second request to stop."""
@@ -105,9 +110,13 @@ class _Handlers:
         for number, handler in former.items():
             signal.signal(number, handler if handler is signal.SIG_IGN else self.on_signal)
 
+    def count_request(self) -> None:
+        """The jobs were asked to stop without a signal."""
+        self._stops.count = max(1, self._stops.count)
+
     @property
     def stops(self) -> bool:
-        """Whether jobs run that a signal has asked to stop."""
+        """Whether jobs run that a signal, or the end of the program, has asked to stop."""
         return self._stops.count > 0 and bool(self._active())
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:

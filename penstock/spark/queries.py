@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 from py4j.protocol import Py4JJavaError
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.engine.program_end import Running, stop_with_program
 from penstock.engine.query.binding import FromCheckpoint
 from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
 from penstock.engine.query.offsets import OffsetLog
@@ -347,6 +349,9 @@ def _close_at_end(query: StreamingQuery, running: RunningQuery) -> None:
 
     _open[running] = query
     threading.Thread(target=wait, name="penstock-query", daemon=True).start()
+    name = f"the query of job {running.settings.job.name}"
+    # A handler that does not return has the query wait: then the job is given back without it.
+    stop_with_program(Running(name, running.closed, partial(_stop, query), running.close))
 
 
 def _await_former(following: RunningQuery) -> None:
@@ -357,24 +362,8 @@ def _await_former(following: RunningQuery) -> None:
             running.wait()
 
 
-def _close_all() -> None:
-    """The program ends, perhaps with a Ctrl-C: its queries end now, and give their jobs back. A handler that does not
-    return is not waited for much longer."""
-    for running, query in list(_open.items()):
-        if not running.closed.is_set():
-            stopping = threading.Thread(target=_stop, args=(query,), name="penstock-query-end", daemon=True)
-            stopping.start()
-            stopping.join(_CLOSE_SECONDS)
-            running.close()
-
-
 def _stop(query: StreamingQuery) -> None:
     try:
         StreamingQuery.stop(query)
     except Exception as error:  # Spark has ended before
         logger.debug("the query was not stopped: %s", error)
-
-
-# An `atexit` function would come too late: no pool of threads takes anything any more when that is called.
-_at_end: Any = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
-_at_end(_close_all)

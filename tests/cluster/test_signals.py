@@ -1,4 +1,5 @@
-"""Signals to a job's processes: SIGTERM and Ctrl-C as a process group, a control group or a user sends them."""
+"""Signals to a job's processes: SIGTERM and Ctrl-C as a process group, a control group or a user sends them; and
+scripts that end while their jobs run."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,7 +32,10 @@ DEADLINE_S = 180.0
 CONFIG = {"spark.master": "local[2]", "job.batch.max.messages": 80, "task.commit.ms": 600_000}
 APPLICATION = f"""
 import sys, time
+from pathlib import Path
 import penstock as ps
+
+HERE = Path(__file__).resolve().parent
 
 
 class Count(ps.StreamTask):
@@ -40,6 +44,8 @@ class Count(ps.StreamTask):
 
     def process(self, envelope, collector, coordinator):
         time.sleep(0.01)
+        while (HERE / "blocks").exists():
+            time.sleep(0.05)
         count = (self.counts.get(envelope.key) or 0) + 1
         self.counts.put(envelope.key, count)
         collector.send("counts", key=envelope.key, value=count)
@@ -55,6 +61,10 @@ if __name__ == "__main__":
     if sys.argv[1] == "awaits":
         job.await_termination()
         print("after the job", flush=True)
+    elif sys.argv[1] == "ends":
+        while not (HERE / "end").exists():
+            time.sleep(0.05)
+        assert not sys.argv[2:], "the last words of the script"
     else:
         while True:
             time.sleep(60)
@@ -289,3 +299,44 @@ def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: P
         assert run.wait() == 0
     assert run.stopped_cleanly()
     assert "after the job" in run.log
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [((), 0), pytest.param(("fails",), 1, marks=pytest.mark.slow, id="with an error")]
+)
+def test_a_script_that_ends_while_its_job_runs_waits_for_the_last_commit(
+    folder: Path, words: Sequence[str], status: int
+) -> None:
+    with running(folder, "signals.py", "ends", *words) as run:
+        (folder / "end").touch()
+        assert run.wait() == status
+    assert run.stopped_cleanly()
+    said, _, warning = run.log.rpartition("the program ends while job signals-1 runs")
+    assert NOISE.findall(said) == (["Traceback", "Error"] if words else [])
+    assert ("the last words of the script" in said) == bool(words)
+    assert warning.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_the_end_of_a_script_stops_its_job_at_once(folder: Path) -> None:
+    with running(folder, "signals.py", "ends") as run:
+        before = run.last.id
+        (folder / "blocks").touch()
+        (folder / "end").touch()
+        run.await_log("the program ends")
+        os.killpg(run.process.pid, signal.SIGINT)
+        assert run.wait() == 0
+    assert run.last.id == before
+    assert not NOISE.search(run.log), run.log
+
+
+@pytest.mark.slow
+def test_a_script_may_end_before_its_job_is_ready(folder: Path) -> None:
+    """It waits for the start, and then stops."""
+    (folder / "end").touch()
+    run = Run(folder, ["signals.py", "ends"])
+    try:
+        assert run.wait() == 0, run.log
+    finally:
+        run.process.kill()
+    assert run.last.ended == "stopped", run.log

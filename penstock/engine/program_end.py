@@ -1,0 +1,65 @@
+"""The end of a program whose jobs or queries still run: they are stopped while Python can do all that this needs."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401 - at the end it closes all pools, after what is registered below
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 120.0
+"""How long the program waits for an orderly end, and then for one at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running:
+    """A job or a query, and how to end it."""
+
+    name: str
+    ended: threading.Event
+    stop: Callable[[], None]
+    """In an orderly way. Called in a thread, as the next one is: neither need return."""
+    stop_at_once: Callable[[], None]
+    report: Callable[[], None] = lambda: None
+    """Called last, also if it had ended before: the program will not ask any more how it ended."""
+
+
+def stop_with_program(running: Running) -> None:
+    """If it still runs when the main thread ends, stop it then."""
+    for each in list(_running):
+        if each.ended.is_set():
+            _running.pop(each, None)
+    _running[running] = None
+
+
+def _stop_all() -> None:
+    running = list(_running)
+    slow = _await([each for each in running if not each.ended.is_set()], lambda each: each.stop)
+    for each in _await(slow, lambda each: each.stop_at_once):
+        logger.warning("%s has not ended, and the program does not wait any longer", each.name)
+    for each in running:
+        each.report()
+
+
+def _await(running: list[Running], way: Callable[[Running], Callable[[], None]]) -> list[Running]:
+    """End them in this way. Returns those that have not ended in time, or when a signal said that it takes too long."""
+    for each in running:
+        threading.Thread(target=way(each), name="program-end", daemon=True).start()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    with suppress(BaseException):  # what the handler of a signal raises
+        for each in running:
+            each.ended.wait(max(0.0, deadline - time.monotonic()))
+    return [each for each in running if not each.ended.is_set()]
+
+
+_running: dict[Running, None] = {}
+os.register_at_fork(after_in_child=_running.clear)  # they are the parent's
+# A function of `atexit` would come too late: no pool of threads takes anything any more when that is called.
+_at_end: Any = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
+_at_end(_stop_all)
