@@ -30,7 +30,8 @@ _ANY_EPOCH = -1
 _INQUIRY_SECONDS = 8.0
 """How long the report of a lost container waits for what its host knows."""
 _PROBE_SECONDS = 2.0
-# What waits for a host that was cut off ends after this time, not when the call's own deadline has passed, or never.
+# What waits for a host that was cut off ends then, and not when the call's own deadline has passed, or never. It takes
+# up to a minute: gRPC waits that long for the answer to a ping that it sent by itself.
 _KEEP_ALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
 
 
