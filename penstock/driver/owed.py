@@ -27,11 +27,23 @@ def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
     """What of it is this job's, with the keys of objects in this job's folder.
 
     The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
-    job with another uid is a copy: what its original had not published is the original's to publish. Pure.
+    job with another uid is a copy: what its original had not published is the original's to publish, and the rows for
+    DataFrames are the copy's own, because its query has not given them to its handler. Pure.
     """
     if not is_of(owed, uid):
-        return Owed()
+        rows = (_for_query(each) for each in owed.unpublished)
+        owed = Owed(tuple(each for each in rows if each.objects))
     return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
+
+
+def _for_query(owed: Unpublished) -> Unpublished:
+    """The rows for DataFrames."""
+    found = []
+    for each in owed.objects:
+        parts = {ssp: part for ssp, part in each.parts.items() if ssp.system == QUERY_SYSTEM}
+        if parts:
+            found.append(replace(each, parts=parts))
+    return replace(owed, objects=tuple(found))
 
 
 def is_of(owed: Owed, uid: str) -> bool:
@@ -176,11 +188,16 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
             )
 
 
-def warn_of_copy(owed: Owed, uid: str) -> None:
-    """Say that this job does not publish what the job has left of whose folder this one is a copy."""
-    if not is_of(owed, uid) and owed.messages:
+def warn_of_copy(owed: Owed, own: Owed) -> None:
+    """Say that this job does not publish what the job has left of whose folder this one is a copy.
+
+    Args:
+        owed: what the last record says.
+        own: what of it is this job's.
+    """
+    if others := owed.messages - own.messages:
         logger.warning(
             "the job's folder was copied, and its last checkpoint left up to %s to be published. The original job "
             "publishes them; this one does not",
-            counted(owed.messages, "message"),
+            counted(others, "message"),
         )

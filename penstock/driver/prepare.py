@@ -225,8 +225,8 @@ def prepare(
             listed([f"`{operator}`" for operator in start.reset.operators]),
         )
     uid = settle(objects, paths, config.job.root)
-    warn_of_copy(view.owed, uid)
     owed = own_debt(view.owed, uid, paths)
+    warn_of_copy(view.owed, owed)
     streams = streams.owing(owed.streams, config)
     publisher = owed.publisher or f"{paths.root}-{uid}"
     check_keepers(owed, publisher, streams)

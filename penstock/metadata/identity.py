@@ -189,9 +189,10 @@ def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
     here = canonical_folder(url, paths)
     if identity.folder in {None, here, canonical_root(url)}:  # a root alone is what was written at first
         return
+    command = f"penstock job adopt {paths.root} -c job.root={url}"
     raise IncompatibleError(
         f"the folder {here} is a copy: the job in it belongs to {identity.folder}. Started here, it would take over "
-        f"the outputs of the job there and end its run. `penstock job adopt {paths.root}` makes the copy a "
-        f"separate job. If the folder was moved and left nothing behind, `penstock job adopt {paths.root} --moved` "
-        "keeps it the same job"
+        "the outputs of the job there and end its run. If nobody uses the folder there any more, because it was moved "
+        f"or this is its backup, `{command} --moved` keeps it the same job. Otherwise `{command}` makes the copy a "
+        "separate job"
     )

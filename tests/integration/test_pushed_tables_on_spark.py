@@ -116,9 +116,10 @@ def built_early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened = threading.Event()
     open_all, markers = ContainerDirectory.open, SparkTableBuilder.markers
 
-    def watched_open(directory: ContainerDirectory, *args: Any) -> None:
-        open_all(directory, *args)
+    def watched_open(directory: ContainerDirectory, *args: Any) -> Any:
+        due = open_all(directory, *args)
         opened.set()
+        return due
 
     def watched_markers(builder: SparkTableBuilder, url: str) -> Any:
         if not opened.is_set():

@@ -155,6 +155,28 @@ def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
     world.verify(["a", "b", "a"], ["b"])
 
 
+def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(world: World, tmp_path: Path) -> None:
+    """The handler had not finished with them when everything was copied. The original gets them too."""
+
+    def fails(rows: DataFrame, batch: int) -> None:
+        raise ValueError("the sink is away")
+
+    world.publish("a", "b", "a")
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        world.start(fails).awaitTermination()
+    root = str(shutil.copytree(tmp_path / "root", tmp_path / "root-copy"))
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "checkpoint-copy")
+    refused = world.refused(root=root, checkpoint="checkpoint-copy")
+    assert f"penstock job adopt visits-1 -c job.root=file://{root}`" in refused, refused
+    with admin.open_job("visits", overrides={"job.root": root}) as job:
+        admin.adopt(job)
+    world.publish("b")
+    for each in ({"root": root, "checkpoint": "checkpoint-copy"}, {}):
+        world.start(**each).awaitTermination()
+        world.verify(["a", "b", "a"], ["b"])
+        world.got.clear()
+
+
 def test_a_state_that_does_not_fit_the_query_is_refused(world: World) -> None:
     world.publish("a")
     world.start(lambda rows, batch: None).awaitTermination()

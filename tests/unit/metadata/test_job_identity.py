@@ -43,7 +43,7 @@ def test_a_copy_is_refused_with_the_ways_out(objects: FileObjectStore, root: Pat
     for start in (check_root, settle):
         with pytest.raises(IncompatibleError) as refused:
             start(FileObjectStore(copied), PATHS, str(copied))
-        for part in (root.as_uri(), copied.as_uri(), "`penstock job adopt flights-1`", "--moved"):
+        for part in (root.as_uri(), copied.as_uri(), "`penstock job adopt flights-1 -c job.root=", "--moved"):
             assert part in str(refused.value)
 
 
@@ -53,7 +53,11 @@ def test_a_copy_in_the_same_root_is_refused_until_it_is_adopted(objects: FileObj
     for start in (check_root, settle):
         with pytest.raises(IncompatibleError) as refused:
             start(objects, OTHER, str(root))
-        for part in (f"{root.as_uri()}/flights-1.", f"{root.as_uri()}/other-1 ", "`penstock job adopt other-1`"):
+        for part in (
+            f"{root.as_uri()}/flights-1.",
+            f"{root.as_uri()}/other-1 ",
+            "`penstock job adopt other-1 -c job.root=",
+        ):
             assert part in str(refused.value)
     _, after = adopt(objects, OTHER, str(root), moved=False)
     assert settle(objects, OTHER, str(root)) == after.uid != uid == settle(objects, PATHS, str(root))

@@ -67,7 +67,7 @@ class StreamsContract(SystemRoom):
 
     def test_create_with_another_count_is_refused(self, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 2)
-        with pytest.raises(IncompatibleError, match=r"2 partitions; 3 were"):
+        with pytest.raises(IncompatibleError, match=r"\b2\b.*\b3\b"):
             admin.create_stream(STREAM, 3)
         assert admin.partition_count(STREAM) == 2
 
@@ -98,7 +98,7 @@ class StreamsContract(SystemRoom):
         admin.create_stream(STREAM, 2)
         for step in (self._read_all, self._append_one, self._seek):
             for partition in (2, -1):
-                with pytest.raises(NotFoundError, match=f"0 to 1, not {partition}"):
+                with pytest.raises(NotFoundError, match=rf"[^0-9]{partition}\b"):
                     step(system, ssp(system, partition))
 
     def test_a_partition_of_another_system(self, system: System, admin: SystemAdmin) -> None:
