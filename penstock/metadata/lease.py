@@ -46,7 +46,7 @@ class LeaseHeldError(PenstockError):
         self.holder = holder
         super().__init__(
             f"this job is run by {holder} (since {holder.started_at}, lease `{key}`). Stop that run first, or give "
-            "this job another `job.id`, or another root if it runs inside a query"
+            "this job another `job.id`; for a query, give it another `name=`, or another root"
         )
 
 

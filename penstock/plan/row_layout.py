@@ -43,9 +43,10 @@ def processor_change(store: str, before: str, now: str | None) -> str | None:
         gone = (
             "have a time mode in the checkpoint, and the query has none now"
             if is_timers
-            else ("is in the checkpoint, and the processor does not declare it now")
+            else "is in the checkpoint, and the processor does not declare it now"
         )
-        return f"{what} {gone}. {_OUT}"
+        drop = "" if is_timers else f'To drop it, call handle.deleteIfExists("{store}") in `init`. Otherwise: '
+        return f"{what} {gone}. {drop}{_OUT}"
     new = StoreLayout.parse(now)
     if is_timers:
         changes = list(_timers(found[2], new.value))

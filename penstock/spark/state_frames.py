@@ -35,7 +35,7 @@ def read_state(
     spark: SparkSession,
     root: str,
     store: str,
-    checkpoint: str = "latest",
+    checkpoint: str | int = "latest",
     *,
     job: str | None = None,
     app: Application | None = None,
@@ -63,7 +63,8 @@ def read_state(
         spark: the session.
         root: `job.root` of the job.
         store: the name of the store.
-        checkpoint: the id of a checkpoint, the number of its batch, `latest`, or `latest-N`, the N-th before it.
+        checkpoint: the id of a checkpoint, the number of its batch, `latest`, or `latest-N`, the N-th before it. A job
+            inside a query counts from 1: its batch is the one with the query's number + 1.
         job: the job, as `name` or `name-id`. It may be left out if the root has only one.
         app: the application of the job. It is needed for serdes that are not Penstock's.
         key_type, value_type: the Spark type of a column: a `DataType`, or a text such as "name STRING, visits LONG". An
@@ -88,7 +89,7 @@ def read_state(
     """
     given = _Given(app, key_type, value_type, key_function, value_function)
     with _job(root, job, config) as found:
-        (record,) = _records(found, store, [checkpoint])
+        (record,) = _records(found, store, [str(checkpoint)])
         source = StoreSource(found.config, found.paths, store, backend)
         keys, value, columns = given.columns(record, store)
     schema = StructType([_TASK, *keys, value])
@@ -99,8 +100,8 @@ def read_changes(
     spark: SparkSession,
     root: str,
     store: str,
-    from_checkpoint: str,
-    to_checkpoint: str = "latest",
+    from_checkpoint: str | int,
+    to_checkpoint: str | int = "latest",
     *,
     job: str | None = None,
     app: Application | None = None,
@@ -137,7 +138,7 @@ def read_changes(
     """
     given = _Given(app, key_type, value_type, key_function, value_function)
     with _job(root, job, config) as found:
-        before, after = _records(found, store, [from_checkpoint, to_checkpoint])
+        before, after = _records(found, store, [str(from_checkpoint), str(to_checkpoint)])
         _check_comparable(before, after, store)
         source = StoreSource(found.config, found.paths, store, backend)
         keys, value, columns = given.columns(after, store)

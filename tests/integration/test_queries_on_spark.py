@@ -171,8 +171,8 @@ def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(worl
     with admin.open_job("visits", overrides={"job.root": root}) as job:
         admin.adopt(job)
     world.publish("b")
-    for each in ({"root": root, "checkpoint": "checkpoint-copy"}, {}):
-        world.start(**each).awaitTermination()
+    for each, checkpoint in ((root, "checkpoint-copy"), (str(tmp_path / "root"), "checkpoint")):
+        world.start(root=each, checkpoint=checkpoint).awaitTermination()
         world.verify(["a", "b", "a"], ["b"])
         world.got.clear()
 

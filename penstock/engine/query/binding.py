@@ -131,7 +131,8 @@ def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
     return IncompatibleError(
         f"the query {asked.query} asks for batch {asked.number}, and {root} has no state of job {job}: the state of "
         "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
-        "root or the name of the job was changed, set it back. If the state is lost, or there never was any, start the "
+        "root or the name of the job was changed, set it back; without `name=`, the name is that of the processor's "
+        "class or of the application. If the state is lost, or there never was any, start the "
         "query with a new checkpoint location: it then reads its sources from the beginning. Or let it begin with "
         'empty state at this batch: begin_at="here"'
     )

@@ -54,7 +54,8 @@ class SparkCheckpoint:
         batches = [int(name) for name in self._names("commits") if name.isdigit()]
         if not batches:
             raise NotFoundError(
-                f"`{self.url}` has no commits/: it is not the checkpointLocation of a query, or no batch was committed"
+                f"`{self.url}` has no commits/: it is not the checkpointLocation of a query, or no batch was "
+                "committed. Correct the location, or let the query commit a batch in PySpark first"
             )
         return max(batches)
 
