@@ -125,7 +125,7 @@ class ContainerClient:
                     self.note_metrics(beat.metrics)
                     self.last_beat = beat
                     self.last_beat_at = time.monotonic()
-                reason = "its beats ended"
+                reason = "its heartbeats ended"
             except (PenstockError, OSError, ValueError) as error:
                 reason = f"its heartbeats broke off: {str(error.__cause__ or error).splitlines()[0]}"
             if self.lost is None:

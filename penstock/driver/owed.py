@@ -27,8 +27,8 @@ def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
     """What of it is this job's, with the keys of objects in this job's folder.
 
     The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
-    job with another uid is a copy: what its original had not published is the original's to publish, and the rows for
-    DataFrames are the copy's own, because its query has not given them to its handler. Pure.
+    job with another uid is a copy: what its original had not published is the original's to publish. Rows for
+    DataFrames are also the copy's, because it has a handler that may not have finished with them. Pure.
     """
     if not is_of(owed, uid):
         rows = (_for_query(each) for each in owed.unpublished)

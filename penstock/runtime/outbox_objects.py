@@ -151,8 +151,7 @@ def _joined(payloads: list[bytes | pa.Buffer]) -> list[bytes | pa.Buffer]:
 
 
 def decode(named: OutboxObject, data: bytes) -> ObjectContents:
-    """An object as the record names it. Chunks of other partitions than those that the record names are left out: they
-    are another job's.
+    """An object as the record names it, without the chunks of partitions that the record does not name.
 
     Raises:
         CorruptError: it is not that object any more.
@@ -173,9 +172,8 @@ def decode(named: OutboxObject, data: bytes) -> ObjectContents:
         end = start + _LENGTH.unpack_from(data, len(_MARKER))[0]
         index = decoder(list[_PartIndex]).decode(memoryview(data)[start:end])
     chunks = tuple(_chunks(index, pa.py_buffer(data), end))
-    if not named.parts.items() <= _parts(chunks).items() or end + sum(chunk.size_bytes for chunk in chunks) != len(
-        data
-    ):
+    is_whole = end + sum(chunk.size_bytes for chunk in chunks) == len(data)
+    if not (is_whole and named.parts.items() <= _parts(chunks).items()):
         raise CorruptError(f"{what} is damaged: it has other partitions or chunks than the checkpoint log names")
     return ObjectContents(named.key, tuple(each for each in chunks if each.ssp in named.parts), _as_it_is)
 

@@ -65,7 +65,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 
 def test_state_at_each_checkpoint(spark: SparkSession, job: Job) -> None:
-    for number, name in enumerate(["latest-1", "latest"]):
+    named: list[tuple[int, str | int]] = [(0, "latest-1"), (1, "latest"), (0, job.records[0].batch)]
+    for number, name in named:
         frame = pss.read_state(spark, job.root, "first", name)
         assert frame.columns == ["task", "key", "value"]
         assert frame.rdd.getNumPartitions() == TASKS

@@ -112,12 +112,12 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
 def hidden_package(error: BaseException) -> str:
     """If an import failed because a file or folder beside the application hides an installed package: which one does,
     and what to do. Otherwise empty."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    first = PathFinder.find_spec(name, sys.path[:1])
-    if not name or spec is None or first is None or PathFinder.find_spec(name, sys.path[1:]) is None:
+    if not isinstance(error, ImportError) or not error.name:
         return ""
-    if spec.origin != first.origin:
+    name = error.name.partition(".")[0]
+    first, second = (PathFinder.find_spec(name, path) for path in (sys.path[:1], sys.path[1:]))
+    used = getattr(sys.modules.get(name), "__spec__", None)
+    if first is None or second is None or used is None or used.origin != first.origin:
         return ""
     return f"`{sys.path[0]}` has a `{name}`, which hides the installed package `{name}`. Give it another name"
 

@@ -146,6 +146,14 @@ def test_an_object_with_other_chunks_than_the_record_names_is_refused() -> None:
         decode(replace(named, parts={ssp: Part(2, 1)}), data)
 
 
+def test_only_the_partitions_that_the_record_names_are_there() -> None:
+    """A record of a copied job names those of DataFrames, not those that the original publishes."""
+    ((named, data),) = written(taken_of((0, [record(1)]), (1, [record(2)]), (0, [record(3)])))
+    some = {ssp: part for ssp, part in named.parts.items() if ssp.partition == 0}
+    assert len(some) < len(named.parts)
+    assert content([decode(replace(named, parts=some), data)]) == {0: [record(1), record(3)]}
+
+
 def test_a_payload_that_cannot_be_decoded_names_object_and_chunk() -> None:
     ((named, data),) = written(taken_of((0, [record(1)])))
     zeros = data[:-200] + bytes(200)
