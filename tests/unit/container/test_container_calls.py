@@ -131,7 +131,7 @@ def test_beats_end_when_the_container_is_closed(client: ContainerClient) -> None
     wait_until(lambda: client.last_beat is not None, "a beat")
     client.ask(CLOSE, 1, Nothing(), CLOSE_SECONDS)
     client.await_end(DEADLINE_S)
-    assert (client.lost, ended) == ("its beats ended", [client])
+    assert (client.lost, ended) == ("its heartbeats ended", [client])
     assert not [thread for thread in threading.enumerate() if thread.name == "beats-c1"]
 
 
