@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -21,8 +22,8 @@ from confluent_kafka.admin import (
 )
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, PenstockError
-from penstock.system.base import OffsetRange, System, WriterIdentity
+from penstock.errors import ConfigError, PenstockError, RetryableError
+from penstock.system.base import OffsetRange, System, SystemAdmin, WriterIdentity
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs import wait_until
 from tests.support.kafka import QUIET, TIMEOUT_S, new_name, new_topic, skip_without_kafka
@@ -178,3 +179,31 @@ def test_each_right_of_a_job_is_needed(broker: KafkaBroker, admin: AdminClient, 
     grant(admin, IDS, PREFIX, "Describe", "Write")
     with closing(kafka.admin()) as streams, pytest.raises(PenstockError, match=f"--topic {PREFIX}"):
         streams.fence(topic, WriterIdentity("sums", 1))
+
+
+def test_times_ahead_for_a_topic_whose_settings_nobody_may_read(
+    broker: KafkaBroker, admin: AdminClient, kafka: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are kept, and the log says once what is missing; so are those that the brokers replace."""
+    topic, replacing = new_topic(broker), new_topic(broker, config={"message.timestamp.type": "LogAppendTime"})
+    ahead = int(time.time() * 1000) + 86_400_000
+    grant(admin, IDS, PREFIX, "Describe", "Write")
+    for each in (topic, replacing):
+        grant(admin, TOPIC, each, "Describe", "Read", "Write")
+    with closing(kafka.writer(None)) as writer:
+        for _ in range(2):
+            writer.append(SystemStreamPartition("kafka", topic, 0), [(ahead, b"k", b"v")])
+        with pytest.raises(RetryableError, match="LogAppendTime"):
+            writer.append(SystemStreamPartition("kafka", replacing, 0), [(1000, b"k", b"v")])
+        writer.append(SystemStreamPartition("kafka", replacing, 0), [(1000, b"k", b"v")])
+    with closing(kafka.admin()) as streams, closing(kafka.reader()) as reader:
+        for each, right in ((topic, [ahead, ahead]), (replacing, [1000])):
+            wait_until(partial(_is_complete, streams, each), "the transactions have ended")
+            end = streams.offsets(each)[0].upcoming
+            chunks = list(reader.read(OffsetRange(SystemStreamPartition("kafka", each, 0), 0, end), 10))
+            assert [message[1] for chunk in chunks for message in chunk] == right
+    assert caplog.text.count(f"has no right to DescribeConfigs on topic `{topic}`") == 1
+
+
+def _is_complete(streams: SystemAdmin, topic: str) -> bool:
+    return streams.offsets(topic)[0].upcoming > 0 and not streams.open_transactions(topic)

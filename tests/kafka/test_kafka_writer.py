@@ -36,7 +36,7 @@ def test_bytes_times_and_offsets_are_those_of_the_records(options: KafkaOptions,
     found = read(options, here)
     assert [message[0] for message in found[:5]] == [0, 1, 2, 3, 4]
     assert [message[1:] for message in found[:4]] == batch[:4]
-    assert found[4][1:] == (1, b"k", b"v"), "the client cannot send the time 0"
+    assert found[4][1:] == (1, b"k", b"v"), "the client cannot send the time 0, which is in a header"
 
 
 def test_messages_of_many_megabytes(kafka_broker: KafkaBroker, options: KafkaOptions) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Message
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import RawMessage
+from penstock.system.kafka.timestamps import event_time
 from penstock.system.ranges import take_chunk
 
 _MESSAGE_BYTES = 200
@@ -62,9 +63,12 @@ class Place:
 
     def accept(self, messages: Sequence[Message]) -> None:
         """Put messages into the buffer. They follow what is known."""
-        # Without a line of Python for each message: this is where the time goes.
+        # Without a line of Python for each message without headers: this is where the time goes.
         keys, values = list(map(_KEY, messages)), list(map(_VALUE, messages))
         times = [time for _, time in map(_TIMESTAMP, messages)]
+        headers = list(map(_HEADERS, messages))
+        if any(headers):
+            times = list(map(event_time, headers, times))
         found = list(zip(map(_OFFSET, messages), times, keys, values, strict=True))
         if self._buffer:
             self._buffer += found
@@ -97,5 +101,6 @@ class Place:
 
 
 _TIMESTAMP, _KEY, _VALUE = Message.timestamp, Message.key, Message.value
+_HEADERS = cast("Callable[[Message], list[tuple[str, bytes | None]] | None]", Message.headers)
 _OFFSET = cast("Callable[[Message], int]", Message.offset)
 """None only for what is no message."""

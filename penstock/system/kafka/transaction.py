@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
@@ -19,13 +19,13 @@ from penstock.system.kafka import job_log
 from penstock.system.kafka.access import Right, topic
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.scripts import alter_command
+from penstock.system.kafka.timestamps import ANY_MS, TimestampLimits, header_of
 from penstock.wording import listed
 
 if TYPE_CHECKING:
     from penstock.system.kafka.writer import KafkaWriter
 
-_LEAST_TIMESTAMP_MS = 1
-"""The client takes the time 0 as none."""
+_ALL = TimestampLimits(after_ms=ANY_MS)
 _COMMIT = "the transaction could not be committed"
 _ABORT_SECONDS = 10.0
 
@@ -36,14 +36,20 @@ class _Run:
 
     every: bool
     """Whether the offset of each message is asked for, or of the first and the last one only."""
+    limits: TimestampLimits
+    """By which its messages were sent."""
     messages: int = 0
     offsets: list[int] = field(default_factory=list)
     failed: bool = False
+    replaced: bool = False
+    """Whether the brokers replaced a timestamp, and the header does not have it."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take a delivery report."""
         offset = message.offset()
         self.failed = self.failed or error is not None
+        if not self.limits.replaced and message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
+            self.replaced = True
         self.offsets.append(-1 if offset is None else offset)
 
     def ranges(self) -> list[tuple[int, int]] | None:
@@ -83,7 +89,9 @@ class KafkaTransaction(WriterTransaction):
         held = next(following, None)
         if held is None:
             return
-        run = _Run(self._writer.reports_every_offset(ssp))
+        limits = self._writer.places.timestamps(ssp.stream)
+        first, last = limits.taken(SYSTEM_CLOCK.now_ms())
+        run = _Run(self._writer.reports_every_offset(ssp), limits)
         runs.append(run)
         produce = self._begun().produce
         name, partition, sent = ssp.stream, ssp.partition, 0
@@ -93,13 +101,16 @@ class KafkaTransaction(WriterTransaction):
                 timestamp, key, value = held
                 if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
                     raise TypeError
-                produce(name, value, key, partition, report, None, timestamp if timestamp != 0 else 1)
+                if timestamp and first <= timestamp <= last:
+                    produce(name, value, key, partition, report, None, timestamp)
+                else:
+                    self._send(ssp, held, report, limits)
             except (BufferError, KafkaException, TypeError, ValueError, OverflowError):
-                self._send(ssp, held, report)
+                self._send(ssp, held, report, limits)
             sent += 1
             report = run.delivered if run.every else None
             held = record
-        self._send(ssp, held, run.delivered)
+        self._send(ssp, held, run.delivered, limits)
         run.messages = sent + 1
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
@@ -128,7 +139,7 @@ class KafkaTransaction(WriterTransaction):
         self._writer.take_over()
         for ssp, mark in self._marks.items():
             place, key, value = self._writer.mark_record(ssp, mark)
-            self._send(place, (SYSTEM_CLOCK.now_ms(), key, value), None)
+            self._send(place, (SYSTEM_CLOCK.now_ms(), key, value), None, _ALL)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -177,12 +188,16 @@ class KafkaTransaction(WriterTransaction):
             self._producer = producer
         return self._producer
 
-    def _send(self, ssp: SystemStreamPartition, record: RawRecord, report: _Report | None) -> None:
-        """Send a record, with all that may come in between."""
+    def _send(
+        self, ssp: SystemStreamPartition, record: RawRecord, report: _Report | None, limits: TimestampLimits
+    ) -> None:
+        """Send a record, with all that may come in between. The header has a timestamp that the topic does not take."""
         producer, (timestamp, key, value) = self._begun(), _checked(record)
+        sent = limits.sent(timestamp, SYSTEM_CLOCK.now_ms())
+        headers = header_of(timestamp) if sent != timestamp or limits.replaced else None
         while True:
             try:
-                return producer.produce(ssp.stream, value, key, ssp.partition, report, None, timestamp)
+                return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)
             except BufferError:
                 check_interrupt(f"a message could not be appended to `{ssp}`")
                 # What the brokers do not take fails within the transaction's time, and makes room as well.
@@ -247,6 +262,15 @@ class KafkaTransaction(WriterTransaction):
                 unknown.append(ssp)
             elif runs:
                 found[ssp] = tuple(_merged(sorted(chain.from_iterable(own for own in ranges if own is not None))))
+        replaced = [ssp for ssp, runs in self._runs.items() if any(run.replaced for run in runs)]
+        if replaced:
+            for ssp in replaced:
+                self._writer.places.replaced_timestamp(ssp.stream)
+            raise RetryableError(
+                f"the brokers replace the timestamps of {listed([f'`{ssp}`' for ssp in replaced])} "
+                "(`message.timestamp.type=LogAppendTime`); nothing was appended. The next transaction has the true "
+                "ones in a header"
+            )
         if unknown:
             self._writer.report_every_offset(unknown)
             raise RetryableError(
@@ -275,9 +299,20 @@ class KafkaTransaction(WriterTransaction):
         if reason.code() == KafkaError.INVALID_RECORD:
             keyless = f"{what}: {reason.str()} ({reason.name()}). A compacted topic refuses messages without a key"
             return ConfigError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
+        if reason.code() == KafkaError.INVALID_TIMESTAMP:
+            self._find_refused(reason.str())
+            return RetryableError(f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others")
         failed = explain(reason, what, self._writer.options, self._writer.reported, self._right)
         passes = reason.txn_requires_abort() and type(failed) is PenstockError
         return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
+
+    def _find_refused(self, text: str) -> None:
+        """After the brokers refused a timestamp: the client's text names the topic. Delivery reports do not, because
+        the messages were dropped before, with those for other topics."""
+        sent = {ssp.stream: runs[-1].limits for ssp, runs in self._runs.items() if runs}
+        named = {stream: limits for stream, limits in sent.items() if f" {stream} [" in text}
+        for stream, limits in (named or sent).items():
+            self._writer.places.refused_timestamp(stream, limits)
 
     def _alter(self, setting: str) -> str:
         """How to change a setting of the topic, with one of those that this transaction writes to."""
@@ -338,7 +373,7 @@ def _checked(record: RawRecord) -> RawRecord:
         raise _malformed(record) from error
     if not isinstance(timestamp, int) or not all(part is None or isinstance(part, bytes) for part in (key, value)):
         raise _malformed(record)
-    return timestamp or _LEAST_TIMESTAMP_MS, key, value
+    return timestamp, key, value
 
 
 def _malformed(record: object) -> ConfigError:
