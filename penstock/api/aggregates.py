@@ -13,6 +13,10 @@ Of: TypeAlias = Callable[[Any], Any]
 """What is aggregated of a message's value."""
 
 
+METHODS = ("of", "add", "one", "merge", "result", "to_json", "from_json")
+"""The functions that an aggregate consists of."""
+
+
 def _itself(value: Any) -> Any:
     return value
 

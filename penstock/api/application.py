@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from penstock.api.callbacks import check_all, maker
 from penstock.api.declarations import Declarations, may_end, time_to_live
 from penstock.api.graph import ApplicationGraph, ProcessSpec
 from penstock.api.message_stream import MessageStream
@@ -459,9 +460,11 @@ class TaskApplication(Application):
             timers_at_drain: what a drain does to timers whose time has not come, as in `MessageStream.process`.
 
         Raises:
-            ConfigError: `timers` is not a serde, or `timers_at_drain` is wrong.
+            ConfigError: `timers` is not a serde, `timers_at_drain` is wrong, or a method of the task is a generator or
+                `async def`.
         """
         super().__init__(name)
+        check_all(maker(task), f"operator `{_TASK_ID}`")
         self._task = task
         place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
         self._timers, _ = self._declared.timers(_TASK_ID, place, timers)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.api.callbacks import check_all
 from penstock.api.graph import (
     ApplicationGraph,
     InputSpec,
@@ -267,6 +268,7 @@ class Declarations:
                 f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
             )
         spec = make(op_id)
+        check_all(spec.callbacks(), f"operator `{op_id}`")
         self._operators[op_id] = spec
         return spec
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.batch_task import BatchTask
+from penstock.api.callbacks import Callback, maker, methods
 from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
@@ -45,6 +46,10 @@ class OperatorSpec:
         """Whether event times, watermarks and the end of stream matter to it."""
         return False
 
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        yield from ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec(OperatorSpec):
@@ -65,6 +70,10 @@ class InputSpec(OperatorSpec):
         """The policy that holds."""
         return Ascending() if self.watermark is None else self.watermark
 
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("timestamp", self.timestamp)
+        yield from methods(self.watermark_policy, ("watermark",))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSpec(OperatorSpec):
@@ -73,6 +82,9 @@ class FunctionSpec(OperatorSpec):
     function: Callable[[Any], Any]
     envelope: bool = False
     """Whether the function gets the whole message, not the value alone."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +95,9 @@ class MapSpec(FunctionSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapSpec(FunctionSpec):
     """value -> any number of values."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function, may_yield=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +154,9 @@ class ProcessSpec(OperatorSpec):
         """The stores of the application that the task uses: without that of its timers."""
         return tuple(name for name in self.stores if name != timers_store(self.id))
 
+    def callbacks(self) -> Iterator[Callback]:
+        return maker(self.task)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTaskSpec(OperatorSpec):
@@ -154,6 +172,9 @@ class BatchTaskSpec(OperatorSpec):
     def uses_time(self) -> bool:
         return self.event_time
 
+    def callbacks(self) -> Iterator[Callback]:
+        return maker(self.task)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpec(OperatorSpec):
@@ -166,6 +187,9 @@ class WindowSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return True
+
+    def callbacks(self) -> Iterator[Callback]:
+        return self.window.contents.callbacks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,12 +205,18 @@ class JoinSpec(OperatorSpec):
     def uses_time(self) -> bool:
         return True
 
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec(OperatorSpec):
     """A function called for each message; nothing follows it."""
 
     function: SinkFunction
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +249,9 @@ class TableJoinSpec(OperatorSpec):
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
 
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalJoinSpec(OperatorSpec):
@@ -234,6 +267,9 @@ class TemporalJoinSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return True
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
 
 
 SourceSpec: TypeAlias = InputSpec | IntermediateSpec

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from penstock.api.callbacks import Callback, check_all, methods
 from penstock.api.serdes import Serde
 from penstock.api.serdes.failures import side_input_place
 from penstock.api.side_inputs import (
@@ -112,6 +113,7 @@ def check_pushed(what: str, table: object) -> PushedTable:
         raise ConfigError(f"{what}: the format of a pushed table is {listed(formats)}, not {table.format!r}")
     if table.check is not None and not callable(table.check):
         raise ConfigError(f"{what}: check of a pushed table is a function, not {table.check!r}")
+    Callback("check of the pushed table", table.check).check(what)
     return table
 
 
@@ -165,6 +167,8 @@ def _check_processor(what: str, processor: object) -> None:
             f"{what}: processor is a function of a message and the store, an object with such a method `process`, or a "
             f"SideInputsProcessorFactory, not {processor!r}"
         )
+    check_all(methods(processor, ("get_side_inputs_processor",), yielding=("process",)), what)
+    Callback("the processor", processor, may_yield=True).check(what)
 
 
 def _stream(what: str, given: object, key: Serde[Any], value: Serde[Any]) -> SideStream:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from penstock.api.aggregates import Aggregate
+from penstock.api.aggregates import METHODS, Aggregate
+from penstock.api.callbacks import Callback, methods
 from penstock.api.durations import whole_number
 from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.given import given_serde
@@ -114,6 +115,12 @@ class Fold:
     add: Callable[[Any, Any], Any]
     merge: Callable[[Any, Any], Any] | None
 
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        yield Callback("the function that makes the fold's initial value", self.initial)
+        yield Callback("the fold's function", self.add)
+        yield Callback("the function that merges two values of the fold", self.merge)
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
@@ -121,10 +128,19 @@ class Aggregates:
 
     by_name: Mapping[str, Aggregate]
 
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        for each in self.by_name.values():
+            yield from methods(each, METHODS)
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
     """All values, in the order they came in."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        """None."""
+        yield from ()
 
 
 Contents: TypeAlias = Fold | Aggregates | Messages

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.api.application import Application
+from penstock.api.callbacks import Callback
 from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.api.watermarks import BoundedOutOfOrderness
 from penstock.engine.query.job import QueryInput, QueryOutput
@@ -128,7 +129,7 @@ class ApplicationStream:
     def __init__(self, df: DataFrame, plan: QueryPlan, inputs: Inputs) -> None:
         self._df, self._plan, self._inputs = df, plan, inputs
 
-    def for_each_batch(self, handler: Callable[[Frames, int], None]) -> StreamWriter:
+    def for_each_batch(self, handler: Callable[[Frames, int], object]) -> StreamWriter:
         """Give the outputs of each batch to a handler, as `foreachBatch` does.
 
         Args:
@@ -139,6 +140,7 @@ class ApplicationStream:
         Returns:
             the writer, with those methods of Spark's DataStreamWriter that apply to such a query.
         """
+        Callback("the handler", handler).check("for_each_batch")
         return StreamWriter(self._df, self._plan, self._inputs, handler)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from penstock.api.callbacks import not_started
 from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -137,7 +138,7 @@ class RunningQuery:
         self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext))
         return self._heartbeat.added_to(df)
 
-    def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], None]) -> None:
+    def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], object]) -> None:
         """Process a batch and give its outputs to the handler. Called by Spark's `foreachBatch`."""
         stopped: QueryStoppedError | None = None
         try:
@@ -153,7 +154,7 @@ class RunningQuery:
             raise stopped
         self._handles = threading.get_ident()
         try:
-            handler(outputs, batch)
+            not_started("the handler of for_each_batch", handler(outputs, batch))
         finally:
             self._handles = None
 
@@ -231,7 +232,7 @@ class StreamWriter:
         df: DataFrame,
         plan: QueryPlan,
         inputs: Callable[[DataFrame], Frames],
-        handle: Callable[[Frames, int], None],
+        handle: Callable[[Frames, int], object],
     ) -> None:
         """
         Args:

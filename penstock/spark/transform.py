@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
+from penstock.api.callbacks import Callback
 from penstock.api.graph import ApplicationGraph
 from penstock.engine.query.job import QueryInput, QueryOutput
 from penstock.errors import ConfigError
@@ -26,7 +27,7 @@ from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
 from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
 from penstock.spark.takeover import Takeover
 
-Handler: TypeAlias = Callable[[DataFrame, int], None]
+Handler: TypeAlias = Callable[[DataFrame, int], object]
 """What `foreachBatch` takes: it gets the rows of a batch, and its id."""
 _INPUT, _OUTPUT = "rows", "output"
 
@@ -188,8 +189,10 @@ class TransformedStream:
             the writer, with those methods of Spark's DataStreamWriter that apply to such a query.
         """
 
-        def handle(outputs: Mapping[str, DataFrame], batch: int) -> None:
-            handler(outputs[_OUTPUT], batch)
+        Callback("the handler", handler).check("for_each_batch")
+
+        def handle(outputs: Mapping[str, DataFrame], batch: int) -> object:
+            return handler(outputs[_OUTPUT], batch)
 
         return StreamWriter(self._df, self._plan, lambda df: {_INPUT: df}, handle)
 

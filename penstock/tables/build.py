@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.api.callbacks import not_started
 from penstock.api.side_inputs import PushedTable, TableCandidate
 from penstock.api.store import StoreSpec
 from penstock.tables.fingerprint import pushed_table
@@ -103,6 +104,7 @@ def check_candidate(side: PushedTable, candidate: TableCandidate) -> None:
         return
     try:
         answer = side.check(candidate)
+        not_started("the function", answer)
     except Exception as error:
         raise TableRefusedError(f"its check failed: {type(error).__name__}: {error}") from error
     if answer is not None and not answer:

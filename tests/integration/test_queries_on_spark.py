@@ -61,7 +61,7 @@ class World:
         shutil.rmtree(self.folder / "checkpoint")
         shutil.copytree(saved, self.folder / "checkpoint")
 
-    def start(self, handler: Callable[[DataFrame, int], None] | None = None, **changes: Any) -> StreamingQuery:
+    def start(self, handler: Callable[[DataFrame, int], object] | None = None, **changes: Any) -> StreamingQuery:
         """Start the query. `changes`: other arguments; `checkpoint` is the name of the checkpoint location, `columns`
         are expressions that make those of the input, `lease_ms` is the lease of the job."""
         checkpoint, columns = changes.pop("checkpoint", "checkpoint"), changes.pop("columns", ["*"])
@@ -288,6 +288,8 @@ def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
     assert "handleInputRows" in said
     assert "'a'" in said
     assert "run_loop.py" not in said, "the traceback is the processor's"
+    with pytest.raises(StreamingQueryException, match="the handler of for_each_batch returned a generator, which"):
+        world.start(lambda rows, batch: (row for row in rows.collect())).awaitTermination()
     world.start().awaitTermination()
     world.verify(["a"])
 

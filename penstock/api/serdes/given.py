@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.callbacks import check_all, methods
 from penstock.api.serdes.base import Serde
 from penstock.errors import ConfigError
 
@@ -36,6 +37,7 @@ def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serd
         ConfigError: it is not a serde; the message says what to write.
     """
     if isinstance(given, Serde):
+        check_all(methods(given, ("to_bytes", "from_bytes")), where)
         return given
     if isinstance(given, type) and issubclass(given, Serde):
         made = _made(given)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+from penstock.api.callbacks import unused
 from penstock.api.key_state import CurrentKey, ListState, MapState, Place, ValueState, check_list_keys, check_map_keys
 from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
@@ -184,26 +185,30 @@ def _key_serde(store: KeyValueStore[Any, Any]) -> Serde[Any]:
 
 def envelope_calls(
     op_id: str,
-    function: Callable[[IncomingMessageEnvelope, MessageCollector, TaskCoordinator], None],
+    function: Callable[[IncomingMessageEnvelope, MessageCollector, TaskCoordinator], object],
     collector: Collector,
     requests: Requests,
     position: Position,
+    what: str,
 ) -> tuple[Accept, Push]:
-    """Calls the application's code with each message, for columns of messages and for a single one."""
+    """Calls the application's code, which has to return None, with each message, for columns of messages and for a
+    single one. `what` names the code in words."""
     make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
 
     def accept(columns: Columns) -> None:
         envelopes = envelopes_of(columns, position.page)
         try:
             for position.row, envelope in zip(columns.rows, envelopes, strict=True):
-                function(envelope, collector, requests)
+                if (result := function(envelope, collector, requests)) is not None:
+                    raise unused(what, result)
         except BaseException as error:
             raise failure_in(op_id, error) from error
 
     def push(key: Any, value: Any) -> None:
         envelope = make(IncomingMessageEnvelope, (key, value, position.page, position.row))
         try:
-            function(envelope, collector, requests)
+            if (result := function(envelope, collector, requests)) is not None:
+                raise unused(what, result)
         except BaseException as error:
             raise failure_in(op_id, error) from error
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.api.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
+from penstock.api.callbacks import unused
 from penstock.api.graph import BatchTaskSpec
 from penstock.api.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
@@ -97,7 +98,9 @@ class _BatchTaskNode(Node):
     def _run(self, info: BatchInfo) -> None:
         messages, self._messages = self._messages, []
         try:
-            self._task.process(messages, info, self._emit)
+            result: object = self._task.process(messages, info, self._emit)
+            if result is not None:
+                raise unused("`process`", result)
         except KeyFailed as failed:
             cause = failed if failed.__cause__ is None else failed.__cause__
             failure = failure_in(self._operator, cause)

@@ -21,17 +21,17 @@ class _Keyed(Protocol):
 S = TypeVar("S", bound=_Keyed)
 
 
-Call: TypeAlias = Callable[[S, MessageCollector, TaskCoordinator], None]
-"""The application's code for a message or a timer."""
+Call: TypeAlias = Callable[[S, MessageCollector, TaskCoordinator], object]
+"""The application's code for a message or a timer. It has to return None."""
 
 
 def with_current_key(function: Call[S], current: CurrentKey) -> Call[S]:
     """The same function of a message or a timer, whose key is current while it runs."""
 
-    def call(subject: S, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+    def call(subject: S, collector: MessageCollector, coordinator: TaskCoordinator) -> object:
         current.key = subject.key
         try:
-            function(subject, collector, coordinator)
+            return function(subject, collector, coordinator)
         finally:
             current.key = NO_CALL
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from penstock.api.callbacks import check_all, task_methods, unused
 from penstock.api.graph import OperatorSpec, ProcessSpec
 from penstock.api.serdes.failures import Place, process_place, timers_place
 from penstock.api.task import (
@@ -61,9 +63,10 @@ class Process(Operator[ProcessSpec]):
         )
         try:
             task = self.spec.task()
+            check_all(task_methods(_own(task)), f"operator `{op_id}`")
             if timers is not None and not _defines(task, "on_timer"):
                 raise ConfigError(f"operator `{op_id}` is declared with timers, but its task does not define on_timer")
-            task.init(context)
+            _run("init", task.init, context)
         except BaseException as error:
             raise failure_in(op_id, error) from error
         process: Call[IncomingMessageEnvelope] = task.process
@@ -71,7 +74,7 @@ class Process(Operator[ProcessSpec]):
         current = context.close_init()
         if current is not None:
             process, on_timer = with_current_key(process, current), with_current_key(on_timer, current)
-        calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position)
+        calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position, "`process`")
         return _ProcessNode(op_id, task, context, on_timer, collector, surroundings, timers, *calls)
 
     def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
@@ -146,22 +149,33 @@ class _ProcessNode(Node):
         return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
 
     def _fire(self, timers: TaskTimers, timer: TaskTimer) -> None:
-        self._on_timer(timers.expired(timer), self._collector, self._requests)
+        _run("on_timer", self._on_timer, timers.expired(timer), self._collector, self._requests)
 
     def _call(
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
     ) -> Firing:
-        run = partial(method, self._collector, self._requests)
+        run = partial(_run, name, method, self._collector, self._requests)
         # What a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
         return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
 
     def close(self) -> None:
-        self._task.close()
+        _run("close", self._task.close)
+
+
+def _run(name: str, method: Callable[..., object], *arguments: object) -> None:
+    """Call a method of the task. Raises TypeError unless it returns None."""
+    if (result := method(*arguments)) is not None:
+        raise unused(f"`{name}`", result)
+
+
+def _own(task: StreamTask) -> StreamTask:
+    """The application's task."""
+    return task.task if isinstance(task, _WatchedTask) else task
 
 
 def _defines(task: StreamTask, method: str) -> bool:
     """Whether the application's task has a method that a StreamTask need not have."""
-    kind = type(task.task if isinstance(task, _WatchedTask) else task)
+    kind = type(_own(task))
     found = getattr(kind, method, None)
     return found is not None and found is not getattr(StreamTask, method, None)
 
@@ -170,33 +184,33 @@ class _WatchedTask(WindowableTask, DrainListenerTask):
     def __init__(self, spec: ProcessSpec, watch: Watch) -> None:
         self._spec = spec
         self._watch = watch
-        self.task = spec.task()
+        self.task: Any = spec.task()
         self._stores: list[KeyValue] = []
         self.close = self.task.close  # type: ignore[method-assign]
 
-    def init(self, context: TaskContext) -> None:
+    def init(self, context: TaskContext) -> Any:
         self._stores = [context.store(name) for name in self._spec.own_stores]
         self._watch.opens(self._stores)
-        self.task.init(context)
+        return self.task.init(context)
 
     def process(
         self, envelope: IncomingMessageEnvelope, collector: MessageCollector, coordinator: TaskCoordinator
-    ) -> None:
+    ) -> Any:
         with self._watch.call(self._spec.id, envelope.value, self._stores):
-            self.task.process(envelope, collector, coordinator)
+            return self.task.process(envelope, collector, coordinator)
 
-    def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+    def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
         with self._watch.call(self._spec.id, None, self._stores):
-            self.task.on_timer(timer, collector, coordinator)
+            return self.task.on_timer(timer, collector, coordinator)
 
-    def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+    def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
         with self._watch.call(self._spec.id, None, self._stores):
-            self.task.on_end(collector, coordinator)
+            return self.task.on_end(collector, coordinator)
 
-    def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+    def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
         with self._watch.call(self._spec.id, None, self._stores):
-            self.task.on_drain(collector, coordinator)  # type: ignore[attr-defined]
+            return self.task.on_drain(collector, coordinator)
 
-    def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> None:
+    def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
         with self._watch.call(self._spec.id, None, self._stores):
-            self.task.window(collector, coordinator)  # type: ignore[attr-defined]
+            return self.task.window(collector, coordinator)

@@ -19,14 +19,21 @@ class Sink(Operator[SinkSpec]):
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         collector = Collector(self.spec.id, NOWHERE.push, surroundings.outputs)
         return Node(
-            *envelope_calls(self.spec.id, self.spec.function, collector, surroundings.requests, surroundings.position)
+            *envelope_calls(
+                self.spec.id,
+                self.spec.function,
+                collector,
+                surroundings.requests,
+                surroundings.position,
+                "the function of the sink",
+            )
         )
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
-        def watched(envelope: Any, collector: Any, coordinator: Any) -> None:
+        def watched(envelope: Any, collector: Any, coordinator: Any) -> Any:
             with watch.call(op_id, envelope.value):
-                function(envelope, collector, coordinator)
+                return function(envelope, collector, coordinator)
 
         return replace(self.spec, function=watched)

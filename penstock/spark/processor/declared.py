@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import Bytes
 from penstock.api.store import OperatorBytes, StoreSpec, TimeToLive
 from penstock.api.timers import timers_store
@@ -113,12 +115,16 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
         parse: makes schemas of DDL texts.
 
     Raises:
+        ConfigError: a method would do none of its work when it is called.
         PySparkRuntimeError: two variables have one name, or one has a time to live that it cannot have.
         Exception: what `init` or `close` raises.
     """
+    plain, yielding = ("init", "handleInitialState", "close"), ("handleInputRows", "handleExpiredTimer")
+    check_all(methods(processor, plain, yielding=yielding), "transform_with_state")
     handle = Declaring(mode, parse)
-    processor.init(handle)
-    processor.close()
+    calls: tuple[Callable[[], object], ...] = (partial(processor.init, handle), processor.close)
+    for name, call in zip(("`init`", "`close`"), calls, strict=True):
+        not_started(name, call())
     return Declared(
         tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(sorted(handle.forgotten))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -13,6 +13,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from pyspark.sql.types import Row, StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
+from penstock.api.callbacks import not_started
 from penstock.spark.processor.declared import Declared, TimeMode
 from penstock.spark.processor.frames import FrameOutput, Frames, check_pandas, key_values
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
@@ -164,13 +165,14 @@ class _Run:
     def handle_initial(self, before: KeyedRows, found: KeyedRows | None) -> None:
         """Call `handleInitialState` for each row of initial state, then `handleInputRows` for the rows of the key; then
         for those of all other keys."""
+        handle: Callable[..., object] = self.processor.handleInitialState
         places = {} if found is None else {encoded: number for number, encoded in enumerate(found.encoded)}
         for block in before.blocks():
             for encoded, key, start, end in block.each():
                 self._state.current.key = encoded
                 with self.calls("handleInitialState", key):
                     for row in block.rows[start:end]:
-                        self.processor.handleInitialState(key, row, self._times)
+                        not_started("`handleInitialState`", handle(key, row, self._times))
                 place = places.pop(encoded, None)
                 if place is not None and found is not None:
                     self.handle(found.blocks(place, place + 1))

@@ -40,7 +40,10 @@ class Copies(ps.StreamTask):
 
 
 def sink(function: Callable[[Any], Any]) -> Callable[[Any, Any, Any], None]:
-    return lambda envelope, _collector, _coordinator: function(envelope.value)
+    def call(envelope: Any, _collector: Any, _coordinator: Any) -> None:
+        function(envelope.value)
+
+    return call
 
 
 CHANGING: dict[str, Callable[[ps.MessageStream[Any]], Any]] = {

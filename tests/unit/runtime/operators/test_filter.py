@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import penstock as ps
@@ -30,3 +32,21 @@ def test_an_exception_names_the_operator() -> None:
     app.input("m.in").filter(lambda v: v["missing"], id="only-good")
     with pytest.raises(ps.UserCodeError, match=r"KeyError: 'missing'(.|\n)*`only-good`"):
         TestRunner(app, partitions=1).input("m.in", [{}]).run()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["a column", "emitted"])
+def test_a_result_that_has_not_run_is_not_true(after: bool) -> None:
+    async def asked() -> bool:
+        return False
+
+    class Emits(ps.StreamTask):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            collector.emit(key=envelope.key, value=envelope.value)
+
+    app = ps.StreamApplication("job")
+    stream: ps.MessageStream[Any] = app.input("m.in")
+    (stream.process(Emits) if after else stream).filter(lambda value: value or asked(), id="keep")
+    with pytest.raises(ps.UserCodeError) as raised:
+        TestRunner(app, partitions=1).input("m.in", [5, 0]).run()
+    assert (raised.value.failed.operator, raised.value.failed.offset) == ("keep", 1)
+    assert "the function of the filter returned a coroutine" in raised.value.failed.reason

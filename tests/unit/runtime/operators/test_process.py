@@ -188,3 +188,98 @@ def test_a_change_without_a_put_is_caught() -> None:
         runner.input("m.in", [1]).run()
     assert UnwrittenChangeError.__name__ in caught.value.failed.reason
     assert runner.store("s") == {"k": {"n": 0}}
+
+
+def _generator() -> Any:
+    yield 1
+
+
+async def _coroutine() -> None: ...
+
+
+RETURNED = {
+    "an object of type `int`": lambda: 5,
+    "an object of type `bool`": lambda: False,
+    "a generator": _generator,
+    "a coroutine": _coroutine,
+}
+
+
+@pytest.mark.parametrize("what", RETURNED)
+@pytest.mark.parametrize("keyed", [False, True], ids=["", "with state of the key"])
+@pytest.mark.parametrize("after", [False, True], ids=["first", "behind another task"])
+def test_what_process_returns_is_refused_with_the_messages_place(what: str, keyed: bool, after: bool) -> None:
+    class Returns(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            if keyed:
+                context.value_state("s")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> Any:
+            return RETURNED[what]() if envelope.value == "bad" else None
+
+    class Emits(ps.StreamTask):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            collector.emit(key=envelope.key, value=envelope.value)
+
+    app = ps.StreamApplication("job")
+    app.value_state("s")
+    stream: ps.MessageStream[Any] = app.input("m.in")
+    (stream.process(Emits) if after else stream).process(Returns, stores=["s"], id="returns")
+    runner = TestRunner(app, partitions=1).input("m.in", [("k", "good"), ("k", "bad")])
+    with pytest.raises(ps.UserCodeError) as raised:
+        runner.run()
+    failed = raised.value.failed
+    assert (failed.operator, failed.stream, failed.partition, failed.offset) == ("returns", "m.in", 0, 1)
+    assert failed.reason.startswith(f"TypeError: `process` returned {what}, which nothing ")
+
+
+CALLS: dict[str, Any] = {
+    "init": lambda runner: runner.run(),
+    "window": lambda runner: runner.run().advance_time(10),
+    "on_timer": lambda runner: runner.run().advance_watermark(100),
+    "on_end": lambda runner: runner.run().end_inputs(),
+    "on_drain": lambda runner: runner.run().drain(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_other_methods_return_is_refused(name: str) -> None:
+    class Task(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.context = context
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.context.schedule("k", 50)
+
+        def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None: ...
+
+    hidden = type(
+        "Hidden", (Task, ps.WindowableTask), {"window": lambda *_: None, name: lambda *_: _coroutine()}
+    )  # a decorator's wrapper looks the same
+    app = ps.StreamApplication("job")
+    app.input("m.in").process(hidden, timers=ps.String(), id="task")
+    runner = TestRunner(app, partitions=1, config={"task.window.ms": 5}).input("m.in", ["a"])
+    with pytest.raises(ps.UserCodeError, match=f"`{name}` returned a coroutine, which nothing runs"):
+        CALLS[name](runner)
+    runner.close()
+
+
+def test_what_close_returns_is_logged_as_its_errors_are(caplog: pytest.LogCaptureFixture) -> None:
+    app = ps.StreamApplication("job")
+    hidden = type("Hidden", (ps.StreamTask,), {"process": lambda *_: None, "close": lambda _: _coroutine()})
+    app.input("m.in").process(hidden, id="task")
+    TestRunner(app, partitions=1).input("m.in", ["a"]).run().close()
+    assert "TypeError: `close` returned a coroutine, which nothing runs" in caplog.text
+
+
+def test_a_task_that_a_function_makes_is_refused_when_it_is_made() -> None:
+    def make() -> Scripted:
+        task = Scripted(lambda *_: None)
+        task.process = lambda *_: _generator()  # type: ignore[method-assign]
+        task.close = _generator  # type: ignore[method-assign]
+        return task
+
+    app = ps.StreamApplication("job")
+    app.input("m.in").process(make, id="task")
+    with pytest.raises(ps.UserCodeError, match="operator `task`: `close` of Scripted has `yield`"):
+        TestRunner(app, partitions=1).input("m.in", [1]).run()

@@ -138,3 +138,27 @@ def test_rows_that_do_not_fit_the_output_schema_name_the_key() -> None:
     with pytest.raises(ps.UserCodeError, match=r"at the rows that handleInputRows returned of task 0, key \('bob',\)"):
         runner.run()
     runner.close()
+
+
+@pytest.mark.parametrize("name", ["init", "handleInitialState", "close"])
+def test_a_method_that_is_not_read_to_its_end_is_no_generator(name: str) -> None:
+    def yields(*_: Any, **__: Any) -> Any:
+        yield 1
+
+    def spec(function: Any) -> Any:
+        return spec_of(type("Odd", (CountAndSum,), {name: function})(), ["user"], ROWS, OUT)
+
+    with pytest.raises(ps.ConfigError, match=f"transform_with_state: `{name}` of Odd has `yield`"):
+        spec(yields)
+    if name != "handleInitialState":  # the others are called on the driver
+        with pytest.raises(TypeError, match=f"`{name}` returned a generator, which nothing runs"):
+            spec(lambda *_: yields())
+
+
+@pytest.mark.parametrize("name", ["handleInputRows", "handleExpiredTimer"])
+def test_a_method_whose_rows_are_read_is_no_coroutine(name: str) -> None:
+    async def rows(*_: Any, **__: Any) -> Any:
+        return [Row(user="a", n=1, total=1)]
+
+    with pytest.raises(ps.ConfigError, match=f"transform_with_state: `{name}` of Odd is `async def`"):
+        spec_of(type("Odd", (CountAndSum,), {name: rows})(), ["user"], ROWS, OUT)

@@ -1,0 +1,119 @@
+"""The application's functions do their work when they are called.
+
+A generator function or an `async def` does none of it: the call makes an object, which nothing runs. Such a function is
+refused when the application is built. Where a call has to return None, an object that it returns is refused too: a
+decorator or a plain function may hide what it is. A wrapper's `__wrapped__` is no evidence, because a wrapper may well
+run the coroutine that it wraps.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from typing import Any, NamedTuple
+
+from penstock.errors import ConfigError
+
+UNSTARTED = frozenset({GeneratorType, CoroutineType, AsyncGeneratorType})
+"""The types of objects whose code has not run yet."""
+
+_Cached = type(functools.cache(int))
+_TASK_METHODS = ("init", "process", "window", "on_timer", "on_end", "on_drain", "close")
+
+
+class Callback(NamedTuple):
+    """A function that the application gave."""
+
+    what: str
+    """The function in words, as "the function" or "`process` of Utilisation"."""
+    function: object
+    may_yield: bool = False
+    """Whether the caller reads what a call returns to its end, so that a generator will do."""
+
+    def check(self, where: str) -> None:
+        """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""
+        code = _code(self.function)
+        if inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(code):
+            problem = (
+                "is `async def`: a call makes a coroutine, which nothing awaits. Write an ordinary function; it can "
+                "run a coroutine with asyncio.run(...)"
+            )
+        elif inspect.isasyncgenfunction(code):
+            problem = "is an `async def` with `yield`: nothing reads what it yields. Write an ordinary function"
+        elif inspect.isgeneratorfunction(code) and not self.may_yield:
+            problem = (
+                "has `yield`: a call makes a generator, which nothing runs. Write an ordinary function; a task passes "
+                "messages on with collector.emit(...) or collector.send(...), and flat_map takes a generator"
+            )
+        else:
+            return
+        raise ConfigError(f"{where}: {self.what} {problem}")
+
+
+def check_all(callbacks: Iterable[Callback], where: str) -> None:
+    """Raise ConfigError, as `Callback.check`, for the first one that is refused."""
+    for each in callbacks:
+        each.check(where)
+
+
+def methods(owner: object, names: Iterable[str], *, yielding: Iterable[str] = ()) -> Iterator[Callback]:
+    """The methods of these names that an object or a class has. Those in `yielding` may be generators."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    for names_of, may_yield in ((names, False), (yielding, True)):
+        for name in names_of:
+            method = getattr(owner, name, None)
+            if method is not None:
+                yield Callback(f"`{name}` of {kind.__name__}", method, may_yield)
+
+
+def maker(task: Callable[[], Any]) -> Iterator[Callback]:
+    """What makes tasks, and the methods of these if it is their class."""
+    yield Callback("the function that makes the task", task)
+    found = _code(task)
+    if isinstance(found, type):
+        yield from task_methods(found)
+
+
+def task_methods(task: object) -> Iterator[Callback]:
+    """The methods of a task, or of its class."""
+    return methods(task, _TASK_METHODS)
+
+
+def unused(what: str, result: Any) -> TypeError:
+    """The error for what a function returned that has to return None."""
+    kind = type(result)
+    if kind in (GeneratorType, CoroutineType):
+        result.close()  # otherwise Python warns of a coroutine that nothing awaited
+    if kind in UNSTARTED:
+        name = {GeneratorType: "a generator", CoroutineType: "a coroutine"}.get(kind, "an asynchronous generator")
+        return TypeError(f"{what} returned {name}, which nothing runs: do the work before it returns")
+    return TypeError(
+        f"{what} returned an object of type `{kind.__name__}`, which nothing uses: pass messages on with "
+        "collector.emit(...) or collector.send(...), and return None"
+    )
+
+
+def not_started(what: str, result: object) -> None:
+    """Raise TypeError if the result of a function has not run yet."""
+    if type(result) in UNSTARTED:
+        raise unused(what, result)
+
+
+def _code(function: object) -> object:
+    """The function that a call runs in the end, or the class that it makes an object of."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif isinstance(function, _Cached):  # it returns what the function does
+            function = function.__wrapped__
+        elif isinstance(function, FunctionType | type):
+            return function
+        else:
+            call = inspect.getattr_static(type(function), "__call__", None)
+            if not isinstance(call, FunctionType):
+                return function
+            function = call
