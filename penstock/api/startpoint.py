@@ -16,9 +16,23 @@ IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 
 
+def _check_ms(what: str, given: object) -> None:
+    if type(given) is not int or not -(1 << 63) <= given < 1 << 63:
+        raise ConfigError(f"a startpoint's {what} is {given!r}; it must be epoch milliseconds, an integer of 64 bits")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be written: a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Startpoint(ABC):
-    """A position in a partition of an input (SEP-18). The kinds are its subclasses.
+    """A position in a partition of an input (SEP-18). The four kinds are its subclasses; there are no others.
 
     A startpoint is inclusive: the message that it names is the first one that is read. Of two startpoints for one
     partition, the one with the later `creation_timestamp` counts. `penstock.admin.set_startpoint` writes one for a job.
@@ -31,6 +45,9 @@ class Startpoint(ABC):
 
     creation_timestamp: int = field(default_factory=SYSTEM_CLOCK.now_ms, kw_only=True)
     """The time of its creation, in epoch milliseconds; by default now. It expires `job.startpoint.ttl.ms` later."""
+
+    def __post_init__(self) -> None:
+        _check_ms("creation time", self.creation_timestamp)
 
     @abstractmethod
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
@@ -57,8 +74,10 @@ class StartpointSpecific(Startpoint):
     specific_offset: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.specific_offset, str) or not self.specific_offset:
-            raise ConfigError(f"a startpoint's offset is {self.specific_offset!r}; it must be a string, such as '1200'")
+        Startpoint.__post_init__(self)
+        offset = self.specific_offset
+        if not isinstance(offset, str) or not offset or not _is_unicode(offset):
+            raise ConfigError(f"a startpoint's offset is {offset!r}; it must be a string, such as '1200'")
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_specific(given, self)
@@ -71,7 +90,7 @@ class StartpointTimestamp(Startpoint):
     Without such a message it is the next message to be written.
 
     Raises:
-        ConfigError: the timestamp is not an integer.
+        ConfigError: the timestamp is not an integer of 64 bits.
 
     Example:
         >>> ps.StartpointTimestamp(1_700_000_000_000).timestamp_offset
@@ -81,8 +100,8 @@ class StartpointTimestamp(Startpoint):
     timestamp_offset: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.timestamp_offset, int) or isinstance(self.timestamp_offset, bool):
-            raise ConfigError(f"a startpoint's timestamp is {self.timestamp_offset!r}; it must be epoch milliseconds")
+        Startpoint.__post_init__(self)
+        _check_ms("timestamp", self.timestamp_offset)
 
     def apply(self, given: IN, visitor: StartpointVisitor[IN, OUT]) -> OUT:
         return visitor.visit_timestamp(given, self)
@@ -170,3 +189,7 @@ class StartpointVisitor(Generic[IN, OUT]):
 
     def _refuse(self, startpoint: Startpoint) -> NoReturn:
         raise IncompatibleError(f"{type(startpoint).__name__} is not supported by {type(self).__name__}")
+
+
+KINDS = (StartpointSpecific, StartpointTimestamp, StartpointOldest, StartpointUpcoming)
+"""All kinds of startpoints."""

@@ -22,7 +22,7 @@ from penstock.startpoint.decide import Candidates, JobInputs, Sorted, StartDecis
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import StartpointRequest, task_number
 from penstock.system.base import SystemAdmin
-from penstock.wording import counted
+from penstock.wording import counted, utc_text
 
 logger = logging.getLogger(__name__)
 
@@ -75,14 +75,14 @@ def plan_start(
         IncompatibleError: a startpoint cannot be applied, the inputs do not fit the checkpoint, one of them was deleted
             and created again, or newer checkpoints than the one that may be read would be passed over.
         NotFoundError: the named checkpoint does not exist.
-        CorruptError: a request cannot be read.
     """
-    requests = sort_out(manager.requests(), taken_uuids(view.checkpoints), now_ms, config.job.startpoint_ttl_ms)
+    found, unreadable = manager.read()
+    requests = sort_out(found, taken_uuids(view.checkpoints), now_ms, config.job.startpoint_ttl_ms)
     if not config.job.startpoint_enabled:
         left = len(requests.live) + len(requests.expired)
         if left:
             logger.warning("job.startpoint.enabled is false, so this start ignores %s", counted(left, "startpoint"))
-        requests = Sorted((), (), requests.taken)
+        requests, unreadable = Sorted((), (), requests.taken), ()
     decision = decide_start(
         requests.live,
         inputs,
@@ -105,6 +105,8 @@ def plan_start(
         ends=inputs.ends,
         parent=next((each for each in view.checkpoints if record is not None and each.id == record.parent), None),
     )
+    for each in unreadable:
+        logger.error("%s", each)
     _tell(requests, decision, positions)
     _tell_times(times)
     everything = (*requests.live, *requests.expired, *requests.taken)
@@ -155,6 +157,14 @@ def _readers(inputs: JobInputs) -> list[TaskSsp]:
 def _tell(requests: Sorted, decision: StartDecision, positions: Positions) -> None:
     for request in requests.expired:
         logger.warning("the startpoint for %s has expired (job.startpoint.ttl.ms) and is deleted", request)
+    for request in requests.live:
+        if request.from_future:
+            logger.warning(
+                "the startpoint for %s was made at %s, which is in the future by the clock of this host: one of two "
+                "clocks is wrong, and any other startpoint for the partition goes before it",
+                request,
+                utc_text(request.startpoint.creation_timestamp),
+            )
     applied: dict[StartpointRequest, set[int]] = {}
     for task, own in decision.requests.items():
         for ssp, request in own.items():

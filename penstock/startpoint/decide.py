@@ -11,7 +11,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import versions_of
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.startpoint.fan_out import FanOut, TaskInputs, counting, fan_out
-from penstock.startpoint.request import StartpointRequest, WithState, task_name
+from penstock.startpoint.request import StartpointRequest, WithState, how_to_delete, task_name
 from penstock.system.base import PartitionOffsets
 from penstock.wording import argument, counted
 
@@ -204,10 +204,7 @@ def _refused(request: StartpointRequest, reason: str, waits: bool) -> Incompatib
 
 
 def _how_to_delete(request: StartpointRequest) -> str:
-    key = request.key
-    task = "" if key.task is None else f" --task '{key.task}'"
-    where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
-    return f"To delete this request, which waits for a start: `penstock startpoint delete JOB {where}`"
+    return f"To delete this request, which waits for a start: `{how_to_delete(request.key)}`"
 
 
 def _resolved(request: StartpointRequest, resolve: Resolve, waits: bool) -> int:

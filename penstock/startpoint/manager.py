@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
@@ -17,12 +16,15 @@ from penstock.startpoint.fan_out import TaskInputs, fan_out
 from penstock.startpoint.request import (
     RequestKey,
     StartpointRequest,
+    UnreadableRequest,
     WithState,
     decode_request,
     encode_request,
+    is_from_future,
     new_uuid,
 )
 from penstock.startpoint.serde import NAMESPACE
+from penstock.wording import utc_text
 
 TTL_MS = 12 * 3_600_000
 """How long Samza keeps a startpoint."""
@@ -36,8 +38,8 @@ class StartpointManager:
     requests that were read, so it never deletes a newer one. A start reads the requests once; its start checkpoint
     records where it begins, and which requests it took.
 
-    Any method raises RetryableError if the store fails, and ConfigError for a malformed key. Methods that read raise
-    CorruptError for an object that is not a request.
+    Any method raises RetryableError if the store fails, and ConfigError for a malformed key or startpoint. An object
+    that is not a request is left out, and `read` names it.
 
     Example:
         >>> from penstock.metadata.open import open_store
@@ -87,10 +89,27 @@ class StartpointManager:
             task: the name of one task, `Partition 3`; every task that reads the partition, if None.
             with_state: what the start does with the state: `nearest`, `clear` or `keep`.
             clamp: accept the nearest offset if that of a StartpointSpecific does not exist.
+
+        Raises:
+            ConfigError: the startpoint is of no known kind, or is from the future; a name is malformed. Nothing was
+                written.
         """
         request = StartpointRequest(RequestKey(ssp, task), new_uuid(), startpoint, with_state, clamp=clamp)
+        self.check_time(request)
         self.write(request)
         return request
+
+    def check_time(self, request: StartpointRequest) -> None:
+        """Raise ConfigError for a request that claims to be from the future.
+
+        Args:
+            request: one that is not written yet.
+        """
+        if is_from_future(request.startpoint, self._now_ms()):
+            raise ConfigError(
+                f"the startpoint for {request} claims to be made at {utc_text(request.startpoint.creation_timestamp)}, "
+                "which is in the future by the clock of this host: correct the clock, or the creation_timestamp"
+            )
 
     def write(self, request: StartpointRequest) -> None:
         """Store a request. Failures that may pass are retried. Idempotent.
@@ -130,23 +149,32 @@ class StartpointManager:
 
     def requests(self) -> tuple[StartpointRequest, ...]:
         """All requests, expired ones too, by key and rank."""
-        found = []
-        for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
-            key, slash, name = self._paths.metadata_key(NAMESPACE, path).rpartition("/")
-            if not (slash and key and name):
-                raise CorruptError(f"`{path}` is not the name of a startpoint: delete the object")
-            with suppress(NotFoundError):  # it was deleted meanwhile
-                found.append(decode_request(key, name, self._objects.get(path)))
-        return tuple(sorted(found, key=lambda request: (str(request.key), request.rank)))
+        return self.read()[0]
 
-    def delete(self, requests: Iterable[StartpointRequest]) -> None:
+    def read(self) -> tuple[tuple[StartpointRequest, ...], tuple[UnreadableRequest, ...]]:
+        """All requests, expired ones too, by key and rank; and the objects among them that are none."""
+        found, unreadable = list[StartpointRequest](), list[UnreadableRequest]()
+        for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
+            key, _, name = self._paths.metadata_key(NAMESPACE, path).rpartition("/")
+            try:
+                request = decode_request(key, name, self._objects.get(path))
+            except NotFoundError:
+                continue  # it was deleted meanwhile
+            except CorruptError as error:
+                unreadable.append(UnreadableRequest(path, _known(key), str(error)))
+                continue
+            found.append(replace(request, from_future=is_from_future(request.startpoint, self._now_ms())))
+        return tuple(sorted(found, key=lambda request: (str(request.key), request.rank))), tuple(unreadable)
+
+    def delete(self, requests: Iterable[StartpointRequest | UnreadableRequest]) -> None:
         """Delete exactly these requests, durably: a start would apply one that a loss of power brings back. Idempotent.
 
         Args:
-            requests: the requests, as `requests` returned them.
+            requests: the requests, as `requests` or `read` returned them.
         """
         for request in requests:
-            self._objects.delete_durably(self._path(request))
+            path = request.path if isinstance(request, UnreadableRequest) else self._path(request)
+            self._objects.delete_durably(path)
 
     # The fan-out: what was asked for a partition becomes the tasks' own.
 
@@ -203,3 +231,10 @@ class StartpointManager:
 
     def _path(self, request: StartpointRequest) -> str:
         return self._paths.metadata(NAMESPACE, f"{request.key}/{request.uuid}")
+
+
+def _known(key: str) -> RequestKey | None:
+    try:
+        return RequestKey.parse(key)
+    except ConfigError:
+        return None

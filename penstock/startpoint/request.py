@@ -7,21 +7,25 @@ import secrets
 import threading
 import time
 import uuid
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint
+from penstock.api.startpoint import KINDS, Startpoint
 from penstock.documents import decode
 from penstock.errors import ConfigError, CorruptError
 from penstock.startpoint.serde import WrittenStartpoint, to_document
+from penstock.wording import listed
 
 WithState: TypeAlias = Literal["nearest", "clear", "keep"]
 """What becomes of the state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
 as it is."""
 
+CLOCKS_DIFFER_MS = 5 * 60_000
+"""How far the clocks of two hosts may differ. A startpoint that was made later than this is from the future."""
+_UUID = re.compile(r"[0-9A-Za-z_-]+")
 _KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
 _TICKS_PER_MS = 4096
@@ -73,7 +77,11 @@ class StartpointRequest:
     that takes it remembers it.
 
     `with_state` is what is to become of the state; None: nobody said, any other request may. `clamp` accepts the
-    nearest offset instead of one that is not there.
+    nearest offset instead of one that is not there. `from_future` is set where requests are read: by the reader's
+    clock, the request has not been made yet.
+
+    Raises:
+        ConfigError: it could be written but not read.
     """
 
     key: RequestKey
@@ -81,13 +89,30 @@ class StartpointRequest:
     startpoint: Startpoint
     with_state: WithState | None = None
     clamp: bool = False
+    from_future: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.startpoint) not in KINDS:
+            kinds = listed([f"ps.{kind.__name__}" for kind in KINDS])
+            raise ConfigError(
+                f"a startpoint for `{self.key}` is {self.startpoint!r}, an object of "
+                f"{type(self.startpoint).__name__}: no start could read it. Give one of {kinds}"
+            )
+        if self.with_state not in (None, *get_args(WithState)):
+            raise ConfigError(f"with_state is one of {listed(get_args(WithState))}, not {self.with_state!r}")
+        if type(self.clamp) is not bool:
+            raise ConfigError(f"clamp is True or False, not {self.clamp!r}")
+        if not _UUID.fullmatch(self.uuid) or RequestKey.parse(str(self.key)) != self.key:
+            raise ConfigError(f"`{self.key}/{self.uuid}` does not name a startpoint")
 
     @property
-    def rank(self) -> tuple[int, bool, str]:
+    def rank(self) -> tuple[bool, int, bool, str]:
         """Of several that apply to a partition of a task, the one with the largest counts: the last one made, and of
         two made at once that of the task. The uuid makes it total, so that everybody decides alike, and of two that a
-        process made in the same millisecond, the later one counts."""
-        return self.startpoint.creation_timestamp, self.key.task is not None, self.uuid
+        process made in the same millisecond, the later one counts. One from the future goes behind all others: nobody
+        knows when it was made, and a wrong clock must not outrank every later request."""
+        created = self.startpoint.creation_timestamp
+        return not self.from_future, created, self.key.task is not None, self.uuid
 
     def is_expired(self, now_ms: int, ttl_ms: int) -> bool:
         """Whether it is too old to be applied."""
@@ -125,6 +150,36 @@ def encode_request(request: StartpointRequest) -> bytes:
     return orjson.dumps(document)
 
 
+def is_from_future(startpoint: Startpoint, now_ms: int) -> bool:
+    """Whether it was made later than any clock can show now."""
+    return startpoint.creation_timestamp > now_ms + CLOCKS_DIFFER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRequest:
+    """An object among the requests that is none. `key` is what it is for, if its name says so."""
+
+    path: str
+    key: RequestKey | None
+    problem: str
+
+    def __str__(self) -> str:
+        how = (
+            f"delete the object `{self.path}` of the job's root" if self.key is None else f"`{how_to_delete(self.key)}`"
+        )
+        return (
+            f"the startpoint in `{self.path}` is left out, because it cannot be read: {self.problem}. To delete it: "
+            f"{how}"
+        )
+
+
+def how_to_delete(key: RequestKey) -> str:
+    """The command that deletes the requests of a key."""
+    task = "" if key.task is None else f" --task '{key.task}'"
+    where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
+    return f"penstock startpoint delete JOB {where}"
+
+
 def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
     """Read what is stored under a key.
 
@@ -135,7 +190,7 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
         own = decode(_Written, data, "it is damaged")
         return StartpointRequest(RequestKey.parse(key), uuid, own.startpoint(), own.with_state, clamp=own.clamp)
     except (CorruptError, ConfigError) as error:
-        raise CorruptError(f"the startpoint `{key}/{uuid}` cannot be read: {error}. Delete the object") from error
+        raise CorruptError(str(error)) from error
 
 
 class _Written(WrittenStartpoint, rename="camel"):

@@ -303,12 +303,12 @@ def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:
 
 def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
     """Those that no start has taken."""
-    requests = StartpointManager(job.objects, job.paths).requests()
+    requests, unreadable = StartpointManager(job.objects, job.paths).read()
     ttl_ms = job.config.job.startpoint_ttl_ms
     found = sort_out(requests, taken_uuids(view.checkpoints), time.time_ns() // 1_000_000, ttl_ms)
     last = view.latest
     tasks = None if last is None else {task_name(task): tuple(own) for task, own in last.next_offsets.items()}
-    return request_facts(replace(found, taken=()), tasks, ttl_ms)
+    return request_facts(replace(found, taken=()), tasks, ttl_ms, unreadable=unreadable)
 
 
 def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:

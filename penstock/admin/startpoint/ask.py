@@ -44,10 +44,14 @@ def ask_for(
     They are written one by one. If a call breaks off, those already written count, and calling again completes it.
 
     Raises:
+        ConfigError: a request is from the future; nothing was written.
         IncompatibleError: a start would refuse them; nothing was written.
     """
     now_ms, ttl_ms = time.time_ns() // 1_000_000, job.found.config.job.startpoint_ttl_ms
-    there = sort_out(job.manager.requests(), taken_uuids(job.view.checkpoints), now_ms, ttl_ms)
+    for request in requests:
+        job.manager.check_time(request)
+    found, unreadable = job.manager.read()
+    there = sort_out(found, taken_uuids(job.view.checkpoints), now_ms, ttl_ms)
     new = sort_out(requests, (), now_ms, ttl_ms)
     decision = job.decide((*there.live, *new.live), new.live)
     changes = job.changes(decision)
@@ -63,7 +67,7 @@ def ask_for(
         checkpoint=None if decision.restore_from is None else str(decision.restore_from.id),
         nearest=nearest,
         changes=tuple(PositionFacts.of(change) for change in changes),
-        notes=(*notes, *_notes(job, decision, changes, nearest, why_not)),
+        notes=(*notes, *map(str, unreadable), *_notes(job, decision, changes, nearest, why_not)),
     )
 
 

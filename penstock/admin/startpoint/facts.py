@@ -10,27 +10,28 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.startpoint.decide import Sorted
 from penstock.startpoint.fan_out import TaskInputs, counting, fan_out
-from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.startpoint.request import StartpointRequest, UnreadableRequest, WithState
 from penstock.startpoint.serde import to_document
 from penstock.wording import utc_text
 
-RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken"]
-"""Whether the next start applies it; a newer one takes its place; it is too old; or an earlier start has taken it. The
-next start deletes all of them."""
+RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
+"""Whether the next start applies it; another one takes its place; it is too old; an earlier start has taken it; or it
+is damaged. The next start deletes all of them but those that are damaged, which every start leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
     """A request for a startpoint. `kind` is `specific`, `timestamp`, `oldest` or `upcoming`; `value` is the offset, or
-    epoch milliseconds. `resolves_to` is the offset that it means now; if that is not known, `problem` is the reason."""
+    epoch milliseconds. `resolves_to` is the offset that it means now; if that is not known, `problem` is the reason.
+    If it is unreadable, `kind` is `unreadable`, and what is not known of it is None."""
 
     stream: str
-    partition: int
+    partition: int | None
     task: str | None
     kind: str
     value: str | int | None
-    created_ms: int
-    expires_ms: int
+    created_ms: int | None
+    expires_ms: int | None
     with_state: WithState | None
     clamp: bool
     uuid: str
@@ -79,6 +80,7 @@ def request_facts(
     tasks: TaskInputs | None,
     ttl_ms: int,
     resolved: Mapping[StartpointRequest, int | str] | None = None,
+    unreadable: Sequence[UnreadableRequest] = (),
 ) -> tuple[RequestFacts, ...]:
     """The requests of each kind. Without `tasks`, which of several counts is decided by key. `resolved` has offsets,
     or why there is none."""
@@ -96,7 +98,27 @@ def request_facts(
         **dict.fromkeys(requests.taken, "taken"),
     }
     ordered = sorted(status, key=lambda each: (each.key.ssp, each.key.task or "", each.rank))
-    return tuple(_facts(request, status[request], ttl_ms, (resolved or {}).get(request)) for request in ordered)
+    readable = [_facts(request, status[request], ttl_ms, (resolved or {}).get(request)) for request in ordered]
+    return (*readable, *map(_unreadable_facts, unreadable))
+
+
+def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
+    folder, _, uuid = request.path.rpartition("/")
+    key = request.key
+    return RequestFacts(
+        stream=folder if key is None else str(key.ssp.system_stream),
+        partition=None if key is None else key.ssp.partition,
+        task=None if key is None else key.task,
+        kind="unreadable",
+        value=None,
+        created_ms=None,
+        expires_ms=None,
+        with_state=None,
+        clamp=False,
+        uuid=uuid,
+        status="unreadable",
+        problem=str(request),
+    )
 
 
 def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resolved: int | str | None) -> RequestFacts:

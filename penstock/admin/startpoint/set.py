@@ -44,7 +44,7 @@ def set_startpoint(
         dry_run: write nothing; the result is a preview.
 
     Raises:
-        ConfigError: a name is wrong, or the job's inputs are not known.
+        ConfigError: a name or the startpoint is wrong, or the job's inputs are not known.
         IncompatibleError: a start would refuse it. Nothing was written.
 
     Example:
@@ -119,6 +119,8 @@ def parse_task(text: str | None) -> str | None:
 
 
 def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:
-    """Now, but after everything that was asked for these partitions before, whatever the clocks of others say."""
-    before = [r.startpoint.creation_timestamp for r in found.manager.requests() if r.key.ssp in ssps]
+    """Now, but after everything that was asked for these partitions before, whatever the clocks of others say.
+    Requests from the future go behind it anyhow."""
+    there = [request for request in found.manager.requests() if request.key.ssp in ssps and not request.from_future]
+    before = [request.startpoint.creation_timestamp for request in there]
     return max([time.time_ns() // 1_000_000, *(created + 1 for created in before)])

@@ -16,7 +16,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import NotFoundError, PenstockError
 from penstock.startpoint.decide import Sorted, sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest
+from penstock.startpoint.request import StartpointRequest, UnreadableRequest
 from penstock.wording import argument
 
 
@@ -51,12 +51,12 @@ def startpoints(job: FoundJob, *, resolve: bool = True) -> tuple[RequestFacts, .
         ...     admin.startpoints(job)
         ()
     """
-    requests, ttl_ms = _waiting(job), job.config.job.startpoint_ttl_ms
+    (requests, unreadable), ttl_ms = _waiting(job), job.config.job.startpoint_ttl_ms
     if not resolve:
-        return request_facts(requests, None, ttl_ms)
+        return request_facts(requests, None, ttl_ms, unreadable=unreadable)
     with open_inputs(job) as whole:
         resolved = {request: _resolved(whole, request) for request in requests.live}
-        return request_facts(requests, whole.inputs.tasks, ttl_ms, resolved)
+        return request_facts(requests, whole.inputs.tasks, ttl_ms, resolved, unreadable)
 
 
 def delete_startpoints(
@@ -81,22 +81,26 @@ def delete_startpoints(
         [1]
     """
     wanted, name = SystemStream.parse(stream), parse_task(task)
-    requests = _waiting(job)
+    requests, unreadable = _waiting(job)
 
-    def is_meant(request: StartpointRequest) -> bool:
+    def is_meant(request: StartpointRequest | UnreadableRequest) -> bool:
         key = request.key
-        here = partitions is None or key.ssp.partition in partitions
-        return key.ssp.system_stream == wanted and here and key.task == name
+        if key is None or key.ssp.system_stream != wanted or key.task != name:
+            return False
+        return partitions is None or key.ssp.partition in partitions
 
     meant = Sorted(*(tuple(filter(is_meant, each)) for each in (requests.live, requests.expired, requests.taken)))
-    every = (*meant.live, *meant.expired, *meant.taken)
+    damaged = tuple(filter(is_meant, unreadable))
+    every: tuple[StartpointRequest | UnreadableRequest, ...] = (*meant.live, *meant.expired, *meant.taken, *damaged)
     if not every:
         raise NotFoundError(
             f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
             f"that wait. For a startpoint of a single task, give {argument('task')}"
         )
     StartpointManager(job.objects, job.paths).delete(every)
-    return DeletedFacts(job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms))
+    return DeletedFacts(
+        job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms, unreadable=damaged)
+    )
 
 
 def export_startpoints(job: FoundJob) -> ExportedStartpoints:
@@ -113,16 +117,16 @@ def export_startpoints(job: FoundJob) -> ExportedStartpoints:
         ...     print(admin.export_startpoints(job).lines[0])
         {"key":"[1,...local.trips.0...]","value":"{...StartpointOldest...}"}
     """
-    lines, notes = exported_lines(_waiting(job).live)
-    return ExportedStartpoints(tuple(lines), tuple(notes))
+    requests, unreadable = _waiting(job)
+    lines, notes = exported_lines(requests.live)
+    return ExportedStartpoints(tuple(lines), (*notes, *map(str, unreadable)))
 
 
-def _waiting(found: FoundJob) -> Sorted:
-    """The requests of a job, by what a start now would make of them."""
-    manager = StartpointManager(found.objects, found.paths)
-    requests = manager.requests()
+def _waiting(found: FoundJob) -> tuple[Sorted, tuple[UnreadableRequest, ...]]:
+    """The requests of a job, by what a start now would make of them; and those that it could not read."""
+    requests, unreadable = StartpointManager(found.objects, found.paths).read()
     taken = taken_uuids(CheckpointLog(found.objects, found.paths).read("report").checkpoints) if requests else ()
-    return sort_out(requests, taken, time.time_ns() // 1_000_000, found.config.job.startpoint_ttl_ms)
+    return sort_out(requests, taken, time.time_ns() // 1_000_000, found.config.job.startpoint_ttl_ms), unreadable
 
 
 def _resolved(job: StartpointJob, request: StartpointRequest) -> int | str:

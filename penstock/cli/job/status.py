@@ -30,6 +30,7 @@ from penstock.cli.shared.output import (
     print_table,
     stderr_console,
     stdout_console,
+    time_text,
 )
 from penstock.errors import ConfigError
 from penstock.metadata.shown_standbys import StandbyFacts
@@ -339,13 +340,16 @@ def _show_startpoints(facts: JobStatus) -> None:
         _show_taken(facts.taken_startpoints)
     if facts.startpoints:
         rows = [
-            (e.stream, e.partition, e.task, e.text, e.with_state or "keep", utc_text(e.expires_ms), e.status)
+            (e.stream, e.partition, e.task, e.text, e.with_state or "keep", time_text(e.expires_ms), e.status)
             for e in facts.startpoints
         ]
         columns = ("stream", "partition", "task", "startpoint", "state", "expires", "status")
         print_table(
             "Startpoints that wait for the next start", columns, rows, right="partition", first_to_go="expires, state"
         )
+    for each in facts.startpoints:
+        if each.status == "unreadable":
+            say(f"warning: {each.problem}")
 
 
 def _show_taken(taken: TakenFacts) -> None:

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.wording import utc_text
+
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
 """To how many columns a text is broken at the most."""
@@ -132,6 +134,11 @@ def effect(before: int | None, after: int) -> str:
         return "begins here"
     count = abs(after - before)
     return f"{count} back" if after < before else f"{count} ahead"
+
+
+def time_text(time_ms: int | None) -> str | None:
+    """A time for people, if it is known."""
+    return None if time_ms is None else utc_text(time_ms)
 
 
 def _camel(name: str) -> str:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from penstock.admin.startpoint.ask import AskedFacts
 from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import effect, print_json, print_table
-from penstock.wording import utc_text
+from penstock.cli.shared.output import effect, print_json, print_table, time_text
 
 
 def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
@@ -20,7 +19,7 @@ def show_asked(facts: AskedFacts, *, as_json: bool) -> None:
         f"Startpoints of {facts.job}",
         ("stream", "partition", "task", "startpoint", "means now", "expires"),
         [
-            (each.stream, each.partition, each.task, each.text, each.resolves_to, utc_text(each.expires_ms))
+            (each.stream, each.partition, each.task, each.text, each.resolves_to, time_text(each.expires_ms))
             for each in facts.requests
         ],
         first_to_go="expires, means now",

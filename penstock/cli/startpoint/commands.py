@@ -13,7 +13,7 @@ from penstock.admin.startpoint.waiting import delete_startpoints, export_startpo
 from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
-from penstock.cli.shared.output import print_json, print_table
+from penstock.cli.shared.output import print_json, print_table, time_text
 from penstock.cli.shared.target import open_target
 from penstock.cli.startpoint import import_
 from penstock.cli.startpoint import set as set_
@@ -26,7 +26,6 @@ from penstock.cli.startpoint.options import (
     chosen_partitions,
 )
 from penstock.errors import PenstockError
-from penstock.wording import utc_text
 
 app = typer.Typer(help="Choose where the next start of a job begins to read.", no_args_is_help=True)
 app.command("set")(set_.set_startpoint)
@@ -100,7 +99,7 @@ def show_requests(facts: tuple[RequestFacts, ...]) -> None:
         [
             (
                 *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.with_state),
-                *(utc_text(each.created_ms), utc_text(each.expires_ms), each.status),
+                *(time_text(each.created_ms), time_text(each.expires_ms), each.status),
             )
             for each in facts
         ],
@@ -109,4 +108,5 @@ def show_requests(facts: tuple[RequestFacts, ...]) -> None:
     )
     for each in facts:
         if each.problem is not None:
-            say(f"warning: the job will not start: {each.problem}")
+            what = "" if each.status == "unreadable" else "the job will not start: "
+            say(f"warning: {what}{each.problem}")

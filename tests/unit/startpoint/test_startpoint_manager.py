@@ -10,11 +10,11 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific, StartpointTimestamp
-from penstock.errors import ConfigError, CorruptError
+from penstock.errors import ConfigError
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.startpoint.manager import TTL_MS, StartpointManager
-from penstock.startpoint.request import task_name
+from penstock.startpoint.request import CLOCKS_DIFFER_MS, task_name
 from penstock.testing.faulty_store import FaultyStore
 
 SSP = SystemStreamPartition
@@ -76,9 +76,34 @@ def test_an_expired_one_is_not_read_and_still_there(manager: StartpointManager) 
     manager.write_startpoint(OTHER, at(1, NOW - TTL_MS))
     assert manager.read_startpoint(OTHER) is None
     assert len(manager.requests()) == 2
-    ahead = at(1, NOW + 10 * TTL_MS)  # made by somebody whose clock is ahead
-    manager.write_startpoint(ONE, ahead)
-    assert manager.read_startpoint(ONE) == ahead
+
+
+@pytest.mark.parametrize("ahead", [CLOCKS_DIFFER_MS + 1, 10 * TTL_MS, 2**63 - 1 - NOW])
+def test_one_from_the_future_is_refused_and_outranks_nothing(
+    manager: StartpointManager, objects: FileObjectStore, ahead: int
+) -> None:
+    with pytest.raises(ConfigError, match="in the future by the clock of this host"):
+        manager.write_startpoint(ONE, at(1, NOW + ahead))
+    assert manager.requests() == ()
+    elsewhere = StartpointManager(objects, PATHS, now_ms=lambda: NOW + ahead)
+    elsewhere.write_startpoint(ONE, at(1, NOW + ahead))  # its clock was wrong
+    assert manager.read_startpoint(ONE) == at(1, NOW + ahead), "it counts as long as it is the only one"
+    manager.write_startpoint(ONE, at(2, NOW - 1))
+    assert manager.read_startpoint(ONE) == at(2, NOW - 1)
+    manager.write_startpoint(ONE, at(3, NOW + CLOCKS_DIFFER_MS))
+    assert manager.read_startpoint(ONE) == at(3, NOW + CLOCKS_DIFFER_MS), "clocks may differ a little"
+
+
+class Newest(StartpointOldest):
+    """A kind of an application's own."""
+
+
+def test_nothing_is_written_that_a_start_could_not_read(manager: StartpointManager) -> None:
+    with pytest.raises(ConfigError, match="an object of Newest"):
+        manager.write_startpoint(ONE, Newest(creation_timestamp=NOW))
+    with pytest.raises(ConfigError):
+        manager.write_startpoint(SSP("local", "a", -1), at(1))
+    assert manager.read() == ((), ())
 
 
 def test_a_newer_one_is_never_deleted_unread(manager: StartpointManager, objects: FileObjectStore) -> None:
@@ -111,10 +136,27 @@ def test_two_operators_at_once(manager: StartpointManager) -> None:
     assert manager.read_startpoint(ONE) == max(found, key=lambda request: request.uuid).startpoint
 
 
-def test_an_object_that_is_no_request_is_named(manager: StartpointManager, objects: FileObjectStore) -> None:
-    objects.put_if_absent(PATHS.metadata("samza-startpoint-v1", "local.a.0/u"), b"{")
-    with pytest.raises(CorruptError, match=r"local\.a\.0/u"):
-        manager.requests()
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("local.a.0/u", "penstock startpoint delete JOB --stream local.a --partition 0`"),
+        ("local.a.0.Partition 3/u", "--stream local.a --partition 0 --task 'Partition 3'`"),
+        ("local.a/u", "delete the object `{path}` of the job's root"),
+        ("u", "delete the object `{path}` of the job's root"),
+    ],
+)
+def test_an_object_that_is_no_request_is_named_and_left_out(
+    manager: StartpointManager, objects: FileObjectStore, name: str, how: str
+) -> None:
+    made = manager.write_startpoint(ONE, at(1))
+    path = PATHS.metadata("samza-startpoint-v1", name)
+    objects.put_if_absent(path, b"{")
+    found, (unreadable,) = manager.read()
+    assert (found, manager.requests()) == ((made,), (made,))
+    assert f"the startpoint in `{path}` is left out" in str(unreadable)
+    assert str(unreadable).endswith(how.format(path=path))
+    manager.delete([unreadable])
+    assert manager.read() == ((made,), ())
 
 
 @pytest.mark.parametrize("seed", range(12))

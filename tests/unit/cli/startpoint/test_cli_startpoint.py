@@ -116,11 +116,15 @@ def test_oldest_upcoming_and_a_task(job: StoppedJob) -> None:
         assert set_json("--partition", "1", "--oldest", "--task", task)["requests"][0]["task"] == "Partition 1"
 
 
-def test_a_later_one_counts_whatever_the_clocks_say(job: StoppedJob) -> None:
-    """The one that is there was made by somebody whose clock is an hour ahead."""
-    ahead = time.time_ns() // 1_000_000 + 3_600_000
-    StartpointManager(job.objects, PATHS).write_startpoint(ssp(0), StartpointOldest(creation_timestamp=ahead))
+@pytest.mark.parametrize("ahead_ms", [60_000, 3_600_000, 2**62])
+def test_a_later_one_counts_whatever_the_clocks_say(job: StoppedJob, ahead_ms: int) -> None:
+    """The one that is there was made by somebody whose clock is ahead."""
+    ahead = time.time_ns() // 1_000_000 + ahead_ms
+    elsewhere = StartpointManager(job.objects, PATHS, now_ms=lambda: ahead)
+    elsewhere.write_startpoint(ssp(0), StartpointOldest(creation_timestamp=ahead))
     assert set_json("--partition", "0", "--offset", "9")["changes"][0]["newNext"] == 9
+    found = {r["kind"]: r["status"] for r in json.loads(call("list", "flights", "--json")[0])}
+    assert found == {"oldest": "superseded", "specific": "pending"}
 
 
 def test_dry_run_writes_nothing(job: StoppedJob) -> None:
@@ -262,13 +266,14 @@ def test_export_and_import_are_inverse(job: StoppedJob) -> None:
     assert {(request.key, request.startpoint) for request in requests(job)} == before
 
 
+def message(namespace: str, key: str, value: object) -> str:
+    text = None if value is None else json.dumps(value)
+    return json.dumps({"key": json.dumps([1, namespace, key]), "value": text})
+
+
 def test_import_of_samzas_messages(job: StoppedJob) -> None:
     """The last one of a key counts, null deletes, a fan-out is its task's, other messages are passed over."""
     now = time.time_ns() // 1_000_000
-
-    def message(namespace: str, key: str, value: object) -> str:
-        text = None if value is None else json.dumps(value)
-        return json.dumps({"key": json.dumps([1, namespace, key]), "value": text})
 
     def specific(offset: int, created: int = now) -> dict[str, object]:
         return {"@type": "StartpointSpecific", "creationTimestamp": created, "specificOffset": str(offset)}
@@ -330,3 +335,32 @@ def test_status_shows_what_waits_and_what_was_taken(job: StoppedJob) -> None:
     assert (moved["before"], moved["beganAt"], moved["toReplay"], moved["replayed"]) == (4, 3, 1, 1)
     text = CliRunner().invoke(app, ["status", "flights", "--no-wait"])
     assert "1 of 1" in text.stdout
+
+
+def test_a_damaged_one_is_shown_deleted_and_in_nobodys_way(job: StoppedJob) -> None:
+    """Neither in that of a start (tests/unit/driver/test_startpoint_requests.py)."""
+    path = PATHS.metadata("samza-startpoint-v1", f"{INPUT}.1/u")
+    job.objects.put_if_absent(path, b'{"@type":"Newest","creationTimestamp":1}')
+    asked = set_json("--partition", "0", "--offset", "3")
+    assert any(f"in `{path}` is left out" in note for note in asked["notes"])
+    for command in ("list", "status"):
+        arguments = ["startpoint", "list", "flights"] if command == "list" else ["status", "flights", "--no-wait"]
+        said = CliRunner().invoke(app, arguments)
+        assert said.exit_code == 0, said.output
+        assert f"warning: the startpoint in `{path}` is left out" in said.stderr
+        assert f"penstock startpoint delete flights --stream {INPUT} --partition 1`" in said.stderr.replace(
+            "JOB", "flights"
+        )
+        found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+        requests_found = found if command == "list" else found["startpoints"]
+        assert [(r["partition"], r["status"]) for r in requests_found] == [(0, "pending"), (1, "unreadable")]
+    assert "left out" in call("export", "flights")[1]
+    call("delete", "flights", "--stream", INPUT, "--partition", "1")
+    assert [r["status"] for r in json.loads(call("list", "flights", "--json")[0])] == ["pending"]
+
+
+def test_a_message_of_samza_from_the_future_is_refused(job: StoppedJob) -> None:
+    value = {"@type": "StartpointOldest", "creationTimestamp": 2**62}
+    line = message("samza-startpoint-v1", f"{INPUT}.0", value)
+    assert "in the future by the clock of this host" in call("import", "flights", "-", text=line, status=2)[1]
+    assert requests(job) == ()
