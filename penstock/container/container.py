@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.attempts import Activity
 from penstock.container.epoch import Epoch
 from penstock.container.package import JobPackage
@@ -25,8 +26,9 @@ _CLOSE_SECONDS = 10.0
 class Container:
     """The state of one container process. Thread-safe: calls come from Flight's threads."""
 
-    def __init__(self, container: str, incarnation: str) -> None:
+    def __init__(self, container: str, incarnation: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self.container = container
+        self._clock = clock
         self.incarnation = incarnation
         self.closed = threading.Event()
         """Set once the process should end."""
@@ -69,7 +71,12 @@ class Container:
             with self._lock:
                 self._check_newest(identity)
             resources = EpochResources(
-                package, self.container, identity.epoch, len(request.tasks), standby_copies=self._standbys
+                package,
+                self.container,
+                identity.epoch,
+                len(request.tasks),
+                standby_copies=self._standbys,
+                clock=self._clock,
             )
             try:
                 resources.check_root()

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from penstock.api.side_inputs import SideInputs
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.metrics import EpochMetrics
 from penstock.container.package import JobPackage
 from penstock.container.side_homes import SideHomes
@@ -40,13 +41,14 @@ class EpochResources:
         tasks: int,
         objects: ObjectStore | None = None,
         standby_copies: StandbyCopies | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open.
-        `standby_copies`: those of the process."""
+        `standby_copies`: those of the process. `clock`: for what backends do by time."""
         config = package.config
         self.package = package
         self.container = container
-        self.container = container
+        self._clock = clock
         self.epoch = epoch
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
@@ -108,6 +110,7 @@ class EpochResources:
             self._backends,
             self.leaving,
             metrics,
+            self._clock,
             damaged=self._damaged[backend],
         )
 

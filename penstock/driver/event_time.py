@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
 from penstock.api.graph import ApplicationGraph
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import NO_WATERMARK
 from penstock.config.model import JobConfig
 from penstock.driver.boundary import Boundary, Moment
 from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.watermarks import (
     TimeFlow,
     Waiting,
+    Watermarks,
     at_the_end,
     closing_watermarks,
     ended_partitions,
+    holding_back,
+    holds_back_text,
     idle_partitions,
     next_watermarks,
 )
 from penstock.runtime.batch import is_new_period
+
+logger = logging.getLogger(__name__)
 
 
 class EventTime:
@@ -48,6 +55,8 @@ class EventTime:
         self.has_end = has_end or flow is not None
         """Whether the end of the stream is a reason for a last batch."""
         self._waiting: dict[TaskSsp, Waiting] = {}
+        self._named: set[TaskSsp] = set()
+        """The partitions that `tell` has named."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
@@ -89,19 +98,60 @@ class EventTime:
             self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
         if idle is None:
             idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
-        find = partial(
+        find = self._finder(boundary, ended)
+        coming = find(idle=idle, carried=True).firing if self._flow.intermediates else {}
+        return Moment(time_ms, find(idle=idle), ended, frozenset(idle), coming)
+
+    def _finder(self, boundary: Boundary, ended: Collection[SystemStreamPartition]) -> Callable[..., Watermarks]:
+        assert self._flow is not None  # noqa: S101 - asked before
+        return partial(
             next_watermarks,
             self._flow,
             boundary.positions,
             boundary.event_times,
             boundary.watermarks,
-            idle=idle,
             ended=ended,
-            oldest={op: event for op, (event, _) in boundary.next_due.items() if event is not None},
+            oldest=_oldest_due(boundary),
             intermediate=boundary.intermediate,
         )
-        coming = find(carried=True).firing if self._flow.intermediates else {}
-        return Moment(time_ms, find(), ended, frozenset(idle), coming)
+
+    def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:
+        """There is nothing to read. Log, once for each, the partitions that keep something due from firing although
+        they have had nothing new for `quiet_ms`, and are not idle yet."""
+        if self._flow is None or not (due := _oldest_due(boundary)):
+            return
+        quiet = {
+            at
+            for at, each in self._waiting.items()
+            if at not in moment.idle and at not in self._named and moment.time_ms - each.since_ms >= quiet_ms
+        }
+        if not quiet:
+            return
+        find = self._finder(boundary, moment.ended_inputs)
+
+        def fires(idle: Collection[TaskSsp]) -> bool:
+            firing = find(idle=dict.fromkeys(idle, moment.time_ms)).firing
+            return any(event <= firing.get(op, NO_WATERMARK) for op, event in due.items())
+
+        found = holding_back(
+            self._flow,
+            boundary.positions,
+            boundary.event_times,
+            quiet=quiet,
+            idle=moment.idle,
+            ended=moment.ended_inputs,
+            fires=fires,
+        )
+        for at in found:
+            self._named.add(at)
+            stream = at.ssp.system_stream
+            logger.warning(
+                "%s. Windows and timers that wait for it fire once the partition has later messages, or is idle: after "
+                "%s without messages (streams.%s.idle.ms)",
+                holds_back_text(stream, at.ssp.partition, boundary.event_times.get(at)),
+                f"{self._idle_ms[stream] / 1000:g} s",
+                stream,
+            )
 
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
         """Whether a batch is to run although there may be nothing to read: something is due, or a period begins.
@@ -126,3 +176,8 @@ class EventTime:
             return moment
         marks = closing_watermarks(self._flow, boundary.watermarks, closes, boundary.closed_operators)
         return replace(moment, watermarks=marks)
+
+
+def _oldest_due(boundary: Boundary) -> dict[str, int]:
+    """By operator, the time of its oldest event-time timer."""
+    return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}

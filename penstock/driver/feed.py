@@ -18,6 +18,9 @@ from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread, read_by_input
 
+_QUIET_MS = 10_000
+"""A partition that keeps something from firing is named after so long without messages: most have some by then."""
+
 
 class Feed(Protocol):
     """Chooses the batches of a run. Used by the run loop's thread only.
@@ -128,6 +131,7 @@ class OffsetFeed:
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
             return Planned(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
+            self._event_time.tell(boundary, moment, _QUIET_MS)
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
         if not self._close:
             return End()

@@ -8,7 +8,7 @@ input. What fires is at or above the late watermark, and is therefore late nowhe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -18,9 +18,10 @@ from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.errors import ConfigError
 from penstock.plan.positions import Ends, Positions, TaskSsp
+from penstock.wording import utc_text
 
-_Reached: TypeAlias = tuple[int, int | None]
-"""A watermark, and since when it is idle, in batch time; None: it is not."""
+_Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
+"""A watermark, and since when it is idle: a batch time, and whether there was a message before it; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def next_watermarks(
 
     An input's watermark is the lowest of its partitions, an operator's the lowest of what it reads. Partitions and
     inputs that are idle or have ended do not count. If all are idle, the watermark stays where it was when the last of
-    them became idle; if all have ended, it is END_OF_TIME. An operator that is new begins with the watermark of what it
+    them became idle, which a partition without any message does before others of the same moment; if all have ended, it
+    is END_OF_TIME. An operator that is new begins with the watermark of what it
     reads.
 
     Args:
@@ -163,7 +165,8 @@ def next_watermarks(
     for at in readers:
         if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
             watermark = policies[stream].watermark_of(event_times.get(at))
-            of_stream.setdefault(stream, []).append((watermark, idle.get(at)))
+            since = (idle[at], at in event_times) if at in idle else None
+            of_stream.setdefault(stream, []).append((watermark, since))
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
     held: dict[str, int] = {}
@@ -227,6 +230,46 @@ def slowest_partitions(
             if stream not in found or watermark < found[stream][0]:
                 found[stream] = watermark, at
     return {stream: at for stream, (_, at) in found.items()}
+
+
+def holding_back(
+    flow: TimeFlow,
+    readers: Collection[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    *,
+    quiet: Collection[TaskSsp],
+    idle: Collection[TaskSsp],
+    ended: Collection[SystemStreamPartition],
+    fires: Callable[[Collection[TaskSsp]], bool],
+) -> list[TaskSsp]:
+    """The quiet partitions without which something would fire, one for each input.
+
+    Args:
+        quiet: partitions without new messages that are not idle yet.
+        fires: whether something would fire if these partitions were idle.
+    """
+    policies = {each.stream: each for each in flow.inputs.values()}
+    reached = {
+        at: policies[at.ssp.system_stream].watermark_of(event_times.get(at)) for at in readers if at.ssp not in ended
+    }
+    furthest = max(reached.values(), default=NO_WATERMARK)
+    slow = {at for at in quiet if reached.get(at, furthest) < furthest}
+    if not slow or not fires({*idle, *slow}):
+        return []
+    slowest = slowest_partitions(flow, readers, event_times, idle=idle, ended=ended)
+    return [
+        at
+        for stream, at in slowest.items()
+        if at in slow and not fires({*idle, *(other for other in slow if other.ssp.system_stream != stream)})
+    ]
+
+
+def holds_back_text(stream: SystemStream | str, partition: int, event_time_ms: int | None) -> str:
+    """The sentence that names the partition which holds a watermark back, with its highest event time."""
+    reached = (
+        "it has had no message yet" if event_time_ms is None else f"its highest event time is {utc_text(event_time_ms)}"
+    )
+    return f"`{stream}` partition {partition} holds the watermark back: {reached}"
 
 
 def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSsp, int | None]]) -> dict[TaskSsp, int]:

@@ -75,9 +75,12 @@ class InProcessFleet:
     The hook `at` is called before the steps `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
     """
 
-    def __init__(self, tasks: int, containers: int = 2, at: Hook = _nothing, standbys: int = 0) -> None:
-        """`standbys`: how many each task has."""
+    def __init__(
+        self, tasks: int, containers: int = 2, at: Hook = _nothing, standbys: int = 0, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """`standbys`: how many each task has. `clock`: of the containers."""
         self.at = at
+        self._clock = clock
         self.host_of: Callable[[str], str] = lambda _: "here"
         """The host that a container is on, as far as the choice of standbys goes."""
         self._standbys = standbys
@@ -172,7 +175,7 @@ class InProcessFleet:
         while not (taken_over and not self._welcome) and len(self._containers) < self._size:
             self._made += 1
             name = f"{self._name}-{self._made}"
-            self._containers[name] = Container(name, new_token())
+            self._containers[name] = Container(name, new_token(), self._clock)
         self._welcome = False
         self._assignment = self._next_assignment()
 
@@ -433,7 +436,8 @@ class InProcessDriver:
             close: whether a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of the operators that begin again, without what waited in them.
-            clock: the driver's clock, for batch times, commits that are due, expiry, and all pauses.
+            clock: of the driver, for batch times, commits that are due, expiry, and all pauses; and of the containers,
+                for what backends do by time. On a cluster each process has its machine's.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
@@ -455,7 +459,7 @@ class InProcessDriver:
         )
         shown = job.settings.config if task_config is None else task_config
         self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
-        self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys)
+        self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)

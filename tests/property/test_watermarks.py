@@ -61,14 +61,15 @@ def flow_of(graph: Mapping[str, tuple[str, ...]], operators: int) -> TimeFlow:
 @dataclass
 class Oracle:
     """By recursion from an operator to what it reads, in words of the documentation: partitions become idle one after
-    the other, and where all are idle, the watermark stays."""
+    the other, those without any message before others of the same moment, and where all are idle, the watermark
+    stays."""
 
     flow: TimeFlow
     highest: dict[TaskSsp, int]
     step: Step
     ended: set[TaskSsp]
     last: dict[str, int]
-    moment: int = 0
+    moment: float = 0
 
     @classmethod
     def at_last(
@@ -76,8 +77,8 @@ class Oracle:
     ) -> Oracle:
         """After all have become idle that are."""
         now = cls(flow, highest, step, ended, last)
-        for moment in range(1, 4):
-            now = cls(flow, highest, step, ended, {op: now.firing(op) for op in flow.upstream}, moment)
+        for half in range(1, 7):
+            now = cls(flow, highest, step, ended, {op: now.firing(op) for op in flow.upstream}, half / 2)
         return now
 
     def begins(self, op: str) -> int:
@@ -102,7 +103,7 @@ class Oracle:
         if op in INPUTS:
             parts = [at for at in READERS if at.ssp.system_stream == INPUTS[op] and at not in self.ended]
             told: list[int | str] = [
-                "idle" if self.step.idle.get(at, 9) <= self.moment
+                "idle" if self.step.idle.get(at, 9) - (at not in self.highest) / 2 <= self.moment
                 else self.highest[at] - DELAYS[INPUTS[op]] if at in self.highest
                 else NO_WATERMARK
                 for at in parts
@@ -162,8 +163,8 @@ def test_the_first_watermark_is_the_lowest_of_all_partitions_that_lead_there(
             ahead += ups
         parts = [at for at in READERS if at.ssp.system_stream in {INPUTS[s] for s in sources if s in INPUTS}]
         live = [at for at in parts if at.ssp not in ended and at not in step.idle]
-        if not live:  # those that became idle last
-            idle = {at: step.idle[at] for at in parts if at.ssp not in ended}
+        if not live:  # those that became idle last; of the same moment, those that have had a message
+            idle = {at: (step.idle[at], at in step.read) for at in parts if at.ssp not in ended}
             live = [at for at, since in idle.items() if since == max(idle.values())]
         told = [step.read[at] - DELAYS[at.ssp.system_stream] if at in step.read else NO_WATERMARK for at in live]
         expected = min(told, default=END_OF_TIME)

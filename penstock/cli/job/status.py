@@ -34,6 +34,7 @@ from penstock.cli.shared.output import (
 )
 from penstock.errors import ConfigError
 from penstock.metadata.shown_standbys import StandbyFacts
+from penstock.plan.watermarks import holds_back_text
 from penstock.wording import counted, utc_text
 
 _WATCH_SECONDS = 1.0
@@ -255,9 +256,7 @@ def _show_watermarks(facts: JobStatus) -> None:
     for each in facts.inputs:
         for part in each.partitions:
             if part.partition == each.held_back_by:
-                time = part.event_time_ms
-                reached = "it has had no message yet" if time is None else f"its highest event time is {utc_text(time)}"
-                say(f"note: `{each.stream}` partition {part.partition} holds the watermark back: {reached}")
+                say(f"note: {holds_back_text(each.stream, part.partition, part.event_time_ms)}")
 
 
 def _show_standbys(facts: JobStatus) -> None:

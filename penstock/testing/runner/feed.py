@@ -63,6 +63,7 @@ class RunnerFeed:
             return Planned(BatchRanges.group(portions, self._sources), latest, moment)
         if self.ending and not boundary.closed:
             return self._closing.close(boundary, "end-of-stream", moment, latest)
+        self._event_time.tell(boundary, moment)
         return End()
 
     def _is_behind(self, boundary: Boundary) -> bool:

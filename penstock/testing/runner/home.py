@@ -24,7 +24,7 @@ from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.side_inputs import side_streams, with_side_inputs
-from penstock.runtime.topology import plan_topology
+from penstock.runtime.topology import Topology, plan_topology
 from penstock.testing.checked_operators import checked_graph
 from penstock.testing.checked_store import CheckedStore
 from penstock.testing.clock import SettableClock
@@ -87,8 +87,9 @@ class RunnerHome:
         given = self._given or {}
         added = _unconfigured(declared, given)
         loaded = load_config(overrides={**added, **given}, default_job_name=self._name)
-        graph = checked_graph(with_side_inputs(declared, loaded), self.mistakes)
-        plan_topology(graph, self._dead, loaded.exactly_once_streams)
+        graph = with_side_inputs(declared, loaded)
+        _check_sendable(plan_topology(graph, self._dead, loaded.exactly_once_streams))
+        graph = checked_graph(graph, self.mistakes)
         config = self._driver_config(graph, loaded)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
         streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
@@ -131,7 +132,7 @@ class RunnerHome:
             "job.logged.store.base.dir": str(self._folder),
             "job.retry.max": 0,
             "task.commit.ms": 0,
-            **{key: value for key, value in given.flat().items() if key.startswith("side.inputs.")},
+            **{key: value for key, value in given.flat().items() if _is_used(key)},
             **_exactly_once(given),
             **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
         }
@@ -139,6 +140,19 @@ class RunnerHome:
         broadcast_inputs = _broadcast(self._broadcast_inputs)
         task = replace(config.task, dead_letter_stream=self._dead, broadcast_inputs=broadcast_inputs)
         return replace(config, task=task)
+
+
+def _check_sendable(topology: Topology) -> None:
+    """Raise ConfigError, as the start of a real job, if the application cannot be pickled. It runs as it is all the
+    same: a test may look at objects that its functions capture."""
+    from penstock.engine.packages import pickled  # loads PySpark
+
+    pickled(topology)
+
+
+def _is_used(key: str) -> bool:
+    """Whether it is about side inputs, or about when a partition is idle."""
+    return key.startswith("side.inputs.") or (key.startswith("streams.") and key.endswith(".idle.ms"))
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:

@@ -68,11 +68,12 @@ class TestRunner:
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
             config: the keys that tasks find in `context.config`. The runner itself uses only `job.name`,
-                `task.window.ms` and the keys about side inputs and exactly-once outputs. Messages of an exactly-once
-                output appear when `commit` is called, as they do for readers of a real job.
+                `task.window.ms`, `streams.<id>.idle.ms` and the keys about side inputs and exactly-once outputs.
+                Messages of an exactly-once output appear when `commit` is called, as they do for readers of a real job.
 
         Raises:
-            ConfigError: the application, the configuration or `broadcast_inputs` is wrong.
+            ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
+                pickled, as a real job needs it to be.
         """
         self._home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config)
         self._clock = self._home.clock

@@ -508,3 +508,20 @@ def test_a_start_from_an_older_checkpoint_takes_its_event_times(timed_world: Tim
     assert set(second.loop.boundary.event_times.values()) == {100}
     steps(second)
     assert not any(timed_world.came().values())
+
+
+def test_a_run_names_the_empty_partition_that_holds_something_back_once(
+    timed_world: TimedWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = timed_world.started()
+    timed_world.put(10, 20, partition=0)
+    steps(driver)
+    assert timed_world.came() == {}
+    assert not caplog.messages, "most partitions have messages in the first seconds"
+    while timed_world.clock.now_ms() < NOW + 59_000:
+        driver.loop.step()
+    named = "`m.in` partition 1 holds the watermark back: it has had no message yet. "
+    assert [message.startswith(named) for message in caplog.messages] == [True]
+    timed_world.clock.advance(2)
+    steps(driver)
+    assert timed_world.came() == {0: [], 1: []}

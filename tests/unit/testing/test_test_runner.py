@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -200,4 +201,63 @@ def test_messages_of_an_exactly_once_output_are_there_after_the_commit(configure
     assert [message.value for message in runner.commit().output("kafka.out")] == ["a"]
     runner.input("kafka.in", ["b"]).run().crash().restore().run().commit()
     assert [message.value for message in runner.output("kafka.out")] == ["a", "b"]
+    runner.close()
+
+
+def test_what_cannot_be_sent_to_containers_is_refused_as_on_spark() -> None:
+    lock = threading.Lock()
+    app = ps.StreamApplication("copy")
+    app.input("local.in").map(lambda value: (lock, value)[1]).send_to(app.output("local.out"))
+    with pytest.raises(ps.ConfigError, match=r"cannot be sent to the containers: cannot pickle '_thread.lock' object"):
+        TestRunner(app)
+
+
+def test_what_functions_capture_is_the_tests_own_object() -> None:
+    seen: list[int] = []
+
+    def see(value: int) -> int:
+        seen.append(value)
+        return value
+
+    app = ps.StreamApplication("copy")
+    app.input("local.in").map(see).send_to(app.output("local.out"))
+    TestRunner(app).input("local.in", [1, 2]).run().close()
+    assert sorted(seen) == [1, 2]
+
+
+def counts_of_minutes(**config: Any) -> TestRunner:
+    app = ps.StreamApplication("visits")
+    visits = app.input("local.visits").window(ps.Windows.tumbling(60_000, aggregates={"n": ps.Count()}), id="w")
+    visits.map(lambda pane: pane.message["n"], id="n").send_to(app.output("local.counts"), id="out")
+    return TestRunner(app, config=config).input("local.visits", [("N1", 1)], timestamp=5_000, partition=0).run()
+
+
+def panes(runner: TestRunner) -> list[int]:
+    return [message.value for message in runner.output("local.counts")]
+
+
+def test_an_empty_partition_holds_windows_back_until_it_is_idle(caplog: pytest.LogCaptureFixture) -> None:
+    runner = counts_of_minutes()
+    assert not caplog.messages, "no window could fire yet"
+    for time in (65_000, 66_000):
+        runner.input("local.visits", [("N1", 1)], timestamp=time, partition=0).run()
+    assert panes(runner) == []
+    (message,) = caplog.messages
+    assert message == (
+        "`local.visits` partition 1 holds the watermark back: it has had no message yet. Windows and timers that "
+        "wait for it fire once the partition has later messages, or is idle: after 60 s without messages "
+        "(streams.local.visits.idle.ms)"
+    )
+    assert panes(runner.advance_time(59_999)) == []
+    assert panes(runner.advance_time(1)) == [1]
+    runner.close()
+
+
+def test_so_does_one_that_stays_behind(caplog: pytest.LogCaptureFixture) -> None:
+    runner = counts_of_minutes(**{"streams.local.visits.idle.ms": 1000})
+    runner.input("local.visits", [("N2", 1)], timestamp=7_000, partition=1).run().advance_time(1)
+    runner.input("local.visits", [("N1", 1)], timestamp=65_000, partition=0).run()
+    (message,) = caplog.messages
+    assert "partition 1 holds the watermark back: its highest event time is 1970-01-01T00:00:07" in message
+    assert panes(runner.advance_time(999)) == [1, 1]
     runner.close()

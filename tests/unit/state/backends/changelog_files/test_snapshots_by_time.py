@@ -9,6 +9,8 @@ import pytest
 
 from penstock.testing import SettableClock
 from tests.support.changelog_job import Job, open_job, zip_key
+from tests.support.jobs import wait_until
+from tests.support.sums_job import World, drain
 
 INTERVAL_S = 60
 LATEST_S = INTERVAL_S * 1.25
@@ -89,3 +91,23 @@ def test_an_interval_of_nothing_is_never(tmp_path: Path, clock: SettableClock) -
         clock.advance(10 * LATEST_S)
         task.commit_and_wait()
         assert job.stored("zip") == set()
+
+
+def tasks_with(world: World, kind: str) -> set[str]:
+    """The tasks of a whole job that have objects of this kind."""
+    return {key.split("/")[3] for key in world.objects.list("sums-1/state/sums") if key.endswith(f".{kind}")}
+
+
+def test_containers_of_this_process_have_the_drivers_clock(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S)
+    driver.loop.start()
+    world.put(1, 2, 3)
+    drain(driver)
+    driver.loop.commit()
+    assert tasks_with(world, "delta")
+    assert not tasks_with(world, "zip")
+    world.clock.advance(LATEST_S)
+    driver.loop.commit()
+    wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
+    world.close()
