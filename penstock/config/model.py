@@ -214,6 +214,11 @@ class JobConfig:
         )
 
     @property
+    def run_id(self) -> str | None:
+        """The name of the run, as the deployer chose it; None if it has no name."""
+        return self.resolved.find(table.RUN_ID)
+
+    @property
     def side_inputs(self) -> SideInputSettings:
         """How stores are filled from side inputs."""
         get = self.resolved.get

@@ -332,6 +332,10 @@ TABLES_VERSIONS_RETAINED = Key("tables.versions.retained", Number(1), "3",
     "How many versions of each pushed table are kept, besides those in use and the one chosen by `penstock table "
     "use`.")
 
+RUN_ID = Key("app.run.id", Word("A-Za-z0-9_.-", 64), None,
+    "The name of the deployment, and so of its run. A start with the name of the last run continues that run; another "
+    "name begins a new one. A start with the name of a run that has drained is refused.", "Samza",
+    unset="a new id for every run; a start after a crash keeps the id")
 APPLICATION = Key("app.<key>", Verbatim(), None,
     'A key of the application. Its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.',
     unset="absent")

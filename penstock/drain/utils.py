@@ -106,7 +106,7 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
         return view.unfinished_run
     with suppress(NotFoundError):
         lease = LeaseState.decode(objects.get(paths.lease), paths.lease)
-        begins = view.latest is None or view.latest.run_id != view.owner.run_id
+        begins = view.latest is None or view.latest.epoch < view.owner.epoch
         if begins and not lease.released and lease.holder.run_id == view.owner.run_id:
             return view.owner.run_id
     return None

@@ -72,7 +72,7 @@ def run_application(
         undo.callback(objects.close)
         log = CheckpointLog(objects, paths)
         check_root(objects, paths, settings.job.root)
-        tenure = Tenure.begin(objects, paths, log, settings.job.lease_ms)
+        tenure = Tenure.begin(objects, paths, log, settings.job.lease_ms, named=settings.run_id)
         undo.callback(leave, tenure)
         job = prepare(
             graph,

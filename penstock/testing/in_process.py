@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.tenure import run_of_start
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.calls import Call
@@ -441,7 +442,7 @@ class InProcessDriver:
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
-        run_id = self.log.read("report").unfinished_run or uuid.uuid4().hex[:12]
+        run_id = run_of_start(self.log.read("report"), config.run_id) or uuid.uuid4().hex[:12]
         graph = with_side_inputs(graph, config)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(

@@ -149,7 +149,7 @@ class QueryJob:
         undo.callback(self._objects.close)
         self._log = log = CheckpointLog(self._objects, self._paths)
         check_root(self._objects, self._paths, config.job.root)
-        tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms)
+        tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms, named=config.run_id)
         undo.callback(leave, tenure)
         self._offsets = OffsetLog.of(first.spark, first.query)
         bound = self._bind(first, partitions, chosen)
@@ -198,7 +198,7 @@ class QueryJob:
         shipment = Shipment.of(job)
         spec = container_spec(context, job, shipment)
         directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
-        self._jobs = QueryJobs(context, f"penstock-{job.claim.run_id}", self._watch.look)
+        self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{job.claim.run_id}", self._watch.look)
         runner = QueryRunner(context, job, shipment, directory, self._stop.immediate, self._jobs)
         runner.readers = tuple(each.reader for each in self._inputs)
         self._runner = runner

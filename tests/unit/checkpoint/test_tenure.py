@@ -11,8 +11,10 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Ended
 from penstock.checkpoint.tenure import Tenure
+from penstock.config.load import load_config
+from penstock.errors import ConfigError
 from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, LeaseState
+from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseState
 from tests.support.checkpoints import checkpoint
 from tests.support.hooked_store import HookedStore
 from tests.support.stopped_job import PATHS
@@ -35,8 +37,8 @@ def log_of(objects: HookedStore, run_id: str, ended: Ended | None) -> tuple[Chec
     return log, record
 
 
-def begun(objects: HookedStore) -> Tenure:
-    return Tenure.begin(objects, PATHS, CheckpointLog(objects, PATHS), LEASE_MS)
+def begun(objects: HookedStore, named: str | None = None) -> Tenure:
+    return Tenure.begin(objects, PATHS, CheckpointLog(objects, PATHS), LEASE_MS, named=named)
 
 
 def test_a_restart_keeps_the_id_of_a_run_that_has_not_ended(objects: HookedStore) -> None:
@@ -57,6 +59,58 @@ def test_a_run_that_has_ended_or_was_followed_by_another_is_not_continued(object
     tenure = begun(objects)
     assert tenure.run_id not in {"old", "newer", "newest"}
     tenure.leave()
+
+
+class TestNamedRuns:
+    """A run that the deployer names with `app.run.id`."""
+
+    @pytest.mark.parametrize("ended", [None, "stopped", "end-of-stream"])
+    def test_a_start_with_its_name_continues_it(self, objects: HookedStore, ended: Ended | None) -> None:
+        log_of(objects, "v1", ended)
+        tenure = begun(objects, "v1")
+        assert tenure.run_id == "v1"
+        tenure.leave()
+
+    @pytest.mark.parametrize("ended", [None, "stopped", "drained"])
+    def test_another_name_begins_a_run(self, objects: HookedStore, ended: Ended | None) -> None:
+        log_of(objects, "v1", ended)
+        tenure = begun(objects, "v2")
+        assert tenure.run_id == "v2"
+        assert LeaseState.decode(objects.get(PATHS.lease), PATHS.lease).holder.run_id == "v2"
+        tenure.leave()
+
+    def test_a_run_that_has_drained_does_not_begin_again(self, objects: HookedStore) -> None:
+        log_of(objects, "v1", "drained")
+        with pytest.raises(ConfigError, match="run `v1` has drained"):
+            begun(objects, "v1")
+        assert LeaseState.decode(objects.get(PATHS.lease), PATHS.lease).released
+        log_of(objects, "v2", None)
+        tenure = begun(objects, "v1")
+        assert tenure.run_id == "v1", "a deployment that is rolled back is a run again"
+        tenure.leave()
+
+    def test_a_name_that_came_only_as_far_as_its_claim(self, objects: HookedStore) -> None:
+        log_of(objects, "v1", None)
+        CheckpointLog(objects, PATHS).claim("v2")
+        for name in ("v2", "v1"):
+            tenure = begun(objects, name)
+            assert tenure.run_id == name
+            tenure.leave()
+
+    def test_two_names_in_a_race(self, objects: HookedStore) -> None:
+        """One is refused while the other one has the job, and is a run of its own afterwards."""
+        first = begun(objects, "v1")
+        with pytest.raises(LeaseHeldError, match="v1"):
+            begun(objects, "v2")
+        first.leave()
+        second = begun(objects, "v2")
+        assert second.run_id == "v2"
+        second.leave()
+
+    @pytest.mark.parametrize("name", ["a/b", "*", "-a", "../a", "a" * 65, "a b"])
+    def test_names_are_safe_in_paths(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=r"`app\.run\.id`"):
+            load_config(overrides={"job.name": "a", "app.run.id": name}, environ={})
 
 
 def test_a_start_that_waits_while_the_old_run_ends_is_a_run_of_its_own(objects: HookedStore) -> None:

@@ -11,7 +11,8 @@ from penstock.api.drain import DrainMode, DrainNotification
 from penstock.drain.notification import NAMESPACE
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import cleanup, cleanup_all, present_run, write_drain_notification
-from penstock.errors import NotFoundError, PenstockError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
+from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME
 from penstock.system.memory import MemoryAdmin
@@ -361,6 +362,50 @@ class TestStops:
         driver.close()
         to_the_end(timed_world.started())
         assert timed_world.checkpoints[-1].ended == "drained"
+
+
+class TestNamedRuns:
+    """Runs that the deployer names with `app.run.id`."""
+
+    def started(self, world: TimedWorld, name: str) -> InProcessDriver:
+        world.config["app.run.id"] = name
+        return world.started()
+
+    def test_a_stop_ends_no_named_run(self, timed_world: TimedWorld) -> None:
+        """A request that a restart finds is obeyed, though the run was stopped before."""
+        driver = self.started(timed_world, "v1")
+        driver.stop.request()
+        driver.loop._run_to_the_end()
+        driver.close()
+        ask(timed_world, "v1")
+        second = self.started(timed_world, "v1")
+        assert present_run(timed_world.objects, PATHS) == "v1"
+        to_the_end(second)
+        assert timed_world.checkpoints[-1].ended == "drained"
+        with pytest.raises(ConfigError, match="run `v1` has drained"):
+            self.started(timed_world, "v1")
+
+    def test_a_request_is_for_the_named_run_only(self, timed_world: TimedWorld) -> None:
+        driver = self.started(timed_world, "v1")
+        driver.close()
+        assert ask(timed_world).run_id == "v1"
+        second = self.started(timed_world, "v2")
+        timed_world.put(10, 20)
+        steps(second)
+        assert sum(second.loop.boundary.positions.values()) == 2, "it reads on"
+        assert requests(timed_world).find().notifications == ()
+
+    def test_a_run_of_a_name_that_there_was_is_there_before_its_first_checkpoint(self, timed_world: TimedWorld) -> None:
+        driver = self.started(timed_world, "v1")
+        driver.stop.request()
+        driver.loop._run_to_the_end()
+        driver.close()
+        assert present_run(timed_world.objects, PATHS) is None
+        third = timed_world.driver()
+        held = LeaseState(LeaseHolder.of_this_process("v1"), 60_000, "token")
+        timed_world.objects.put_if_absent(PATHS.lease, held.encode())
+        assert present_run(timed_world.objects, PATHS) == "v1"
+        third.close()
 
 
 class TestRequests:
