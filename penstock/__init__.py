@@ -9,113 +9,138 @@ The examples in docstrings of the package begin with these imports:
 
 from typing import TYPE_CHECKING
 
+from penstock.public_names import lazy_names
+
 __version__ = "0.1.0"
 
-__all__ = [
-    "Aggregate",
-    "Ascending",
-    "BoundedOutOfOrderness",
-    "Bytes",
-    "ConfigError",
-    "ContainerLostError",
-    "CorruptError",
-    "Count",
-    "Counter",
-    "Distinct",
-    "Double",
-    "DrainListenerTask",
-    "DrainMessage",
-    "DrainMode",
-    "DrainNotification",
-    "EndOfStreamMessage",
-    "Entry",
-    "ExpiredTimer",
-    "FencedError",
-    "First",
-    "Gauge",
-    "IncomingMessageEnvelope",
-    "IncompatibleError",
-    "Integer",
-    "IntermediateMessageSerde",
-    "Job",
-    "Json",
-    "KeyValueStore",
-    "Last",
-    "LeaseHeldError",
-    "Long",
-    "Max",
-    "Mean",
-    "MessageCollector",
-    "MessageStream",
-    "MessageType",
-    "MetricsRegistry",
-    "Min",
-    "NotFoundError",
-    "PenstockError",
-    "PenstockTimeoutError",
-    "PushedTable",
-    "RetryableError",
-    "SamzaDouble",
-    "SamzaInteger",
-    "SamzaLong",
-    "Serde",
-    "SerdeError",
-    "SideInput",
-    "SideInputsProcessor",
-    "SideInputsProcessorFactory",
-    "Startpoint",
-    "StartpointOldest",
-    "StartpointSpecific",
-    "StartpointTimestamp",
-    "StartpointUpcoming",
-    "StartpointVisitor",
-    "StreamApplication",
-    "StreamTask",
-    "String",
-    "Sum",
-    "SystemAwayError",
-    "SystemStream",
-    "SystemStreamPartition",
-    "TableCandidate",
-    "TaskApplication",
-    "TaskContext",
-    "TaskCoordinator",
-    "TimeWindow",
-    "Timer",
-    "Trigger",
-    "Triggers",
-    "Tuple",
-    "UserCodeError",
-    "WatermarkMessage",
-    "WatermarkPolicy",
-    "Window",
-    "WindowPane",
-    "WindowableTask",
-    "Windows",
-]
-
 if TYPE_CHECKING:
-    from penstock.api.exports import *
-    from penstock.engine.job import Job
-    from penstock.metadata.lease import LeaseHeldError
+    from penstock.api.aggregates import Aggregate as Aggregate
+    from penstock.api.aggregates import Count as Count
+    from penstock.api.aggregates import Distinct as Distinct
+    from penstock.api.aggregates import First as First
+    from penstock.api.aggregates import Last as Last
+    from penstock.api.aggregates import Max as Max
+    from penstock.api.aggregates import Mean as Mean
+    from penstock.api.aggregates import Min as Min
+    from penstock.api.aggregates import Sum as Sum
+    from penstock.api.application import StreamApplication as StreamApplication
+    from penstock.api.application import TaskApplication as TaskApplication
+    from penstock.api.drain import DrainMode as DrainMode
+    from penstock.api.drain import DrainNotification as DrainNotification
+    from penstock.api.intermediate import DrainMessage as DrainMessage
+    from penstock.api.intermediate import EndOfStreamMessage as EndOfStreamMessage
+    from penstock.api.intermediate import IntermediateMessageSerde as IntermediateMessageSerde
+    from penstock.api.intermediate import MessageType as MessageType
+    from penstock.api.intermediate import WatermarkMessage as WatermarkMessage
+    from penstock.api.key_state import ListState as ListState
+    from penstock.api.key_state import MapState as MapState
+    from penstock.api.key_state import ValueState as ValueState
+    from penstock.api.message_stream import MessageStream as MessageStream
+    from penstock.api.serdes import Bytes as Bytes
+    from penstock.api.serdes import Double as Double
+    from penstock.api.serdes import Integer as Integer
+    from penstock.api.serdes import Json as Json
+    from penstock.api.serdes import Long as Long
+    from penstock.api.serdes import SamzaDouble as SamzaDouble
+    from penstock.api.serdes import SamzaInteger as SamzaInteger
+    from penstock.api.serdes import SamzaLong as SamzaLong
+    from penstock.api.serdes import Serde as Serde
+    from penstock.api.serdes import String as String
+    from penstock.api.serdes import Tuple as Tuple
+    from penstock.api.side_inputs import Entry as Entry
+    from penstock.api.side_inputs import PushedTable as PushedTable
+    from penstock.api.side_inputs import SideInput as SideInput
+    from penstock.api.side_inputs import SideInputsProcessor as SideInputsProcessor
+    from penstock.api.side_inputs import SideInputsProcessorFactory as SideInputsProcessorFactory
+    from penstock.api.side_inputs import TableCandidate as TableCandidate
+    from penstock.api.ssp import SystemStream as SystemStream
+    from penstock.api.ssp import SystemStreamPartition as SystemStreamPartition
+    from penstock.api.startpoint import Startpoint as Startpoint
+    from penstock.api.startpoint import StartpointOldest as StartpointOldest
+    from penstock.api.startpoint import StartpointSpecific as StartpointSpecific
+    from penstock.api.startpoint import StartpointTimestamp as StartpointTimestamp
+    from penstock.api.startpoint import StartpointUpcoming as StartpointUpcoming
+    from penstock.api.startpoint import StartpointVisitor as StartpointVisitor
+    from penstock.api.store import KeyValueStore as KeyValueStore
+    from penstock.api.tables import Table as Table
+    from penstock.api.task import DrainListenerTask as DrainListenerTask
+    from penstock.api.task import IncomingMessageEnvelope as IncomingMessageEnvelope
+    from penstock.api.task import MessageCollector as MessageCollector
+    from penstock.api.task import StreamTask as StreamTask
+    from penstock.api.task import TaskContext as TaskContext
+    from penstock.api.task import TaskCoordinator as TaskCoordinator
+    from penstock.api.task import WindowableTask as WindowableTask
+    from penstock.api.timers import ExpiredTimer as ExpiredTimer
+    from penstock.api.triggers import Trigger as Trigger
+    from penstock.api.triggers import Triggers as Triggers
+    from penstock.api.watermarks import Ascending as Ascending
+    from penstock.api.watermarks import BoundedOutOfOrderness as BoundedOutOfOrderness
+    from penstock.api.watermarks import WatermarkPolicy as WatermarkPolicy
+    from penstock.api.windows import TimeWindow as TimeWindow
+    from penstock.api.windows import Window as Window
+    from penstock.api.windows import WindowPane as WindowPane
+    from penstock.api.windows import Windows as Windows
+    from penstock.engine.job import Job as Job
+    from penstock.errors import ConfigError as ConfigError
+    from penstock.errors import ContainerLostError as ContainerLostError
+    from penstock.errors import CorruptError as CorruptError
+    from penstock.errors import FencedError as FencedError
+    from penstock.errors import IncompatibleError as IncompatibleError
+    from penstock.errors import NotFoundError as NotFoundError
+    from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import PenstockTimeoutError as PenstockTimeoutError
+    from penstock.errors import RetryableError as RetryableError
+    from penstock.errors import SerdeError as SerdeError
+    from penstock.errors import SystemAwayError as SystemAwayError
+    from penstock.errors import UserCodeError as UserCodeError
+    from penstock.metadata.lease import LeaseHeldError as LeaseHeldError
+    from penstock.metrics.registry import MetricsRegistry as MetricsRegistry
+    from penstock.metrics.values import Counter as Counter
+    from penstock.metrics.values import Gauge as Gauge
+    from penstock.metrics.values import Timer as Timer
 else:  # unknown to type checkers, for which a misspelled name stays an error
-    _APART = {"Job": "penstock.engine.job", "LeaseHeldError": "penstock.metadata.lease"}
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "penstock.api.aggregates": "Aggregate Count Distinct First Last Max Mean Min Sum",
+            "penstock.api.application": "StreamApplication TaskApplication",
+            "penstock.api.drain": "DrainMode DrainNotification",
+            "penstock.api.intermediate": (
+                "DrainMessage EndOfStreamMessage IntermediateMessageSerde MessageType WatermarkMessage"
+            ),
+            "penstock.api.key_state": "ListState MapState ValueState",
+            "penstock.api.message_stream": "MessageStream",
+            "penstock.api.serdes": (
+                "Bytes Double Integer Json Long SamzaDouble SamzaInteger SamzaLong Serde String Tuple"
+            ),
+            "penstock.api.side_inputs": (
+                "Entry PushedTable SideInput SideInputsProcessor SideInputsProcessorFactory TableCandidate"
+            ),
+            "penstock.api.ssp": "SystemStream SystemStreamPartition",
+            "penstock.api.startpoint": (
+                "Startpoint StartpointOldest StartpointSpecific StartpointTimestamp StartpointUpcoming "
+                "StartpointVisitor"
+            ),
+            "penstock.api.store": "KeyValueStore",
+            "penstock.api.tables": "Table",
+            "penstock.api.task": (
+                "DrainListenerTask IncomingMessageEnvelope MessageCollector StreamTask TaskContext "
+                "TaskCoordinator WindowableTask"
+            ),
+            "penstock.api.timers": "ExpiredTimer",
+            "penstock.api.triggers": "Trigger Triggers",
+            "penstock.api.watermarks": "Ascending BoundedOutOfOrderness WatermarkPolicy",
+            "penstock.api.windows": "TimeWindow Window WindowPane Windows",
+            "penstock.engine.job": "Job",
+            "penstock.errors": (
+                "ConfigError ContainerLostError CorruptError FencedError IncompatibleError NotFoundError "
+                "PenstockError PenstockTimeoutError RetryableError SerdeError SystemAwayError UserCodeError"
+            ),
+            "penstock.metadata.lease": "LeaseHeldError",
+            "penstock.metrics.registry": "MetricsRegistry",
+            "penstock.metrics.values": "Counter Gauge Timer",
+        },
+    )
 
-    def __getattr__(name):
-        """A public name. All of them are loaded when the first one is used, except those that need much more."""
-        if name not in __all__:
-            raise AttributeError(f"module 'penstock' has no attribute '{name}'")
-        import importlib
 
-        if name in _APART:
-            globals()[name] = getattr(importlib.import_module(_APART[name]), name)
-        else:
-            exports = importlib.import_module("penstock.api.exports")
-            globals().update({each: getattr(exports, each) for each in __all__ if each not in _APART})
-        return globals()[name]
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
-
-
-del TYPE_CHECKING
+del TYPE_CHECKING, lazy_names

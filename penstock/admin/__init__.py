@@ -15,193 +15,132 @@ Example:
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "AskedFacts",
-    "CheckpointChange",
-    "CheckpointFacts",
-    "CollectedGarbage",
-    "DeletedFacts",
-    "DeletedStream",
-    "DrainFacts",
-    "EffectiveValue",
-    "ExportedDrains",
-    "ExportedStartpoints",
-    "FoundJob",
-    "FoundStream",
-    "ImportFacts",
-    "JobContent",
-    "JobStatus",
-    "KeyFacts",
-    "LeaseFacts",
-    "ListedCheckpoint",
-    "ListedStream",
-    "MalformedRecordError",
-    "Message",
-    "OpenDiff",
-    "OpenStore",
-    "PublishOptions",
-    "Published",
-    "RequestFacts",
-    "SparkImport",
-    "StateFacts",
-    "StateVerdict",
-    "StopFacts",
-    "StoredEntry",
-    "StreamFacts",
-    "StreamTail",
-    "StreamUse",
-    "TableVersions",
-    "UnreadableJob",
-    "Watcher",
-    "WrittenCheckpoint",
-    "adopt",
-    "cancel_drain",
-    "checkpoints",
-    "collect_garbage",
-    "create_stream",
-    "delete_job",
-    "delete_startpoints",
-    "delete_stream",
-    "describe_stream",
-    "drain",
-    "effective_values",
-    "end_stream",
-    "export_checkpoint",
-    "export_drains",
-    "export_startpoints",
-    "import_drains",
-    "import_spark",
-    "import_startpoints",
-    "job_content",
-    "key_facts",
-    "lease",
-    "open_all_jobs",
-    "open_diff",
-    "open_job",
-    "open_state",
-    "open_stream",
-    "plan_import",
-    "plan_offsets",
-    "plan_spark_import",
-    "publish",
-    "read_checkpoint",
-    "set_retention",
-    "set_startpoint",
-    "startpoints",
-    "state_versions",
-    "status",
-    "statuses",
-    "stop",
-    "stream_use",
-    "streams",
-    "table_versions",
-    "use_table",
-    "verify",
-    "write_checkpoint",
-]
+from penstock.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.admin.checkpoint.change import CheckpointChange, WrittenCheckpoint, write_checkpoint
-    from penstock.admin.checkpoint.export import export_checkpoint
-    from penstock.admin.checkpoint.facts import CheckpointFacts, ListedCheckpoint, checkpoints, read_checkpoint
-    from penstock.admin.checkpoint.import_ import plan_import
-    from penstock.admin.checkpoint.set import plan_offsets
-    from penstock.admin.configuration import EffectiveValue, KeyFacts, effective_values, key_facts
-    from penstock.admin.job.adopt import adopt
-    from penstock.admin.job.delete import JobContent, delete_job, job_content
-    from penstock.admin.job.drain import DrainFacts, cancel_drain, drain
-    from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
-    from penstock.admin.job.lease import LeaseFacts, lease
-    from penstock.admin.job.status import JobStatus, UnreadableJob, status, statuses
-    from penstock.admin.job.stop import StopFacts, stop
-    from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
-    from penstock.admin.startpoint.ask import AskedFacts
-    from penstock.admin.startpoint.facts import RequestFacts
-    from penstock.admin.startpoint.set import import_startpoints, set_startpoint
-    from penstock.admin.startpoint.waiting import (
-        DeletedFacts,
-        ExportedStartpoints,
-        delete_startpoints,
-        export_startpoints,
-        startpoints,
-    )
-    from penstock.admin.state.garbage import CollectedGarbage, collect_garbage
-    from penstock.admin.state.held import StateFacts, state_versions
-    from penstock.admin.state.reading import (
-        OpenDiff,
-        OpenStore,
-        StateVerdict,
-        StoredEntry,
-        Watcher,
-        open_diff,
-        open_state,
-        verify,
-    )
-    from penstock.admin.state.spark_import import ImportFacts, SparkImport, import_spark, plan_spark_import
-    from penstock.admin.stream.delete import StreamUse, delete_stream, stream_use
-    from penstock.admin.stream.names import FoundStream, open_stream
-    from penstock.admin.stream.publish import Published, PublishOptions, publish
-    from penstock.admin.stream.records import MalformedRecordError
-    from penstock.admin.stream.streams import (
-        DeletedStream,
-        ListedStream,
-        StreamFacts,
-        create_stream,
-        describe_stream,
-        end_stream,
-        set_retention,
-        streams,
-    )
-    from penstock.admin.stream.tail import Message, StreamTail
-    from penstock.admin.table.versions import TableVersions, table_versions, use_table
+    from penstock.admin.checkpoint.change import CheckpointChange as CheckpointChange
+    from penstock.admin.checkpoint.change import WrittenCheckpoint as WrittenCheckpoint
+    from penstock.admin.checkpoint.change import write_checkpoint as write_checkpoint
+    from penstock.admin.checkpoint.export import export_checkpoint as export_checkpoint
+    from penstock.admin.checkpoint.facts import CheckpointFacts as CheckpointFacts
+    from penstock.admin.checkpoint.facts import ListedCheckpoint as ListedCheckpoint
+    from penstock.admin.checkpoint.facts import checkpoints as checkpoints
+    from penstock.admin.checkpoint.facts import read_checkpoint as read_checkpoint
+    from penstock.admin.checkpoint.import_ import plan_import as plan_import
+    from penstock.admin.checkpoint.set import plan_offsets as plan_offsets
+    from penstock.admin.configuration import EffectiveValue as EffectiveValue
+    from penstock.admin.configuration import KeyFacts as KeyFacts
+    from penstock.admin.configuration import effective_values as effective_values
+    from penstock.admin.configuration import key_facts as key_facts
+    from penstock.admin.job.adopt import adopt as adopt
+    from penstock.admin.job.delete import JobContent as JobContent
+    from penstock.admin.job.delete import delete_job as delete_job
+    from penstock.admin.job.delete import job_content as job_content
+    from penstock.admin.job.drain import DrainFacts as DrainFacts
+    from penstock.admin.job.drain import cancel_drain as cancel_drain
+    from penstock.admin.job.drain import drain as drain
+    from penstock.admin.job.drain_exchange import ExportedDrains as ExportedDrains
+    from penstock.admin.job.drain_exchange import export_drains as export_drains
+    from penstock.admin.job.drain_exchange import import_drains as import_drains
+    from penstock.admin.job.lease import LeaseFacts as LeaseFacts
+    from penstock.admin.job.lease import lease as lease
+    from penstock.admin.job.status import JobStatus as JobStatus
+    from penstock.admin.job.status import UnreadableJob as UnreadableJob
+    from penstock.admin.job.status import status as status
+    from penstock.admin.job.status import statuses as statuses
+    from penstock.admin.job.stop import StopFacts as StopFacts
+    from penstock.admin.job.stop import stop as stop
+    from penstock.admin.jobs import FoundJob as FoundJob
+    from penstock.admin.jobs import open_all_jobs as open_all_jobs
+    from penstock.admin.jobs import open_job as open_job
+    from penstock.admin.startpoint.ask import AskedFacts as AskedFacts
+    from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
+    from penstock.admin.startpoint.set import import_startpoints as import_startpoints
+    from penstock.admin.startpoint.set import set_startpoint as set_startpoint
+    from penstock.admin.startpoint.waiting import DeletedFacts as DeletedFacts
+    from penstock.admin.startpoint.waiting import ExportedStartpoints as ExportedStartpoints
+    from penstock.admin.startpoint.waiting import delete_startpoints as delete_startpoints
+    from penstock.admin.startpoint.waiting import export_startpoints as export_startpoints
+    from penstock.admin.startpoint.waiting import startpoints as startpoints
+    from penstock.admin.state.garbage import CollectedGarbage as CollectedGarbage
+    from penstock.admin.state.garbage import collect_garbage as collect_garbage
+    from penstock.admin.state.held import StateFacts as StateFacts
+    from penstock.admin.state.held import state_versions as state_versions
+    from penstock.admin.state.reading import OpenDiff as OpenDiff
+    from penstock.admin.state.reading import OpenStore as OpenStore
+    from penstock.admin.state.reading import StateVerdict as StateVerdict
+    from penstock.admin.state.reading import StoredEntry as StoredEntry
+    from penstock.admin.state.reading import Watcher as Watcher
+    from penstock.admin.state.reading import open_diff as open_diff
+    from penstock.admin.state.reading import open_state as open_state
+    from penstock.admin.state.reading import verify as verify
+    from penstock.admin.state.spark_import import ImportFacts as ImportFacts
+    from penstock.admin.state.spark_import import SparkImport as SparkImport
+    from penstock.admin.state.spark_import import import_spark as import_spark
+    from penstock.admin.state.spark_import import plan_spark_import as plan_spark_import
+    from penstock.admin.stream.delete import StreamUse as StreamUse
+    from penstock.admin.stream.delete import delete_stream as delete_stream
+    from penstock.admin.stream.delete import stream_use as stream_use
+    from penstock.admin.stream.names import FoundStream as FoundStream
+    from penstock.admin.stream.names import open_stream as open_stream
+    from penstock.admin.stream.publish import Published as Published
+    from penstock.admin.stream.publish import PublishOptions as PublishOptions
+    from penstock.admin.stream.publish import publish as publish
+    from penstock.admin.stream.records import MalformedRecordError as MalformedRecordError
+    from penstock.admin.stream.streams import DeletedStream as DeletedStream
+    from penstock.admin.stream.streams import ListedStream as ListedStream
+    from penstock.admin.stream.streams import StreamFacts as StreamFacts
+    from penstock.admin.stream.streams import create_stream as create_stream
+    from penstock.admin.stream.streams import describe_stream as describe_stream
+    from penstock.admin.stream.streams import end_stream as end_stream
+    from penstock.admin.stream.streams import set_retention as set_retention
+    from penstock.admin.stream.streams import streams as streams
+    from penstock.admin.stream.tail import Message as Message
+    from penstock.admin.stream.tail import StreamTail as StreamTail
+    from penstock.admin.table.versions import TableVersions as TableVersions
+    from penstock.admin.table.versions import table_versions as table_versions
+    from penstock.admin.table.versions import use_table as use_table
 else:  # unknown to type checkers, for which a misspelled name stays an error
-    _MODULES = {
-        "checkpoint.change": "CheckpointChange WrittenCheckpoint write_checkpoint",
-        "checkpoint.export": "export_checkpoint",
-        "checkpoint.facts": "CheckpointFacts ListedCheckpoint checkpoints read_checkpoint",
-        "checkpoint.import_": "plan_import",
-        "checkpoint.set": "plan_offsets",
-        "configuration": "EffectiveValue KeyFacts effective_values key_facts",
-        "job.adopt": "adopt",
-        "job.delete": "JobContent delete_job job_content",
-        "job.lease": "LeaseFacts lease",
-        "job.status": "JobStatus UnreadableJob status statuses",
-        "job.drain": "DrainFacts cancel_drain drain",
-        "job.drain_exchange": "ExportedDrains export_drains import_drains",
-        "job.stop": "StopFacts stop",
-        "jobs": "FoundJob open_all_jobs open_job",
-        "startpoint.ask": "AskedFacts",
-        "startpoint.facts": "RequestFacts",
-        "startpoint.set": "import_startpoints set_startpoint",
-        "startpoint.waiting": "DeletedFacts ExportedStartpoints delete_startpoints export_startpoints startpoints",
-        "state.garbage": "CollectedGarbage collect_garbage",
-        "state.held": "StateFacts state_versions",
-        "state.reading": "OpenDiff OpenStore StateVerdict StoredEntry Watcher open_diff open_state verify",
-        "state.spark_import": "ImportFacts SparkImport import_spark plan_spark_import",
-        "stream.delete": "StreamUse delete_stream stream_use",
-        "stream.names": "FoundStream open_stream",
-        "stream.publish": "PublishOptions Published publish",
-        "stream.records": "MalformedRecordError",
-        "stream.streams": (
-            "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
-        ),
-        "stream.tail": "Message StreamTail",
-        "table.versions": "TableVersions table_versions use_table",
-    }
-    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-    def __getattr__(name):
-        """A public name. Its module is imported when it is used: most need much less than all of them."""
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'penstock.admin' has no attribute '{name}'")
-        import importlib
-
-        module = importlib.import_module(f"penstock.admin.{_MODULE_OF[name]}")
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "penstock.admin.checkpoint.change": "CheckpointChange WrittenCheckpoint write_checkpoint",
+            "penstock.admin.checkpoint.export": "export_checkpoint",
+            "penstock.admin.checkpoint.facts": "CheckpointFacts ListedCheckpoint checkpoints read_checkpoint",
+            "penstock.admin.checkpoint.import_": "plan_import",
+            "penstock.admin.checkpoint.set": "plan_offsets",
+            "penstock.admin.configuration": "EffectiveValue KeyFacts effective_values key_facts",
+            "penstock.admin.job.adopt": "adopt",
+            "penstock.admin.job.delete": "JobContent delete_job job_content",
+            "penstock.admin.job.drain": "DrainFacts cancel_drain drain",
+            "penstock.admin.job.drain_exchange": "ExportedDrains export_drains import_drains",
+            "penstock.admin.job.lease": "LeaseFacts lease",
+            "penstock.admin.job.status": "JobStatus UnreadableJob status statuses",
+            "penstock.admin.job.stop": "StopFacts stop",
+            "penstock.admin.jobs": "FoundJob open_all_jobs open_job",
+            "penstock.admin.startpoint.ask": "AskedFacts",
+            "penstock.admin.startpoint.facts": "RequestFacts",
+            "penstock.admin.startpoint.set": "import_startpoints set_startpoint",
+            "penstock.admin.startpoint.waiting": (
+                "DeletedFacts ExportedStartpoints delete_startpoints export_startpoints startpoints"
+            ),
+            "penstock.admin.state.garbage": "CollectedGarbage collect_garbage",
+            "penstock.admin.state.held": "StateFacts state_versions",
+            "penstock.admin.state.reading": (
+                "OpenDiff OpenStore StateVerdict StoredEntry Watcher open_diff open_state verify"
+            ),
+            "penstock.admin.state.spark_import": "ImportFacts SparkImport import_spark plan_spark_import",
+            "penstock.admin.stream.delete": "StreamUse delete_stream stream_use",
+            "penstock.admin.stream.names": "FoundStream open_stream",
+            "penstock.admin.stream.publish": "PublishOptions Published publish",
+            "penstock.admin.stream.records": "MalformedRecordError",
+            "penstock.admin.stream.streams": (
+                "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
+            ),
+            "penstock.admin.stream.tail": "Message StreamTail",
+            "penstock.admin.table.versions": "TableVersions table_versions use_table",
+        },
+    )
 
 
-del TYPE_CHECKING
+del TYPE_CHECKING, lazy_names

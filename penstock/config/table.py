@@ -51,9 +51,9 @@ _BACKENDS = Backends(
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
+"""How the factory of a system that is Kafka may be written."""
 WITH_OPTIONS = ("files", "kafka", _SAMZAS_KAFKA)
 """The kinds of systems of Penstock that know their options themselves."""
-"""How the factory of a system that is Kafka may be written."""
 _SYSTEM_FACTORY = Factory(
     ("files", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},

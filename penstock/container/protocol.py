@@ -360,9 +360,9 @@ class Beat:
     metrics: list[Row] = field(default_factory=list)
     """Those that have changed since an earlier beat; not every beat looks."""
     side_failure: EpochFailure | None = None
+    """Why side inputs do not fill a store any more: the run fails with it."""
     side_troubles: tuple[str, ...] = ()
     """Why side inputs do not fill stores now, which keep what they have meanwhile; see `Fleet.side_troubles`."""
-    """Why side inputs do not fill a store any more: the run fails with it."""
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """What an attempt does that takes longer than it may, in words: the run fails with it."""

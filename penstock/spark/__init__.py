@@ -2,42 +2,26 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "ApplicationStream",
-    "Rows",
-    "TransformedStream",
-    "read_changes",
-    "read_state",
-    "run_application",
-    "transform_with_state",
-]
+from penstock.public_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.spark.applications import ApplicationStream, run_application
-    from penstock.spark.rows import Rows
-    from penstock.spark.state_frames import read_changes, read_state
-    from penstock.spark.transform import TransformedStream, transform_with_state
+    from penstock.spark.applications import ApplicationStream as ApplicationStream
+    from penstock.spark.applications import run_application as run_application
+    from penstock.spark.rows import Rows as Rows
+    from penstock.spark.state_frames import read_changes as read_changes
+    from penstock.spark.state_frames import read_state as read_state
+    from penstock.spark.transform import TransformedStream as TransformedStream
+    from penstock.spark.transform import transform_with_state as transform_with_state
 else:  # unknown to type checkers, for which a misspelled name stays an error
-    _MODULES = {
-        "applications": "ApplicationStream run_application",
-        "rows": "Rows",
-        "state_frames": "read_changes read_state",
-        "transform": "TransformedStream transform_with_state",
-    }
-    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-    def __getattr__(name):
-        """A public name. Its module is imported when it is used: a Python worker needs none of them."""
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'penstock.spark' has no attribute '{name}'")
-        import importlib
-
-        module = importlib.import_module(f"penstock.spark.{_MODULE_OF[name]}")
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-
-    def __dir__():
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "penstock.spark.applications": "ApplicationStream run_application",
+            "penstock.spark.rows": "Rows",
+            "penstock.spark.state_frames": "read_changes read_state",
+            "penstock.spark.transform": "TransformedStream transform_with_state",
+        },
+    )
 
 
-del TYPE_CHECKING
+del TYPE_CHECKING, lazy_names

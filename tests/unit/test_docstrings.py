@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.support.places import ROOT
 
 MODULES = (
     "penstock",
@@ -42,7 +46,10 @@ WITHOUT_EXAMPLE = {
 }  # fmt: skip
 """Apart from these, only values (dataclasses) have none: the functions that return them show them."""
 
-MADE_BY_PENSTOCK = {"Job", "LeaseHeldError", "MessageStream", "SideInputsProcessor", "UserCodeError", "WatermarkPolicy"}
+MADE_BY_PENSTOCK = {
+    "Job", "LeaseHeldError", "ListState", "MapState", "MessageStream", "SideInputsProcessor", "UserCodeError",
+    "ValueState", "WatermarkPolicy",
+}  # fmt: skip
 """Classes whose constructors no one else calls, and protocols."""
 
 
@@ -117,3 +124,20 @@ def test_the_exceptions_are_public_and_needed() -> None:
     things = {each.values[0].__name__: each.values[0] for each in surface()}
     assert set(things) >= WITHOUT_EXAMPLE | MADE_BY_PENSTOCK
     assert not [name for name in WITHOUT_EXAMPLE if ">>>" in (inspect.getdoc(things[name]) or "")]
+
+
+def test_no_text_is_behind_another_text() -> None:
+    """The second one would be of no field, or of the wrong one."""
+
+    def is_text(node: ast.stmt) -> bool:
+        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+    found = [
+        f"{file}:{second.lineno}"
+        for file in (ROOT / "penstock").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for first, second in pairwise(node.body)
+        if is_text(first) and is_text(second)
+    ]
+    assert found == []

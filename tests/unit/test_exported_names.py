@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import importlib
 import inspect
 import re
 import subprocess
@@ -14,23 +16,70 @@ import pytest
 import penstock
 import penstock.admin
 import penstock.errors
+import penstock.spark
 import penstock.testing
+from tests.support.places import ROOT
 
 SUBMODULES = {
     "admin", "api", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver", "engine",
-    "errors", "files", "metadata", "metrics", "os_errors", "plan", "retry", "runtime", "side", "spark", "startpoint",
-    "state", "system", "tables", "testing", "wording",
+    "errors", "files", "metadata", "metrics", "os_errors", "plan", "public_names", "retry", "runtime", "side",
+    "spark", "startpoint", "state", "system", "tables", "testing", "wording",
 }  # fmt: skip
+
+
+def all_of(module: ModuleType) -> list[str]:
+    """Its `__all__`, which is made at run time."""
+    names: list[str] = module.__all__
+    return names
 
 
 @pytest.mark.parametrize("module", [penstock, penstock.admin, penstock.testing])
 def test_all_is_the_whole_surface(module: ModuleType) -> None:
-    assert all(getattr(module, name) for name in module.__all__)  # those of `penstock` are loaded when they are used
-    public = {
+    assert all(getattr(module, name) for name in all_of(module))  # those of `penstock` are loaded when they are used
+    found = {
         name for name, thing in vars(module).items() if not name.startswith("_") and not isinstance(thing, ModuleType)
     }
-    assert public - {"annotations"} == set(module.__all__)
-    assert list(module.__all__) == sorted(module.__all__)
+    assert found - {"annotations"} == set(all_of(module))
+    assert list(all_of(module)) == sorted(all_of(module))
+
+
+@pytest.mark.parametrize("package", [penstock, penstock.admin, penstock.spark])
+def test_type_checkers_know_the_names_that_are_loaded(package: ModuleType) -> None:
+    for_checkers = next(node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
+    known = {
+        str(alias.asname): (node.module, alias.name)
+        for node in for_checkers.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted(known) == all_of(package)
+    for name, (module, own_name) in known.items():
+        assert getattr(package, name) is getattr(importlib.import_module(str(module)), own_name)
+        assert own_name == name
+
+
+def test_what_the_documentation_names_is_there() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    named = {name for page in pages for name in re.findall(r"\bps\.([A-Z]\w+)", page.read_text("utf-8"))}
+    assert named <= set(all_of(penstock))
+
+
+def test_what_public_methods_return_is_all_of() -> None:
+    """An application annotates its fields with it."""
+    missing = set()
+    for name in all_of(penstock):
+        thing = getattr(penstock, name)
+        methods = [each for key, each in vars(thing).items() if inspect.isfunction(each) and not key.startswith("_")]
+        for text in {str(method.__annotations__.get("return")) for method in methods}:
+            for word in re.findall(r"\w+", text):
+                found = vars(sys.modules[thing.__module__]).get(word)
+                if (
+                    inspect.isclass(found)
+                    and found.__module__.startswith("penstock.api.")
+                    and word not in dir(penstock)
+                ):
+                    missing.add(word)
+    assert missing == {"ApplicationGraph"}, "the plan of an application is for Penstock alone"
 
 
 def test_no_other_modules_show() -> None:
@@ -38,7 +87,7 @@ def test_no_other_modules_show() -> None:
     assert modules <= SUBMODULES
 
 
-@pytest.mark.parametrize("name", penstock.__all__)
+@pytest.mark.parametrize("name", all_of(penstock))
 def test_everything_public_is_documented(name: str) -> None:
     thing = getattr(penstock, name)
     assert inspect.getdoc(thing)
@@ -48,7 +97,7 @@ def test_everything_public_is_documented(name: str) -> None:
             assert inspect.getdoc(value), f"{name}.{member}"
 
 
-@pytest.mark.parametrize("name", penstock.admin.__all__)
+@pytest.mark.parametrize("name", all_of(penstock.admin))
 def test_everything_of_admin_is_documented(name: str) -> None:
     thing = getattr(penstock.admin, name)
     text = inspect.getdoc(thing) or ""
@@ -61,16 +110,16 @@ def test_every_error_is_exported_and_of_one_tree() -> None:
     errors = {
         name for name, thing in vars(penstock.errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)
     }
-    assert errors <= set(penstock.__all__)
+    assert errors <= set(all_of(penstock))
     assert all(issubclass(getattr(penstock, name), penstock.PenstockError) for name in errors)
     assert all(name in (penstock.errors.__doc__ or "") for name in errors)
 
 
 def test_every_error_that_the_documentation_of_an_exported_name_has_is_exported() -> None:
     modules = (penstock, penstock.admin, penstock.testing)
-    known = {*dir(builtins), *(name for module in modules for name in module.__all__)}
+    known = {*dir(builtins), *(name for module in modules for name in all_of(module))}
     for module in modules:
-        for name in module.__all__:
+        for name in all_of(module):
             thing = getattr(module, name)
             texts = [inspect.getdoc(each) or "" for each in (thing, *vars(thing).values())]
             for error in {word for text in texts for word in re.findall(r"\b[A-Z]\w+Error\b", text)}:
