@@ -64,7 +64,7 @@ def test_what_the_documentation_names_is_there() -> None:
     assert named <= set(all_of(penstock))
 
 
-def test_what_public_methods_return_is_all_of() -> None:
+def test_what_public_methods_return_is_public() -> None:
     """An application annotates its fields with it."""
     missing = set()
     for name in all_of(penstock):
