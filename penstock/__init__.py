@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from penstock.errors import RetryableError as RetryableError
     from penstock.errors import SerdeError as SerdeError
     from penstock.errors import SystemAwayError as SystemAwayError
+    from penstock.errors import SystemRefusedError as SystemRefusedError
     from penstock.errors import UserCodeError as UserCodeError
     from penstock.metadata.lease import LeaseHeldError as LeaseHeldError
     from penstock.metrics.registry import MetricsRegistry as MetricsRegistry
@@ -134,7 +135,8 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             "penstock.engine.job": "Job",
             "penstock.errors": (
                 "ConfigError ContainerLostError CorruptError FencedError IncompatibleError NotFoundError "
-                "PenstockError PenstockTimeoutError RetryableError SerdeError SystemAwayError UserCodeError"
+                "PenstockError PenstockTimeoutError RetryableError SerdeError SystemAwayError "
+                "SystemRefusedError UserCodeError"
             ),
             "penstock.metadata.lease": "LeaseHeldError",
             "penstock.metrics.registry": "MetricsRegistry",

@@ -2,6 +2,7 @@
 
 PenstockError
 ├── ConfigError          correct the configuration or the call, then try again
+│   └── SystemRefusedError   a system refuses it, such as Kafka's brokers: change it there, or what is asked for
 ├── NotFoundError        a stream, job, checkpoint or object that was named does not exist
 ├── IncompatibleError    what is stored and what was asked for do not fit: migrate or change the request
 ├── CorruptError         stored bytes are damaged: go back to an older checkpoint or another backend
@@ -46,6 +47,13 @@ class ConfigError(PenstockError):
     """The configuration, the application or the call is wrong; nothing was started."""
 
     exit_status = 2
+
+
+class SystemRefusedError(ConfigError):
+    """A system refuses what was asked of it, such as Kafka's brokers a user without the right. The message says what to
+    change there or in the configuration."""
+
+    exit_status = 1
 
 
 class NotFoundError(PenstockError):
@@ -165,6 +173,7 @@ KINDS: Mapping[str, type[PenstockError]] = {
         RetryableError,
         SerdeError,
         SystemAwayError,
+        SystemRefusedError,
     )
 }
 """The errors that can be made from their message alone, by name: an error keeps its type between processes."""

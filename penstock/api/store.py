@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
+F = TypeVar("F", bound=tuple[Any, ...])
 
 TtlFrom: TypeAlias = Literal["write", "access"]
 
@@ -166,8 +167,14 @@ class KeyValueStore(ABC, Generic[K, V]):
         for key in keys:
             self.delete(key)
 
+    @overload
+    def range(self, from_key: K, to_key: K) -> Iterator[tuple[K, V]]: ...
+    @overload
+    def range(
+        self: KeyValueStore[F, V], from_key: tuple[Any, ...], to_key: tuple[Any, ...]
+    ) -> Iterator[tuple[F, V]]: ...
     @abstractmethod
-    def range(self, from_key: K, to_key: K) -> Iterator[tuple[K, V]]:
+    def range(self, from_key: Any, to_key: Any) -> Iterator[tuple[Any, Any]]:
         """The entries with `from_key` <= key < `to_key`, in the order of the keys, as Samza's `range`.
 
         The iterator shows the entries as they are now, whatever is put or deleted while it is open. It reads only what
@@ -201,8 +208,14 @@ class KeyValueStore(ABC, Generic[K, V]):
             SerdeError: keys of the store's serde have no prefixes, or the prefix does not fit the serde.
         """
 
+    @overload
+    def snapshot(self, from_key: K, to_key: K) -> list[tuple[K, V]]: ...
+    @overload
+    def snapshot(
+        self: KeyValueStore[F, V], from_key: tuple[Any, ...], to_key: tuple[Any, ...]
+    ) -> list[tuple[F, V]]: ...
     @abstractmethod
-    def snapshot(self, from_key: K, to_key: K) -> list[tuple[K, V]]:
+    def snapshot(self, from_key: Any, to_key: Any) -> list[tuple[Any, Any]]:
         """The entries of a range as a list, as Samza's `snapshot`. Later writes do not change it.
 
         Args:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError, SystemRefusedError
 from penstock.files.listing import FoundFile
 from penstock.os_errors import explain
 
@@ -188,7 +188,7 @@ def _explained(what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{what}: {error}") from error
     except PermissionError as error:
-        raise ConfigError(f"{what}: {error}. Let this user read there") from error
+        raise SystemRefusedError(f"{what}: {error}. Let this user read there") from error
     except OSError as error:
         if error.errno is None:  # of a service behind the network
             raise RetryableError(f"{what}: {error}") from error

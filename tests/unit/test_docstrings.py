@@ -34,7 +34,7 @@ WITHOUT_EXAMPLE = {
     # Their module's example shows how errors are caught; they have nothing of their own.
     "ConfigError", "ContainerLostError", "CorruptError", "FencedError", "IncompatibleError", "LeaseHeldError",
     "MalformedRecordError", "NotFoundError", "PenstockError", "PenstockTimeoutError", "RetryableError", "SerdeError",
-    "StaleValueError", "SystemAwayError", "UserCodeError",
+    "StaleValueError", "SystemAwayError", "SystemRefusedError", "UserCodeError",
     # They need the checkpoint of a Spark query: docs/admin.md and the tests of the import have one.
     "import_spark", "plan_spark_import",
     # The example of `open_state` reads one.

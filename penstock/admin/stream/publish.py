@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
-from penstock.api.serdes import Json
+from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter
@@ -36,6 +36,9 @@ class PublishOptions:
         key_field: the field with the key. The key is the UTF-8 bytes of a string, or the bytes that `ps.Json()` writes
             for another value. Every record must have the field; null means no key. Messages without a key go to the
             partitions in turn.
+        value_field: the field with the value; None: the whole record is the value. The value is the UTF-8 bytes of a
+            string, as `ps.String()` reads them, or the bytes that `ps.Json()` writes for another value. Null is a
+            message without a value, which deletes the key in a table.
         timestamp_field: the field with the timestamp: epoch milliseconds (an integer, or a string of one), or an ISO
             8601 time (UTC if it has no zone). None for the time at which the message's batch was made.
         infer: guess the types of CSV fields, see `read_records`.
@@ -51,6 +54,7 @@ class PublishOptions:
 
     format: Format | None = None
     key_field: str | None = None
+    value_field: str | None = None
     timestamp_field: str | None = None
     infer: bool = False
     batch_messages: int = 10_000
@@ -73,7 +77,7 @@ class _Message(NamedTuple):  # a tuple, because one is made for every line
     line: int
     timestamp: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
 
 
 def publish(
@@ -82,8 +86,8 @@ def publish(
     """Publish every record of a file, or of standard input.
 
     Records are appended in batches, atomically in each partition, and in the file's order within a partition. A line of
-    JSON is published unchanged, without the white space around it. The value of a CSV record is compact JSON. The
-    partition follows from the key's bytes by Kafka's murmur2.
+    JSON is published unchanged, without the white space around it. The value of a CSV record is compact JSON. With
+    `value_field`, that field alone is the value. The partition follows from the key's bytes by Kafka's murmur2.
 
     Args:
         system: the system, such as that of `open_stream`.
@@ -147,7 +151,7 @@ class _Appender:
                 self._writer.append(self._ssps[number], records)
                 self.of_this_batch += len(records)
         self.of_this_batch = 0
-        return sum(len(message.key or b"") + len(message.value) for message in batch)
+        return sum(len(message.key or b"") + len(message.value or b"") for message in batch)
 
     def _spread(self, batch: list[_Message]) -> list[list[RawRecord]]:
         count = len(self._ssps)
@@ -169,30 +173,35 @@ def _batches(messages: Iterable[_Message], size: int) -> Iterator[list[_Message]
 
 def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
     now = _now()
+    value: bytes | None
     for count, (line, record, value) in enumerate(read_lines(source, options.format, infer=options.infer)):
         if count % options.batch_messages == 0:
             now = _now()
         try:
             timestamp = now if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
-            key = None if options.key_field is None else _key(record, options.key_field)
+            key = None if options.key_field is None else _bytes(record, options.key_field, "key")
+            if options.value_field is not None:
+                value = _bytes(record, options.value_field, "value")
         except (ValueError, TypeError) as error:  # orjson's encoding error is a TypeError
             raise malformed(source, line, str(error)) from error
         yield _Message(line, timestamp, key, value)
 
 
-_JSON_KEY = Json().for_keys()
+_SERDES: dict[str, Serde[Any]] = {"key": Json().for_keys(), "value": Json()}
 
 
-def _key(record: Record, field: str) -> bytes | None:
-    value = _field(record, field, "key")
+def _bytes(record: Record, field: str, purpose: str) -> bytes | None:
+    value = _field(record, field, purpose)
     if value is None:
         return None
     if isinstance(value, str):
         return value.encode()
     try:
-        return _JSON_KEY.to_bytes(value)
+        return _SERDES[purpose].to_bytes(value)
     except TypeError as error:
-        raise ValueError(f"the key field {field!r} holds {value!r}, which cannot be a key: {error}") from error
+        raise ValueError(
+            f"the {purpose} field {field!r} holds {value!r}, which cannot be a {purpose}: {error}"
+        ) from error
 
 
 def _timestamp(record: Record, field: str) -> int:

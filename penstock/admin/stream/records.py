@@ -38,6 +38,8 @@ class Line(NamedTuple):
 class MalformedRecordError(ConfigError):
     """A line is not a record. The message names the file, the line and the problem."""
 
+    exit_status = 1
+
 
 def malformed(source: str, line: int, problem: str) -> MalformedRecordError:
     """The error for one line; a line number counts from 1."""

@@ -70,6 +70,15 @@ def publish(
         ),
     ],
     key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value",
+            metavar="FIELD",
+            help="The field with the value: a string as it is, for ps.String(), anything else as JSON. Without it, the "
+            "whole record.",
+        ),
+    ] = None,
     timestamp: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +100,11 @@ def publish(
 
     found = open_stream(name, config, assignments)
     options = PublishOptions(
-        format=None if form is None else form.value, key_field=key, timestamp_field=timestamp, infer=infer
+        format=None if form is None else form.value,
+        key_field=key,
+        value_field=value,
+        timestamp_field=timestamp,
+        infer=infer,
     )
     typer.echo(publish_with_progress(found, file, options))
 

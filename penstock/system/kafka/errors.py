@@ -6,7 +6,14 @@ import threading
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.errors import (
+    CorruptError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
 from penstock.system.kafka.access import IDEMPOTENT, TRANSACTIONS, Right
 from penstock.system.kafka.options import KafkaOptions
 
@@ -140,7 +147,7 @@ class ClientErrors:
         self._last = None
 
     def check(self, doing: str, options: KafkaOptions) -> None:
-        """Raise ConfigError if the brokers have refused to let the client in: it would only try again."""
+        """Raise SystemRefusedError if the brokers have refused to let the client in: it would only try again."""
         last = self.last
         if last is not None and _is_refusal(last):
             raise _no_entry(last, doing, options)
@@ -196,8 +203,8 @@ def _is_refusal(error: KafkaError) -> bool:
     return error.code() in _NO_ENTRY and not any(each in error.str() for each in _BROKEN_OFF)
 
 
-def _no_entry(error: KafkaError, doing: str, options: KafkaOptions) -> ConfigError:
-    return ConfigError(
+def _no_entry(error: KafkaError, doing: str, options: KafkaOptions) -> SystemRefusedError:
+    return SystemRefusedError(
         f"{doing}: {error.str()} ({error.name()}). The brokers at {options.servers} do not let the client in: correct "
         f"`systems.{options.system}.consumer.*` and `.producer.*`: `security.protocol`, `ssl.*`, `sasl.*`"
     )
@@ -231,11 +238,13 @@ def explain(
         return _no_entry(found, doing, options) if _is_refusal(found) else _not_now(found, text, options, last)
     if code in _NOT_ALLOWED:
         needed = _RIGHTS.get(code, right)
-        return ConfigError(f"{text}. {'Grant the user the right' if needed is None else needed.missing(options)}")
+        return SystemRefusedError(
+            f"{text}. {'Grant the user the right' if needed is None else needed.missing(options)}"
+        )
     if code in _NOT_FOUND:
         return NotFoundError(text)
     if code in _WRONG:
-        return ConfigError(text)
+        return SystemRefusedError(text)
     if code in _DAMAGED:
         return CorruptError(text)
     if code in _RETRIABLE or found.retriable():

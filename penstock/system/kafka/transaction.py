@@ -12,7 +12,14 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.errors import (
+    ConfigError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka import job_log
@@ -291,14 +298,14 @@ class KafkaTransaction(WriterTransaction):
         if reason.fatal() or _is_refused(reason):
             return self._refused(error, what)
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return ConfigError(
+            return SystemRefusedError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
                 f"client's `systems.{self._system}.producer.max.request.size`. Raise them; where messages are small, "
                 f"lower `systems.{self._system}.producer.batch.size` instead. {self._alter('max.message.bytes=...')}"
             )
         if reason.code() == KafkaError.INVALID_RECORD:
             keyless = f"{what}: {reason.str()} ({reason.name()}). A compacted topic refuses messages without a key"
-            return ConfigError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
+            return SystemRefusedError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
         if reason.code() == KafkaError.INVALID_TIMESTAMP:
             self._find_refused(reason.str())
             return RetryableError(f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others")

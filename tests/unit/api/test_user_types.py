@@ -48,6 +48,23 @@ class Count(ps.StreamTask):
 
 
 texts.process(Count, stores=["counts"])
+
+
+class Trips(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.trips: ps.KeyValueStore[tuple[str, int], float] = context.store("trips")
+        self.counts: ps.KeyValueStore[str, int] = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        for (tail, number), miles in self.trips.range(("N1",), ("N2", 5)):
+            self.trips.put((tail, number + 1), miles / 2)
+            self.trips.put((tail, miles), number)  # error: arg-type
+        first: tuple[tuple[str, int], float] = self.trips.snapshot(("N1",), ("N2",))[0]
+        self.trips.range("N1", "N2")  # error: call-overload
+        self.counts.range(("N1",), ("N2",))  # error: arg-type
+        self.counts.snapshot("N1", "N2")
 """
 
 

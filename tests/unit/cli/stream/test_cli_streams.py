@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.admin.stream.names import open_stream
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.stream.tail import printable
 from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
+from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, command, own_home, published
 
@@ -73,10 +76,25 @@ def test_publish_csv_from_standard_input_in_a_process_of_its_own() -> None:
     assert [json.loads(value) for value in values] == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
 
 
+def test_publish_a_plain_value_under_a_key() -> None:
+    records = [{"code": "UA", "name": "United Airlines"}, {"code": "B6", "name": 5}, {"code": "UA", "name": None}]
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, records)))
+    call("stream", "create", "airlines", "--partitions", "1")
+    call("stream", "publish", "airlines", "--file", "in.jsonl", "--key", "code", "--value", "name")
+    with closing(open_stream("airlines").system.reader()) as reader:
+        ssp = SystemStreamPartition("local", "airlines", 0)
+        found = [message for chunk in reader.read(OffsetRange(ssp, 0, 3), 10) for message in chunk]
+    assert [(key, value) for _, _, key, value in found] == [(b"UA", b"United Airlines"), (b"B6", b"5"), (b"UA", None)]
+    assert (
+        "the record has no field 'nam'"
+        in call("stream", "publish", "airlines", "--file", "in.jsonl", "--value", "nam", status=1)[1]
+    )
+
+
 def test_publish_names_the_line_that_is_wrong() -> None:
     Path("in.jsonl").write_text('{"n": 1}\n[2]\n')
     call("stream", "create", "s", "--partitions", "1")
-    out, error = call("stream", "publish", "s", "--file", "in.jsonl", status=2)
+    out, error = call("stream", "publish", "s", "--file", "in.jsonl", status=1)
     assert not out
     assert "line 2" in error
     assert "published" not in error

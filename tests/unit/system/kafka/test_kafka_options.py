@@ -11,7 +11,15 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.errors import (
+    ConfigError,
+    FencedError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
 from penstock.system.kafka.java import REFUSED, RENAMED
@@ -249,15 +257,16 @@ def test_the_names_are_librdkafkas() -> None:
         (KafkaError.NOT_ENOUGH_REPLICAS, SystemAwayError),
         (KafkaError.CONCURRENT_TRANSACTIONS, RetryableError),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, NotFoundError),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigError),
-        (KafkaError.SASL_AUTHENTICATION_FAILED, ConfigError),
-        (KafkaError.MSG_SIZE_TOO_LARGE, ConfigError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SystemRefusedError),
+        (KafkaError.SASL_AUTHENTICATION_FAILED, SystemRefusedError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, SystemRefusedError),
         (KafkaError._FATAL, PenstockError),
     ],
 )
 def test_every_error_has_its_kind(code: int, kind: type[PenstockError]) -> None:
     error = explain(KafkaError(code, "why"), "the thing failed", parsed())
     assert type(error) is kind
+    assert error.exit_status == 1, "2 is for a configuration or a call that is wrong"
     assert "the thing failed: why" in str(error)
     assert not isinstance(error, FencedError)
 
