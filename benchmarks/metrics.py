@@ -28,7 +28,7 @@ from benchmarks.side_penstock import STORE, application
 from benchmarks.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
 from penstock.container.calls import BEAT_SECONDS, BEATS_PER_METRICS
-from penstock.container.metrics import ChangedRows, EpochMetrics, engine_gauges
+from penstock.container.metrics import ChangedRows, EpochMetrics, engine_metrics
 from penstock.container.protocol import Beat, dump, load
 from penstock.driver.metrics import JobMetrics
 from penstock.driver.metrics_exports import SHOW_SECONDS
@@ -112,7 +112,7 @@ def parts(work: Path, messages: int, seconds: float) -> Iterator[Part]:
     yield Part("ends of attempts", lambda: instance.take().rows(), 2 * TASKS)
     tasks = EpochMetrics()
     meters = [StoreMeter(tasks.of_task(task), STORE) for task in range(TASKS)]
-    yield Part("ends of a store's batch", lambda: meters[0].wrote(1, 1), TASKS)
+    yield Part("ends of a store's batch", lambda: meters[0].wrote(1, 0, 1), TASKS)
     registry = tasks.of_task(0)
     timers = [registry.new_timer("backend.changelog-files", f"{n}-ns") for n in range(_BACKEND_TIMERS)]
     yield Part("a backend's timers", lambda: _time(timers[0]), TASKS * _BACKEND_TIMERS)
@@ -167,7 +167,7 @@ def _beats(tasks: EpochMetrics, registry: MetricsRegistry, engine: RocksDbEngine
     def beat() -> None:
         nonlocal known
         gets.inc()
-        rows = changed.of(tasks.snapshot().merged(engine_gauges(0, STORE, engine.statistics())))
+        rows = changed.of(tasks.snapshot().merged(engine_metrics(0, STORE, engine)))
         found = load(Beat, dump(Beat("0-0", "token", 1, 0, 0, "", 0, 0, metrics=rows)))
         known = Snapshot({**known, **Snapshot.of_rows(found.metrics)})
 

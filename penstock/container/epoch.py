@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.attempts import Attempts
 from penstock.container.committers import Committers
-from penstock.container.metrics import engine_gauges, outbox_gauge, standby_gauges
+from penstock.container.metrics import engine_metrics, outbox_gauge, standby_gauges
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     CleanUp,
@@ -131,7 +131,7 @@ class Epoch:
     def metrics(self) -> Snapshot:
         """The metrics of its tasks."""
         engines = [
-            engine_gauges(number, store, task.engine(store).statistics())
+            engine_metrics(number, store, task.engine(store))
             for number, task in self.tasks.items()
             for store in self._resources.stores
         ]

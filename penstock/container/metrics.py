@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot, Value
+from penstock.state.engines.engine import Engine
 
 
 class EpochMetrics:
@@ -44,10 +45,11 @@ class ChangedRows:
         return changed.rows()
 
 
-def engine_gauges(task: int, store: str, statistics: dict[str, int]) -> Snapshot:
+def engine_metrics(task: int, store: str, engine: Engine) -> Snapshot:
     """What an engine says of itself."""
-    source, group = f"Partition {task}", f"store.{store}"
-    return Snapshot({MetricId(source, group, name): GaugeValue(number) for name, number in statistics.items()})
+    gauges = {name: GaugeValue(number) for name, number in engine.statistics().items()}
+    values: dict[str, Value] = {**gauges, **engine.measurements()}
+    return Snapshot({MetricId(f"Partition {task}", f"store.{store}", name): each for name, each in values.items()})
 
 
 def outbox_gauge(container: str, size_bytes: int) -> Snapshot:

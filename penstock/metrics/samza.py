@@ -31,6 +31,7 @@ SAMZA_NAMES: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("store", "gets"): (f"{_STORE}KeyValueStorageEngineMetrics", "{subject}-gets"),
     ("store", "cache-hits"): (f"{_STORE}CachedStoreMetrics", "{subject}-cache-hits"),
     ("store", "puts"): (f"{_STORE}KeyValueStoreMetrics", "{subject}-puts"),
+    ("store", "deletes"): (f"{_STORE}KeyValueStoreMetrics", "{subject}-deletes"),
     ("store", "bytes-written"): (f"{_STORE}KeyValueStoreMetrics", "{subject}-bytes-written"),
     ("container", "physical-memory-bytes"): (_CONTAINER, "physical-memory-mb"),
 }

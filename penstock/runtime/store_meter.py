@@ -16,18 +16,23 @@ class StoreMeter:
         self._new_expired = partial(metrics.new_counter, group, "expired")
         self._gets = metrics.new_counter(group, "gets")
         self._cache_hits = metrics.new_counter(group, "cache-hits")
+        self._scans = metrics.new_counter(group, "scans")
         self._puts = metrics.new_counter(group, "puts")
+        self._deletes = metrics.new_counter(group, "deletes")
         self._bytes_written = metrics.new_counter(group, "bytes-written")
 
     def read(self, store: TaskStore) -> None:
         """An attempt was applied, which used this store."""
-        gets, from_engine = store.take_reads()
-        self._gets.inc(gets)
-        self._cache_hits.inc(gets - from_engine)
+        reads = store.take_reads()
+        self._gets.inc(reads.gets)
+        self._cache_hits.inc(reads.gets - reads.engine_gets)
+        self._scans.inc(reads.scans)
         if store.spec.ttl is not None:
             self._new_expired().inc(store.take_expired())
 
-    def wrote(self, keys: int, size_bytes: int) -> None:
-        """It wrote so many keys; what was written several times within the batch counts once."""
-        self._puts.inc(keys)
+    def wrote(self, keys: int, deletes: int, size_bytes: int) -> None:
+        """It wrote so many keys, so many of them as deletes; what was written several times within the batch counts
+        once."""
+        self._puts.inc(keys - deletes)
+        self._deletes.inc(deletes)
         self._bytes_written.inc(size_bytes)

@@ -18,7 +18,7 @@ from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.store_meter import StoreMeter
 from penstock.runtime.topology import Topology
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.records import Changes, changes_bytes
+from penstock.state.records import Changes, changes_bytes, deletes_in
 from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class TaskInstance:
                         self._pending[store] = changes
                     size_bytes = changes_bytes(changes)
                     self.pending_bytes += size_bytes
-                    self._meters[store].wrote(len(changes), size_bytes)
+                    self._meters[store].wrote(len(changes), deletes_in(changes), size_bytes)
             old = self._standing.pop(attempt.instance.stage, None)
             if old is not None:
                 self._close(old)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from functools import cache
 from itertools import islice
+from operator import countOf
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -42,6 +43,12 @@ def _nothing() -> pa.Scalar:
 def changes_bytes(changes: Changes) -> int:
     """Bytes of all keys and values."""
     return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
+
+
+def deletes_in(changes: Changes) -> int:
+    """How many of the changes delete a key."""
+    empty = len(changes) - len(list(filter(None, changes.values())))
+    return countOf(changes.values(), None) if empty else 0
 
 
 def encode_records(changes: Changes) -> bytes:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.records import Changes
 
 
@@ -45,6 +46,11 @@ class Engine(ABC):
         once it is closed."""
         return {}
 
+    def measurements(self) -> dict[str, CounterValue | TimerValue]:
+        """What it has counted and timed since it was opened, by name, for metrics. Any thread may ask; once it is
+        closed, as it was then."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
-        """Release it. No call follows."""
+        """Release it. No call follows but those that ask for metrics."""

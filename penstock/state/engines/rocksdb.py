@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import rocksdict
 
 from penstock.errors import CorruptError, PenstockError
+from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.os_errors import explain, os_error_in
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.snapshot import Snapshot, released
@@ -30,6 +31,23 @@ _PROPERTIES = (
     "rocksdb.num-running-compactions",
 )
 """What RocksDB says of itself, by the names of its properties."""
+_STATISTICS = "rocksdb.options-statistics"
+"""A text with a line for each number that RocksDB counts."""
+_COUNTERS = {
+    "block-cache-hits": "rocksdb.block.cache.hit",
+    "block-cache-misses": "rocksdb.block.cache.miss",
+    "compaction-bytes-read": "rocksdb.compact.read.bytes",
+    "compaction-bytes-written": "rocksdb.compact.write.bytes",
+    "flush-bytes-written": "rocksdb.flush.write.bytes",
+}
+_TIMERS = {
+    "get-ns": "rocksdb.db.get.micros",
+    "write-ns": "rocksdb.db.write.micros",
+    "seek-ns": "rocksdb.db.seek.micros",
+    "write-stall-ns": "rocksdb.db.write.stall",
+}
+"""Name of a metric -> RocksDB's, of a histogram in microseconds."""
+_LINE = re.compile(r"^(\S+) (?:.* P100 : ([\d.]+) )?COUNT : (\d+)(?: SUM : (\d+))?$", re.MULTILINE)
 _ABSENT = "key not found"
 """What the binding raises for a key that a snapshot does not hold, as a plain Exception."""
 _FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
@@ -70,6 +88,8 @@ class RocksDbEngine(Engine):
             self._db: Any = rocksdict.Rdict(str(path), options, families, access)
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
+        self._measured: dict[str, CounterValue | TimerValue] = {}
+        """What was measured when somebody asked last."""
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
@@ -205,7 +225,13 @@ class RocksDbEngine(Engine):
         keys = found.pop(_KEYS)
         return {"keys": keys or 0, **{name: number for name, number in found.items() if number is not None}}
 
+    def measurements(self) -> dict[str, CounterValue | TimerValue]:
+        with suppress(Exception):  # it was closed meanwhile
+            self._measured = measurements_in(self._db.property_value(_STATISTICS) or "")
+        return self._measured
+
     def close(self) -> None:
+        self.measurements()
         self._db.close()
 
 
@@ -283,6 +309,19 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
         del iterator
 
 
+def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
+    """The metrics in RocksDB's statistics. None for a line that is missing."""
+    found = {name: (highest, count, total) for name, highest, count, total in _LINE.findall(statistics)}
+    counters = {ours: CounterValue(int(found[name][1])) for ours, name in _COUNTERS.items() if name in found}
+    timers = {
+        ours: TimerValue(int(count), int(total or 0) * 1000, round(float(highest or 0) * 1000))
+        for ours, name in _TIMERS.items()
+        if name in found
+        for highest, count, total in [found[name]]
+    }
+    return {**counters, **timers}
+
+
 def engine_error(error: Exception, what: str) -> PenstockError:
     """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
     refused, for example for want of file descriptors."""
@@ -296,6 +335,8 @@ def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:
     options.set_write_buffer_size(write_buffer_bytes)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
+    options.enable_statistics()
+    options.set_stats_dump_period_sec(0)  # they would be written to RocksDB's log as well
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(block_cache_bytes))
     table.set_bloom_filter(10, False)

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from itertools import islice
 from pathlib import Path
 
+from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.gaps import Gaps
 from penstock.state.engines.overlay import Overlay
@@ -93,6 +94,10 @@ class WriteBehindEngine(Engine):
     def statistics(self) -> dict[str, int]:
         """Those of the engine below; what is gathered above it is not among them yet."""
         return self._engine.statistics()
+
+    def measurements(self) -> dict[str, CounterValue | TimerValue]:
+        """See `Engine`."""
+        return self._engine.measurements()
 
     def close(self) -> None:
         """Wait for the write under way, whatever becomes of it. What is gathered is given up."""

@@ -15,7 +15,7 @@ from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.scans import prefix_bounds, range_bounds
-from penstock.state.stores.task_store import TaskStore
+from penstock.state.stores.task_store import Reads, TaskStore
 
 
 def _are_bytes(entries: Mapping[Any, Any]) -> bool:
@@ -39,7 +39,7 @@ class SerdeStore(TaskStore):
         self._changes = self._overlay.changes
         """The overlay's own: each get and put goes here first."""
         self._fresh = True
-        self._gets = self._engine_gets = 0
+        self._gets = self._engine_gets = self._scans = 0
         self._key_serde, self._value_serde = spec.key_serde, spec.value_serde
         self._encode_key = spec.key_serde.to_bytes
         self._decode_key = spec.key_serde.from_bytes
@@ -74,9 +74,9 @@ class SerdeStore(TaskStore):
         """What the attempt before wrote that `get` may ask for."""
         return self._changes
 
-    def take_reads(self) -> tuple[int, int]:
-        found = self._gets, self._engine_gets
-        self._gets = self._engine_gets = 0
+    def take_reads(self) -> Reads:
+        found = Reads(self._gets, self._engine_gets, self._scans)
+        self._gets = self._engine_gets = self._scans = 0
         return found
 
     def take_expired(self) -> int:
@@ -182,6 +182,7 @@ class SerdeStore(TaskStore):
 
     def _scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[Any, Any]]:
         """The decoded entries. The scan begins now, not when the first entry is asked for."""
+        self._scans += 1
         try:
             entries = self._entries(start, end)
         except BaseException as error:

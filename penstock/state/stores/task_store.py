@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.api.store import KeyValueStore, StoreSpec
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.overlay import Overlay
 
 L = TypeVar("L", bound="StoreLayer")
+
+
+class Reads(NamedTuple):
+    """The reads of a store."""
+
+    gets: int
+    engine_gets: int
+    """Those of the gets that the engine had to answer."""
+    scans: int
 
 
 class TaskStore(KeyValueStore[Any, Any]):
@@ -43,8 +52,8 @@ class TaskStore(KeyValueStore[Any, Any]):
         """
 
     @abstractmethod
-    def take_reads(self) -> tuple[int, int]:
-        """How many gets there were since the last call, and how many of them the engine had to answer."""
+    def take_reads(self) -> Reads:
+        """What was read since the last call."""
 
     @abstractmethod
     def take_expired(self) -> int:
@@ -111,7 +120,7 @@ class StoreLayer(TaskStore):
     def begin(self, time_ms: int = 0) -> Overlay:
         return self.inner.begin(time_ms)
 
-    def take_reads(self) -> tuple[int, int]:
+    def take_reads(self) -> Reads:
         return self.inner.take_reads()
 
     def take_expired(self) -> int:

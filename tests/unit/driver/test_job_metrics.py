@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import penstock as ps
 from penstock.driver.ports import RunBrokenError
 from penstock.metrics.snapshot import MetricId, Snapshot, TimerValue
 from tests.support.jobs import wait_until
@@ -90,13 +92,50 @@ def test_what_stores_and_backends_count(world: World) -> None:
     assert before.total("bytes-uploaded", "backend.changelog-files") > before.total("bytes-written", "store.sums") / 2
     assert before.total("upload-ns", "backend.changelog-files") == TASKS * 2, "the start checkpoint, and this one"
     assert before.total("bytes-restored", "backend.changelog-files") == 0
+    written = sum(key.endswith(".delta") for key in world.objects.list("sums-1/state/sums"))
+    assert before.total("changelog-version", "store.sums") == written > 0
+    assert before.total("changelog-snapshot-version", "store.sums") == 0
     driver.fleet.lose(0)
     steps(driver, 1)
     after = driver.board.metrics.snapshot()
     assert after.total("gets", "store.sums") == 10, "what a lost container has counted stays"
     assert after.total("keys", "store.sums") == 5
     assert after.total("bytes-restored", "backend.changelog-files") > 0
+    assert after.total("changelog-deltas-replayed", "store.sums") == written
     assert after.total("restore-ns", "backend.changelog-files") == TASKS
+
+
+class Visits(ps.StreamTask):
+    """Counts keys; 0 deletes one. Scans them all with each message."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.store("sums")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.store.put(envelope.key, envelope.value or None)
+        list(self.store.range("a", "z"))
+
+
+def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: World) -> None:
+    world.app = ps.StreamApplication("sums")
+    world.app.store("sums", key=ps.String(), value=ps.Integer())
+    world.app.input("m.events", key=ps.String(), value=ps.Integer()).process(Visits, stores=["sums"], id="sum")
+    driver = world.driver(stores_sums_factory="rocksdb", job_batch_max_messages=100)
+    driver.loop.start()
+    world.put(*range(1, 16))
+    steps(driver, 1)
+    world.put(0, 0, 5)
+    steps(driver, 1)
+    driver.loop.commit()
+    found = driver.board.metrics.snapshot()
+    assert found.total("scans", "store.sums") == 18
+    assert (found.total("puts", "store.sums"), found.total("deletes", "store.sums")) == (16, 2)
+    timers = {key.name: value for key, value in found.items() if isinstance(value, TimerValue)}
+    assert timers["seek-ns"].count > 0
+    driver.fleet.lose(0)
+    steps(driver, 1)
+    after = driver.board.metrics.snapshot()
+    assert after.total("seek-ns", "store.sums") >= found.total("seek-ns", "store.sums"), "it stays over epochs"
 
 
 def test_a_changelog_stream_counts_what_it_appends(world: World) -> None:
@@ -117,6 +156,8 @@ def test_snapshots_of_whole_stores(world: World) -> None:
     steps(driver, 2)
     driver.loop.commit()
     wait_until(lambda: driver.board.metrics.snapshot().total("store-snapshot-ns") >= 1, "a snapshot")
+    found = driver.board.metrics.snapshot()
+    assert 1 <= found.total("changelog-snapshot-version") <= found.total("changelog-version")
 
 
 def test_commits_and_rewinds(world: World) -> None:

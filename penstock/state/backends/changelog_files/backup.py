@@ -128,7 +128,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         }
         # Only now, so that a second try after an error does all of it again, with the same effect.
         for store, marker in after.items():
-            self._keepers[store].pace.deltas += marker.version - self._markers[store].version
+            self._keepers[store].committed(marker, self._markers[store])
         for store in self._due & copies.keys():
             self._begin_snapshot(checkpoint_id, store, after[store], copies[store])
         self._markers, self._taken = after, {}

@@ -83,6 +83,9 @@ class SnapshotKeeper:
         """The shared files of the newest snapshot that is whole."""
         self._maintenance = InTurn(context.pools.maintenance)
         self._made_ns = context.metrics.new_timer("backend.changelog-files", "store-snapshot-ns")
+        group = f"store.{store}"
+        self._version_shown = context.metrics.new_gauge(group, "changelog-version")
+        self._snapshot_shown = context.metrics.new_gauge(group, "changelog-snapshot-version")
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
@@ -92,7 +95,17 @@ class SnapshotKeeper:
         """Continue from a marker, whose newest snapshot that is whole is given."""
         self._newest = newest.version if newest else None
         self._last = newest.shared if newest else DirIndex.of({})
+        self._show(marker)
         self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
+
+    def committed(self, marker: ChangelogMarker, before: ChangelogMarker) -> None:
+        """A commit that continued from another marker has this one."""
+        self.pace.deltas += marker.version - before.version
+        self._show(marker)
+
+    def _show(self, marker: ChangelogMarker) -> None:
+        self._version_shown.set(marker.version)
+        self._snapshot_shown.set(self._newest[0] if self._newest else 0)
 
     @property
     def is_busy(self) -> bool:
@@ -143,6 +156,7 @@ class SnapshotKeeper:
             shared = Snapshot.decode(found, key).shared
         self._files.advance()
         self._last, self._newest = shared, version
+        self._snapshot_shown.set(version[0])
         self._made = [*self._made, version][-KEPT:]
 
     def _make_or_tell(

@@ -137,12 +137,14 @@ class ChangelogFilesRestore(TaskRestoreManager):
         """Load deltas in their order. `refused` says what to raise where one is damaged or missing."""
         gathered: dict[bytes, bytes | None] = {}
         size = 0
+        replayed = self._context.metrics.new_counter(f"store.{store}", "changelog-deltas-replayed")
         for delta in deltas:
             self._check(progress, store)
             try:
                 read, changes = self._read(store, delta)
             except (CorruptError, NotFoundError) as error:
                 raise refused(delta, error) from error
+            replayed.inc()
             gathered.update(changes)
             size += changes_bytes(changes)
             progress.report(read)

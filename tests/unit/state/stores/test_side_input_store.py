@@ -36,11 +36,11 @@ def test_another_view_shows_what_has_changed_and_reads_nothing_else_again() -> N
     assert [store.get(key) for key in "abc"] == [1, 2, None]
     write(content, a=b"10", c=b"30")
     assert [store.get(key) for key in "abc"] == [1, 2, None], "the running attempt sees one state"
-    assert store.take_reads() == (6, 3)
+    assert store.take_reads() == (6, 3, 0)
     store.show(content.view())
     store.begin()
     assert [store.get(key) for key in "abc"] == [10, 2, 30]
-    assert store.take_reads() == (3, 2)
+    assert store.take_reads() == (3, 2, 0)
     assert list(store.all()) == [("a", 10), ("b", 2), ("c", 30)]
     assert store.overlay.take() == {}
 

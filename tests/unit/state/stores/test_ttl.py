@@ -160,7 +160,7 @@ def test_a_put_without_a_get_reads_the_engine_once_and_one_after_a_get_not_at_al
     life.store.put("k", 2)
     life.store.put("k", 3)
     assert life.engine.take_reads()[0] == 1
-    assert life.store.take_reads() == (1, 1)
+    assert life.store.take_reads() == (1, 1, 0)
     life.end(1)
     life.engine.take_reads()
     assert life.store.get("k") == 3
