@@ -14,6 +14,7 @@ from penstock.config.model import JobConfig
 from penstock.driver.boundary import Boundary, Moment
 from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.watermarks import (
+    GivenWatermark,
     TimeFlow,
     Waiting,
     Watermarks,
@@ -81,7 +82,13 @@ class EventTime:
         return {stream: since_ms + self._idle_ms[stream] for stream, since_ms in quiet.items()}
 
     def look(
-        self, boundary: Boundary, ends: Ends | None, now_ms: int, *, idle: Mapping[TaskSsp, int] | None = None
+        self,
+        boundary: Boundary,
+        ends: Ends | None,
+        now_ms: int,
+        *,
+        idle: Mapping[TaskSsp, int] | None = None,
+        given: Mapping[SystemStream, GivenWatermark] | None = None,
     ) -> Moment:
         """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
@@ -89,6 +96,7 @@ class EventTime:
             ends: the ends of every input partition, now; None: the inputs are not looked at.
             now_ms: the wall clock, in epoch milliseconds.
             idle: the partitions that are idle, each with the batch time when it became idle; None: as their ends say.
+            given: the inputs whose watermark does not follow from what was read of them.
         """
         time_ms = boundary.time_at(now_ms)
         ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
@@ -113,6 +121,7 @@ class EventTime:
             ended=ended,
             oldest=_oldest_due(boundary),
             intermediate=boundary.intermediate,
+            given=given,
         )
 
     def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:

@@ -17,15 +17,17 @@ from penstock.errors import IncompatibleError, PenstockError
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp
 from penstock.plan.ranges import BatchRanges
+from penstock.plan.watermarks import GivenWatermark
 from penstock.system.messages import OffsetRange
-from penstock.system.query import NO_DRAIN
+from penstock.system.query import NO_DRAIN, QueryWatermark
 
 
 class OfferedFeed:
     """Runs the batch that was offered last, once. Batch n of the query is the offset n of every input.
 
-    An input is idle once the batches of a while had no rows of it. Nobody here knows whether Spark has more of them,
-    but each batch takes rows of every source that has any.
+    The watermark of an input is Spark's (`QueryWatermark`), or follows from its rows. Then the input is idle once the
+    batches of a while had no rows of it. Nobody here knows whether Spark has more of them, but each batch takes rows of
+    every source that has any.
 
     The query has taken over the output of batch n once batch n + 1 has ended. Until then every record names it, also
     one that is made before n + 1 runs: Spark's checkpoint location may be set back to n.
@@ -37,6 +39,9 @@ class OfferedFeed:
         """`debts`: what records name for the query."""
         self._debts = debts
         self._sources = tuple(op.stream for op in graph.sources)
+        of_spark = (op.stream for op in graph.inputs if isinstance(op.watermark, QueryWatermark))
+        self._of_spark = tuple(of_spark) if event_time.used else ()
+        self._watermark: GivenWatermark | None = None
         self._event_time = event_time
         self._clock = clock
         self._offered: int | None = None
@@ -45,9 +50,19 @@ class OfferedFeed:
         self._quiet: dict[SystemStream, int] = {}
         """The inputs without rows, each with the time of the first batch of this run that had none."""
 
-    def offer(self, batch: int, plan: str = "") -> None:
-        """The query asks for this batch. `plan`: see `Offered.plan`."""
-        self._offered, self._plan = batch, plan
+    @property
+    def needs_watermark(self) -> bool:
+        """Whether an input has Spark's watermark."""
+        return bool(self._of_spark)
+
+    def offer(self, batch: int, plan: str = "", watermark: GivenWatermark | None = None) -> None:
+        """The query asks for this batch.
+
+        Args:
+            plan: see `Offered.plan`.
+            watermark: Spark's in the batch; None: it is not needed.
+        """
+        self._offered, self._plan, self._watermark = batch, plan, watermark
 
     def begin(self) -> None:
         """See `Feed`."""
@@ -67,10 +82,15 @@ class OfferedFeed:
         latest = {at.ssp: batch + 1 for at in boundary.positions}
         return Planned(BatchRanges.group(portions, self._sources), latest, moment, plan=self._plan)
 
-    def next_due_ms(self, boundary: Boundary) -> int | None:
+    def next_due_ms(self, boundary: Boundary, watermark: GivenWatermark | None = None) -> int | None:
         """When something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the last batch made
         it due. What the last batch has left although it was due is due behind it: otherwise a timer that sets itself
-        again, in the past, would keep a query that is to end from its end."""
+        again, in the past, would keep a query that is to end from its end.
+
+        Args:
+            watermark: Spark's in the next batch; None: it is not needed.
+        """
+        self._watermark = watermark
         moment, behind = self._look(boundary, boundary.batch_time_ms), boundary.batch_time_ms + 1
         if self._event_time.is_due(boundary, moment, periods=False):
             firing = moment.watermarks.firing
@@ -92,7 +112,8 @@ class OfferedFeed:
         idle_since = self._event_time.idle_since(self._quiet)
         since = {at: idle_since.get(at.ssp.system_stream, sys.maxsize) for at in boundary.positions}
         idle = {at: each for at, each in since.items() if each <= time_ms}
-        return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle)
+        given = {} if self._watermark is None else dict.fromkeys(self._of_spark, self._watermark)
+        return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle, given=given)
 
     def drain(self, boundary: Boundary) -> Next:
         """See `Feed`. The query decides when it ends."""

@@ -25,6 +25,14 @@ _Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
 
 
 @dataclass(frozen=True, slots=True)
+class GivenWatermark:
+    """The watermark of an input that somebody else knows, in one batch."""
+
+    late: int
+    firing: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimedInput:
     """An input: its stream, and how its event times become a watermark."""
 
@@ -137,6 +145,7 @@ def next_watermarks(
     oldest: Mapping[str, int] | None = None,
     intermediate: Mapping[SystemStream, Intermediate] | None = None,
     carried: bool = False,
+    given: Mapping[SystemStream, GivenWatermark] | None = None,
 ) -> Watermarks:
     """The watermarks of the next batch. None is below that of the last batch.
 
@@ -157,7 +166,9 @@ def next_watermarks(
             messages it has read.
         carried: whether the streams have carried the watermarks to their readers, as the next batches do if there is
             nothing to read.
+        given: the inputs whose watermark does not follow from what was read of them.
     """
+    given = {} if given is None else given
     oldest = {} if oldest is None else oldest
     idle = {} if idle is None else idle
     of_stream: dict[SystemStream, list[_Reached]] = {}
@@ -183,6 +194,8 @@ def next_watermarks(
         elif source is None:
             begin = min(past[up] for up in upstream)
             found, idle_since = _lowest([reached[up] for up in upstream])
+        elif source.stream in given:
+            begin, found, idle_since = given[source.stream].late, given[source.stream].firing, None
         else:
             begin = NO_WATERMARK
             found, idle_since = _lowest(of_stream.get(source.stream, []))

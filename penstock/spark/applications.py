@@ -20,7 +20,7 @@ from penstock.spark.row_columns import RowsReader, RowsWriter
 from penstock.spark.row_schemas import check_keyed, check_same, with_schemas
 from penstock.spark.rows import Rows
 from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
-from penstock.system.query import QUERY_SYSTEM
+from penstock.system.query import QUERY_SYSTEM, QueryWatermark
 
 Inputs: TypeAlias = Callable[[DataFrame], Frames]
 """Makes the inputs, by name, of a batch."""
@@ -199,11 +199,15 @@ def _schemas(inputs: Inputs, df: DataFrame) -> dict[str, StructType]:
 
 
 def _timed(op: OperatorSpec, schemas: Mapping[str, StructType], graph: ApplicationGraph) -> OperatorSpec:
-    """The operator; an input with the watermark of its DataFrame, unless the application declares another one."""
+    """The operator; an input with the watermark of its DataFrame, unless the application declares another one. Spark
+    has one watermark for all inputs, so several of them have one of their own each."""
     if not isinstance(op, InputSpec) or op.uses_time or not graph.uses_time:
         return op
     column = event_time_column(schemas[op.stream.stream])
-    return op if column is None else replace(op, watermark=BoundedOutOfOrderness(max_delay_ms=delay_ms(column)))
+    if column is None:
+        return op
+    own = len(graph.inputs) > 1
+    return replace(op, watermark=BoundedOutOfOrderness(max_delay_ms=delay_ms(column)) if own else QueryWatermark())
 
 
 def _event_time(schema: StructType) -> str | None:

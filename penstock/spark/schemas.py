@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
@@ -9,9 +13,14 @@ from penstock.errors import ConfigError
 _WATERMARK = "spark.watermarkDelayMs"
 
 
+def event_time_columns(schema: StructType) -> list[StructField]:
+    """The columns with a watermark (`withWatermark`)."""
+    return [field for field in schema.fields if _WATERMARK in (field.metadata or {})]
+
+
 def event_time_column(schema: StructType) -> StructField | None:
-    """The column with a watermark (`withWatermark`); None if there is none."""
-    return next((field for field in schema.fields if _WATERMARK in (field.metadata or {})), None)
+    """The first of them; None if there is none."""
+    return next(iter(event_time_columns(schema)), None)
 
 
 def delay_ms(column: StructField) -> int:
@@ -28,3 +37,13 @@ def parsed_schema(ddl: str, what: str) -> StructType:
     if not isinstance(found, StructType):
         raise ConfigError(f"{what} is the type of a value, not a schema with named columns")
     return found
+
+
+def operators(df: DataFrame) -> Iterator[str]:
+    """The names of the operators in the plan of a DataFrame."""
+    waiting: list[Any] = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
+    while waiting:
+        node = waiting.pop()
+        yield node.nodeName()
+        children = node.children()
+        waiting += [children.apply(number) for number in range(children.size())]

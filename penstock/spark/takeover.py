@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from penstock.admin.state.query_state import Fill, FirstState, Put, QueryTimes, first_record, write_first_state
+from penstock.admin.state.query_state import Fill, FirstState, Put, first_record, write_first_state
 from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
@@ -48,8 +48,6 @@ class Takeover:
 
     graph: ApplicationGraph
     processor: ProcessorSpec
-    delay_ms: int | None
-    """How far the watermark is behind the highest event time; None: the processor has no event time."""
     imports: bool
     """Whether the state is taken over."""
     begins_here: bool
@@ -70,27 +68,36 @@ class Takeover:
             ConfigError: the checkpoint location cannot be read, or there is nothing in it to take over.
         """
         folder = _Location(spark, location)
-        operators = folder.operators()
         if self.imports and not folder.has_begun():
             raise ConfigError(
                 f"import_state=True, and the checkpoint location {location} has had no batch, so there is no state of "
                 "PySpark in it. Nothing was started. Give the query the checkpoint location that it had in PySpark. A "
                 "new query begins without import_state"
             )
-        if not operators and not self.begins_here:
+        known = folder.operators()
+        if not known and not self.begins_here:
             return
         url = folder.url()
         files = open_store(url)
         with closing(files):
             checkpoint = SparkCheckpoint(files, url)
-            if not operators and not files.list("commits"):
-                return  # its first batch is batch 0
+            has_committed = bool(files.list("commits"))
+            last = checkpoint.committed() if has_committed else 0
+            operators = [each for each in known if _is_processor(checkpoint.operator(each, last))]
+            if not operators and not (self.begins_here and has_committed):
+                return  # the state that there is belongs to the DataFrame's plan, or Spark refuses it
             batch = checkpoint.committed()
             if not (self.imports or self.begins_here):
                 raise IncompatibleError(
                     f"the checkpoint location {url} has the state that PySpark kept until batch {batch}. Take it over "
                     'with transform_with_state(..., import_state=True), or begin without it with begin_at="here". '
                     "Nothing was started"
+                )
+            if operators and len(known) > 1:
+                raise IncompatibleError(
+                    f"the query of {url} has the stateful operators {known}: without {_OPERATOR}, Spark would number "
+                    f"the others anew, and find no state of theirs. A query can continue here if {_OPERATOR} is its "
+                    "only one. Nothing was started"
                 )
             latest = first_record(config)
             if latest is None:
@@ -115,10 +122,9 @@ class Takeover:
             stores = self._found_stores(checkpoint, operators, batch, tasks, counts)
         else:
             stores = {each.name: _nothing for each in self.graph.written_stores}
-        times = self._times(checkpoint, batch)
         made = batch + 1 if self.imports else 0
         plan = plan_of(checkpoint.files.get(f"offsets/{batch}"))
-        state = FirstState(self.graph, config, checkpoint.query_id(), batch, plan, tasks, stores, made, times)
+        state = FirstState(self.graph, config, checkpoint.query_id(), batch, plan, tasks, stores, made)
         record = write_first_state(state, scratch)
         logger.info(
             "the query of %s continues after batch %d with %s, in checkpoint %s",
@@ -131,11 +137,6 @@ class Takeover:
     def _found_stores(
         self, checkpoint: SparkCheckpoint, operators: list[int], batch: int, tasks: int, counts: Counter[str]
     ) -> dict[str, Fill]:
-        if len(operators) != 1:
-            raise IncompatibleError(
-                f"the query of {checkpoint.url} has the stateful operators {operators}: state can be taken over if a "
-                "transformWithState is the only one"
-            )
         checkpoint.check_batch(batch)
         facts = checkpoint.operator(operators[0], batch)
         self._check(facts, checkpoint.url)
@@ -144,8 +145,6 @@ class Takeover:
     def _check(self, facts: OperatorFacts, url: str) -> None:
         """Raise IncompatibleError unless the state is that of such a processor."""
         spec = self.processor
-        if not facts.name.startswith(_OPERATOR):
-            raise IncompatibleError(f"the stateful operator of {url} is {facts.name}, and no {_OPERATOR}")
         mode = "None" if facts.time_mode == _NO_TIME else facts.time_mode
         if mode.lower() != spec.mode:
             raise IncompatibleError(f'the query of {url} ran with the time mode "{mode}": give time_mode="{mode}"')
@@ -186,14 +185,6 @@ class Takeover:
                 found[timers] = _nothing
         return found
 
-    def _times(self, checkpoint: SparkCheckpoint, batch: int) -> QueryTimes | None:
-        if self.delay_ms is None:
-            return None
-        before, after = checkpoint.watermarks(batch)
-        if not after:
-            return None
-        return QueryTimes(after + self.delay_ms, {self.processor.operator: before} if before else {})
-
 
 def _check_bound(latest: CheckpointRecord, checkpoint: SparkCheckpoint, batch: int, config: JobConfig) -> None:
     """Raise IncompatibleError unless the job continues the query after the batch: then a process that took the state
@@ -205,6 +196,12 @@ def _check_bound(latest: CheckpointRecord, checkpoint: SparkCheckpoint, batch: i
             f"{config.job.root} has another checkpoint of this job, {latest.id}. Give the query another root or name. "
             "Nothing was changed"
         )
+
+
+def _is_processor(operator: OperatorFacts) -> bool:
+    """Whether a stateful operator is PySpark's in the place of the processor. Spark's others are in the plan of the
+    DataFrame that the processor gets."""
+    return operator.name.startswith(_OPERATOR)
 
 
 def _nothing(put: Put, scratch: Path) -> None:

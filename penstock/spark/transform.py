@@ -24,8 +24,9 @@ from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
 from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
+from penstock.spark.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover import Takeover
+from penstock.system.query import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
 """What `foreachBatch` takes: it gets the rows of a batch, and its id."""
@@ -132,6 +133,10 @@ def transform_with_state(
     if unknown := [each for each in keys if each not in schema.names]:
         raise ConfigError(f"key={list(keys)}: the DataFrame has no column `{unknown[0]}`; it has {schema.names}")
     timed = _event_time(schema, mode)
+    if any(name.startswith("TransformWithState") for name in operators(df)):
+        raise ConfigError(
+            "the DataFrame is the output of a processor of PySpark: begin a second query with what the first one writes"
+        )
     before = None if initial_state is None else _initial(initial_state, schema, keys)
     check_begin_at(begin_at)
     if import_state and begin_at is not None:
@@ -152,7 +157,6 @@ def transform_with_state(
         timezone=zone,
     )
     graph = _graph(name or type(processor).__name__, spec, timed)
-    delay = None if timed is None else delay_ms(timed)
     first = None if before is None else partial(_with_initial, before)
     return TransformedStream(
         df,
@@ -165,7 +169,7 @@ def transform_with_state(
             config=config or {},
             timed=mode != "none",
             from_checkpoint=from_checkpoint,
-            takeover=Takeover(graph, spec, delay, imports=import_state, begins_here=begin_at == "here"),
+            takeover=Takeover(graph, spec, imports=import_state, begins_here=begin_at == "here"),
         ),
     )
 
@@ -205,10 +209,12 @@ def _event_time(schema: StructType, mode: TimeMode) -> StructField | None:
     """The column with a watermark. Raises ConfigError if the mode needs one and there is none."""
     if mode != "eventtime":
         return None
-    found = event_time_column(schema)
-    if found is None:
+    found = event_time_columns(schema)
+    if not found:
         raise ConfigError('time_mode="EventTime" needs a watermark: df.withWatermark("<column>", "<delay>")')
-    return found
+    if len(found) > 1:
+        raise ConfigError(f"the columns {[each.name for each in found]} have a watermark each: select one of them")
+    return found[0]
 
 
 def _initial(given: GroupedData | DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
@@ -244,7 +250,7 @@ def _with_initial(initial: DataFrame, rows: DataFrame) -> DataFrame:
 
 def _graph(name: str, spec: ProcessorSpec, timed: StructField | None) -> ApplicationGraph:
     app = ps.StreamApplication(name)
-    watermark = None if timed is None else ps.BoundedOutOfOrderness(max_delay_ms=delay_ms(timed))
+    watermark = None if timed is None else QueryWatermark()
     rows = app.input(f"spark.{_INPUT}", key=ps.Bytes(), value=ps.Bytes(), watermark=watermark)
     parted = rows.partition_by(_key, envelope=True, key=ps.Bytes())
     chosen = app.output(f"spark.{_OUTPUT}", key=ps.Bytes(), value=ps.Bytes())

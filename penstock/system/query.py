@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.watermarks import NO_WATERMARK
 from penstock.errors import ConfigError
 from penstock.system.admin import SystemAdmin
 from penstock.system.definition import System
@@ -38,6 +39,15 @@ def queries_of(identities: Mapping[SystemStream, str]) -> set[str]:
         identities: those of the streams in a checkpoint.
     """
     return {query for stream, query in identities.items() if stream.system == QUERY_SYSTEM}
+
+
+class QueryWatermark:
+    """The policy of an input whose watermark is that of Spark's plan: its rows alone do not tell it, because Spark may
+    have dropped some before, or may take the lowest of several sources."""
+
+    def watermark(self, highest_event_time_ms: int) -> int:
+        """Nothing, for whoever does not ask Spark."""
+        return NO_WATERMARK
 
 
 class QuerySystem(System):

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+import penstock as ps
 import penstock.spark as pss
 from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
@@ -53,13 +56,14 @@ class Sessions(StatefulProcessor):
         found = sorted(int(row.at.timestamp()) for row in rows)
         (before,) = self.count.get() or (0,)
         self.count.update((before + len(found),))
-        for timer in list(self.handle.listTimers()):
+        timers = sorted(self.handle.listTimers())
+        for timer in timers:
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(found[-1] * 1000 + GAP_MS)
         watermark = timerValues.getCurrentWatermarkInMs()
         if key[0] == "now":
             self.handle.registerTimer(watermark)
-        yield Row(k=key[0], what=f"rows {found}", at=watermark, n=before + len(found))
+        yield Row(k=key[0], what=f"rows {found} {timers}", at=watermark, n=before + len(found))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         (n,) = self.count.get() or (None,)
@@ -99,8 +103,8 @@ class Forgets(StatefulProcessor):
 class Source:
     """A folder that gets a file for each batch."""
 
-    def __init__(self, home: Path) -> None:
-        self.folder = home / "in"
+    def __init__(self, home: Path, name: str = "in") -> None:
+        self.folder = home / name
         self.folder.mkdir()
         self.count = 0
 
@@ -115,6 +119,18 @@ class Source:
     def read(self, spark: SparkSession) -> DataFrame:
         found = spark.readStream.schema("k STRING, s LONG").option("maxFilesPerTrigger", 1).json(str(self.folder))
         return found.selectExpr("k", "timestamp_seconds(s) AS at").withWatermark("at", "5 seconds")
+
+
+class Plan:
+    """Two sources, and what Spark makes of them before a processor gets the rows."""
+
+    def __init__(self, home: Path, make: Callable[[DataFrame, DataFrame], DataFrame]) -> None:
+        self.sources = Source(home, "first"), Source(home, "second")
+        self._make = make
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        first, second = (source.read(spark) for source in self.sources)
+        return self._make(first, second)
 
 
 Found = dict[int, list[tuple[Any, ...]]]
@@ -144,7 +160,7 @@ def pyspark_state(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(key)
 
 
-def by_pyspark(spark: SparkSession, source: Source, home: Path) -> Found:
+def by_pyspark(spark: SparkSession, source: Source | Plan, home: Path) -> Found:
     found: Found = {}
     initial = spark.createDataFrame(INITIAL, "k STRING, n LONG").groupBy("k")
     processed = (
@@ -163,8 +179,16 @@ def by_pyspark(spark: SparkSession, source: Source, home: Path) -> Found:
     return found
 
 
-def by_penstock(spark: SparkSession, source: Source, home: Path, **arguments: Any) -> Found:
+def by_penstock(
+    spark: SparkSession, source: Source | Plan, home: Path, fails_in: int | None = None, **arguments: Any
+) -> Found:
     found: Found = {}
+
+    def handle(df: DataFrame, number: int) -> None:
+        into(found)(df, number)
+        if number == fails_in:
+            raise ValueError("fails here")
+
     initial = spark.createDataFrame(INITIAL, "k STRING, n LONG").groupBy("k")
     writer = pss.transform_with_state(
         source.read(spark),
@@ -176,9 +200,17 @@ def by_penstock(spark: SparkSession, source: Source, home: Path, **arguments: An
         partitions=2,
         root=str(home / "root"),
         **arguments,
-    ).for_each_batch(into(found))
-    query = writer.option("checkpointLocation", str(home / "ours")).trigger(availableNow=True).start()
-    assert query.awaitTermination(PATIENCE_S), "the run must end"
+    ).for_each_batch(handle)
+
+    def run() -> None:
+        query = writer.option("checkpointLocation", str(home / "ours")).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE_S), "the run must end"
+
+    if fails_in is not None:
+        with pytest.raises(StreamingQueryException, match="fails here"):
+            run()
+        fails_in = None
+    run()
     return found
 
 
@@ -195,6 +227,91 @@ def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
         expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path)
         assert flat(found) == flat(expected)
         assert any("end" in row[1] for row in flat(found))
+
+
+PLANS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "union": lambda first, second: first.dropDuplicatesWithinWatermark(["k"]).unionAll(second).where("k <> 'x'"),
+    "aggregation": lambda first, second: (
+        first.groupBy(F.window("at", "10 seconds"), "k").count().select("k", F.window_time("window").alias("at"))
+    ),
+    "join": lambda first, second: (
+        first.alias("a").join(second.alias("b"), F.expr(JOINED)).select("a.k", F.col("a.at").alias("at"))
+    ),
+}
+JOINED = "a.k = b.k AND a.at <= b.at + INTERVAL 20 SECONDS AND b.at <= a.at + INTERVAL 20 SECONDS"
+SEVERAL = [
+    [[("a", 100), ("c", 20)], [("b", 10), ("a", 12)]],
+    [[("a", 150), ("x", 155)], [("b", 12), ("c", 22)]],
+    [[("d", 250)], [("b", 13), ("a", 15)]],
+    [[("a", 251), ("d", 240)], [("b", 130), ("d", 245)]],
+]
+LAST = [[(k, 600) for k in "abcd"], [(k, 600) for k in "abcd"]]
+"""Shows the state of all keys."""
+
+
+@pytest.mark.usefixtures("pyspark_state")
+@pytest.mark.parametrize(
+    ("plan", "policy", "fails"),
+    [
+        ("union", "min", True),
+        pytest.param("union", "max", False, marks=pytest.mark.slow),
+        pytest.param("aggregation", "min", False, marks=pytest.mark.slow),
+        pytest.param("join", "min", False, marks=pytest.mark.slow),
+    ],
+)
+def test_the_watermark_is_that_of_the_whole_plan(
+    spark: SparkSession, tmp_path: Path, plan: str, policy: str, fails: bool
+) -> None:
+    """In several runs: of two sources, with rows that do not come to the processor, and behind state of Spark. If a
+    handler fails in the last batch, the next run is asked for a batch that is in the state already."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", policy)
+    both = Plan(tmp_path, PLANS[plan])
+    try:
+        for batches in (SEVERAL, [LAST]):
+            for batch in batches:
+                for source, rows in zip(both.sources, batch, strict=True):
+                    source.add(rows)
+            expected = by_pyspark(spark, both, tmp_path)
+            found = by_penstock(spark, both, tmp_path, fails_in=3 if fails and batches == SEVERAL else None)
+            assert flat(found) == flat(expected)
+            assert batches == [LAST] or any("end" in row[1] for row in flat(found))
+    finally:
+        spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
+
+
+def test_an_application_with_one_input_has_the_watermark_of_the_whole_plan(spark: SparkSession, tmp_path: Path) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    both = Plan(tmp_path, lambda first, second: first.unionAll(second))
+    batches = [[[("a", 100)], [("b", 10)]], [[("a", 150)], [("b", 12)]], [[("a", 250)], [("b", 58)]]]
+    for batch in batches:
+        for source, rows in zip(both.sources, batch, strict=True):
+            source.add(rows)
+    app = ps.StreamApplication("windows")
+    panes = (
+        app.input("spark.rows", value=pss.Rows())
+        .partition_by(lambda row: row.k)
+        .window(ps.Windows.tumbling(50_000, aggregates={"n": ps.Count()}), id="panes")
+    )
+    found = Found()
+    rows = panes.map(lambda pane: (pane.key, pane.window.start_ms, pane.message["n"]))
+    rows.send_to(app.output("spark.panes", value=pss.Rows("k STRING, at LONG, n LONG")))
+    stream = pss.run_application(app, both.read(spark), partitions=1, root=str(tmp_path / "root"))
+    writer = stream.for_each_batch(lambda outputs, number: into(found)(outputs["panes"], number))
+    query = writer.option("checkpointLocation", str(tmp_path / "ours")).trigger(availableNow=True).start()
+    assert query.awaitTermination(PATIENCE_S)
+    assert flat(found) == [("b", 0, 2)], "the watermark is 53 s; other windows are open"
+
+
+def test_plans_that_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    rows = Source(tmp_path).read(spark)
+    made = rows.groupBy("k").transformWithState(Sessions(), OUTPUT, "append", "EventTime")
+    twice = rows.join(rows.withColumnsRenamed({"k": "l", "at": "then"}), F.expr("k = l"))
+    for given, mode, why in ((made, "None", "begin a second query"), (twice, "EventTime", "a watermark each")):
+        with pytest.raises(ConfigError, match=why):
+            pss.transform_with_state(
+                given, processor=Sessions(), key="k", output=OUTPUT, time_mode=mode, root=str(tmp_path)
+            )
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def run_in_pyspark(
 
 def taken_over(spec: ProcessorSpec, location: Path, batch: int, scratch: Path) -> OneTask:
     """A task with the state that PySpark had behind a batch."""
-    takeover = Takeover(ApplicationGraph.__new__(ApplicationGraph), spec, None, imports=True, begins_here=False)
+    takeover = Takeover(ApplicationGraph.__new__(ApplicationGraph), spec, imports=True, begins_here=False)
     task = OneTask(spec)
     with closing(open_store(str(location))) as files:
         stores = takeover._found_stores(SparkCheckpoint(files, str(location)), [0], batch, 1, Counter())

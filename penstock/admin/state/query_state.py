@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.admin.checkpoint.append import append_record
@@ -38,16 +38,6 @@ Fill = Callable[[Put, Path], None]
 
 
 @dataclass(frozen=True, slots=True)
-class QueryTimes:
-    """The event time that a job begins with."""
-
-    highest_ms: int
-    """The highest event time that was read."""
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    """The watermark of each operator in the last batch, in epoch milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
 class FirstState:
     """What the first checkpoint of a query's job is made of."""
 
@@ -63,7 +53,6 @@ class FirstState:
     stores: Mapping[str, Fill]
     batches: int = 0
     """How many batches made the state; without any, the job's first batch brings initial state."""
-    times: QueryTimes | None = None
 
 
 def first_record(config: JobConfig) -> CheckpointRecord | None:
@@ -149,8 +138,7 @@ def _commit(
 
 
 def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
-    times = state.times
-    record = CheckpointRecord(
+    return CheckpointRecord(
         id=CheckpointId(0, 0),
         parent=None,
         epoch=0,
@@ -164,10 +152,6 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
         tasks={},
         offered=Offered(state.plan, has_output=False),
     )
-    if times is None:
-        return record
-    highest = {task: dict.fromkeys(own, times.highest_ms) for task, own in _offsets(state, streams).items()}
-    return replace(record, event_times=highest, watermarks=times.watermarks)
 
 
 def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Mapping[str, Mapping[str, str]]]) -> Content:

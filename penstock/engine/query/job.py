@@ -34,6 +34,7 @@ from penstock.engine.query.outputs import OutputRows, RowWriter
 from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
+from penstock.engine.query.watermark import SparkWatermark
 from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.identity import check_root
@@ -90,6 +91,13 @@ class QueryBatch:
         found = self.spark.streams.get(self.query)
         if found is not None:
             found.stop()
+
+
+def read_again(frames: Mapping[str, DataFrame]) -> None:
+    """Let Spark read the rows of a batch that is in the state already, and do nothing with them. Spark itself may have
+    lost what it learned of them: the event times, and the state of its own operators in the plan."""
+    for frame in frames.values():
+        frame._jdf.queryExecution().toRdd().count()  # noqa: SLF001
 
 
 class QueryJob:
@@ -205,6 +213,7 @@ class QueryJob:
         self._debts = Debts(self._log, job.uid, job.paths, keeps=True)
         graph = job.topology.graph
         self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
+        self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
         tables = TableBuilds(job, SparkTableBuilder(context, config.job.root, job.paths))
         self._loop = assemble(
             job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
@@ -248,6 +257,8 @@ class QueryJob:
             with self._watch.over(batch.number, batch.is_active):
                 if batch.number == reached + 1:
                     self._process(batch, frames)
+                else:
+                    read_again(frames)
                 return self._taken(batch)
         except BaseException as error:
             self._failed = error
@@ -258,7 +269,8 @@ class QueryJob:
         is_first = self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         self._runner.offered = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
-        self._feed.offer(batch.number, self._offsets.plan(batch.number))
+        watermark = None if self._watermark is None else self._watermark.of_batch()
+        self._feed.offer(batch.number, self._offsets.plan(batch.number), watermark)
         try:
             while next_batch(self._loop.boundary) == batch.number:
                 if self._loop.step():
@@ -273,7 +285,8 @@ class QueryJob:
 
     def next_due_ms(self) -> int | None:
         """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
-        return self._feed.next_due_ms(self._loop.boundary)
+        watermark = None if self._watermark is None else self._watermark.of_next()
+        return self._feed.next_due_ms(self._loop.boundary, watermark)
 
     def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
         owed = self._debts.now()

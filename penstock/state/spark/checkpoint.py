@@ -82,13 +82,6 @@ class SparkCheckpoint:
         except NotFoundError:
             raise NotFoundError(f"`{self.url}` has no metadata: it is not the checkpointLocation of a query") from None
 
-    def watermarks(self, batch: int) -> tuple[int, int]:
-        """The watermark of a committed batch, and the one of the batch after it, in epoch milliseconds; 0: none."""
-        what = f"`{{}}/{batch}` of `{self.url}` is damaged"
-        during = decode(_Offsets, self._offset_lines(batch)[1], what.format("offsets")).batch_watermark_ms
-        commit = self.files.get(f"commits/{batch}").partition(b"\n")[2]
-        return during, decode(_Commit, commit, what.format("commits")).next_batch_watermark_ms
-
     def source_offsets(self, batch: int) -> list[str]:
         """How far the batch read each of the query's sources, in each source's own words. Raises as `check_batch`."""
         return [line.decode(errors="replace") for line in self._offset_lines(batch)[2:] if line.strip()]
@@ -197,12 +190,10 @@ class SparkCheckpoint:
 
 class _Commit(Struct, rename="camel"):
     state_unique_ids: dict[str, list[list[str]]] | None = None
-    next_batch_watermark_ms: int = 0
 
 
 class _Offsets(Struct, rename="camel"):
     conf: dict[str, str] = field(default_factory=dict)
-    batch_watermark_ms: int = 0
 
 
 class _Query(Struct):

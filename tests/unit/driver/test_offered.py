@@ -18,7 +18,8 @@ from penstock.driver.planned import End, Planned
 from penstock.errors import IncompatibleError, PenstockError
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
-from penstock.plan.watermarks import TimeFlow
+from penstock.plan.watermarks import GivenWatermark, TimeFlow, Watermarks
+from penstock.system.query import QueryWatermark
 from penstock.testing import SettableClock
 
 
@@ -114,6 +115,32 @@ def test_the_watermark_moves_in_the_first_batch_of_a_start() -> None:
     planned = offered.next(boundary)
     assert isinstance(planned, Planned)
     assert set(planned.moment.watermarks.firing.values()) == {8_000}
+
+
+def test_the_watermark_of_spark_counts_in_place_of_that_of_rows() -> None:
+    """And never falls."""
+    app = ps.StreamApplication("a")
+    app.input("spark.rows", watermark=QueryWatermark()).map(lambda value: value).send_to(app.output("m.out"))
+    graph = app.graph()
+    ids = [op.id for op in graph.operators]
+    offered = OfferedFeed(graph, EventTime(TimeFlow.of(graph), {}), SettableClock(50_000))
+    assert offered.needs_watermark
+    boundary = Boundary({at(0): 3}, event_times={at(0): 9_000}, next_due={ids[1]: (900, None)})
+
+    def planned(late: int, firing: int, before: Boundary) -> Watermarks:
+        offered.offer(3, watermark=GivenWatermark(late, firing))
+        found = offered.next(before)
+        assert isinstance(found, Planned)
+        return found.moment.watermarks
+
+    first = planned(200, 500, boundary)
+    assert (first.late, first.firing) == (dict.fromkeys(ids, 200), dict.fromkeys(ids, 500))
+    after = replace(boundary, watermarks=first.firing)
+    assert offered.next_due_ms(after, GivenWatermark(500, 899)) is None
+    assert offered.next_due_ms(after, GivenWatermark(500, 900)) == 0
+    older = replace(boundary, watermarks=dict.fromkeys(ids, 7_000), next_due={})
+    found = planned(500, 800, older)
+    assert (found.late, found.firing) == (dict.fromkeys(ids, 7_000), dict.fromkeys(ids, 7_000))
 
 
 class Quiet:

@@ -104,7 +104,7 @@ def test_time_modes_have_other_names_in_spark_s_metadata(theirs: str, ours: str)
     facts = OperatorFacts(0, "transformWithStateInPySparkExec", {}, {}, time_mode=theirs)
     for mode in ("None", "ProcessingTime", "EventTime"):
         own = spec_of(Empty(), ["k"], K, OUT, mode)
-        takeover = Takeover(_graph("reads", own, None), own, None, imports=True, begins_here=False)
+        takeover = Takeover(_graph("reads", own, None), own, imports=True, begins_here=False)
         if mode == ours:
             takeover._check(facts, "x")
         else:
@@ -179,7 +179,7 @@ def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
         root=str(home / "root"),
         config={"job.lease.ms": 1_000},
     )
-    return Takeover(graph, own, None, imports=imports, begins_here=False), plan.settings()
+    return Takeover(graph, own, imports=imports, begins_here=False), plan.settings()
 
 
 @pytest.mark.parametrize("point", POINTS)
