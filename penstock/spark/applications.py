@@ -200,7 +200,7 @@ def _schemas(inputs: Inputs, df: DataFrame) -> dict[str, StructType]:
 
 def _timed(op: OperatorSpec, schemas: Mapping[str, StructType], graph: ApplicationGraph) -> OperatorSpec:
     """The operator; an input with the watermark of its DataFrame, unless the application declares another one. Spark
-    has one watermark for all inputs, so several of them have one of their own each."""
+    has one watermark for all inputs, so each of several inputs has a separate one."""
     if not isinstance(op, InputSpec) or op.uses_time or not graph.uses_time:
         return op
     column = event_time_column(schemas[op.stream.stream])

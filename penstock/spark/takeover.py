@@ -95,8 +95,8 @@ class Takeover:
                 )
             if operators and len(known) > 1:
                 raise IncompatibleError(
-                    f"the query of {url} has the stateful operators {known}: without {_OPERATOR}, Spark would number "
-                    f"the others anew, and find no state of theirs. A query can continue here if {_OPERATOR} is its "
+                    f"the query of {url} has the stateful operators {known}: without {_OPERATOR}, Spark would give "
+                    f"the others different numbers, and find no state of theirs. A query can continue here if {_OPERATOR} is its "
                     "only one. Nothing was started"
                 )
             latest = first_record(config)

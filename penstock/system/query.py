@@ -46,7 +46,7 @@ class QueryWatermark:
     have dropped some before, or may take the lowest of several sources."""
 
     def watermark(self, highest_event_time_ms: int) -> int:
-        """Nothing, for whoever does not ask Spark."""
+        """Nothing, if Spark is not asked."""
         return NO_WATERMARK
 
 
