@@ -96,8 +96,8 @@ class Takeover:
             if operators and len(known) > 1:
                 raise IncompatibleError(
                     f"the query of {url} has the stateful operators {known}: without {_OPERATOR}, Spark would give "
-                    f"the others different numbers, and find no state of theirs. A query can continue here if {_OPERATOR} is its "
-                    "only one. Nothing was started"
+                    "the others different numbers, and find no state of theirs. A query can continue here if "
+                    f"{_OPERATOR} is its only one. Nothing was started"
                 )
             latest = first_record(config)
             if latest is None:
