@@ -106,7 +106,7 @@ class EventTime:
             self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
         if idle is None:
             idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
-        find = self._finder(boundary, ended)
+        find = partial(self._finder(boundary, ended), given=given)
         coming = find(idle=idle, carried=True).firing if self._flow.intermediates else {}
         return Moment(time_ms, find(idle=idle), ended, frozenset(idle), coming)
 
@@ -121,7 +121,6 @@ class EventTime:
             ended=ended,
             oldest=_oldest_due(boundary),
             intermediate=boundary.intermediate,
-            given=given,
         )
 
     def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:
