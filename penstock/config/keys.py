@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
-from penstock.config.table import KEYS, SYSTEM_OPTION, SYSTEM_PATH, SYSTEM_TYPE, AnyKey
+from penstock.config import samza
+from penstock.config.table import APPLICATION, KEYS, RUN_ID, SPARK, SYSTEM_OPTION, SYSTEM_PATH, SYSTEM_TYPE, AnyKey
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
@@ -18,7 +19,6 @@ _NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.sam
 _OF_A_CLIENT = re.compile(r"systems\.[^.]+\.(consumer|producer|default\.stream)\..+\.(type|path)")
 """Options of a system that end as keys of every system do, such as `ssl.truststore.type`."""
 _NEAR = 0.6
-_SPARK = "spark."
 _MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore|side\.inputs))\.factory")
 """Keys that have a store's form but are sooner a mistake: one that holds for all stores, or Samza's."""
 _NOT_MEANT = re.compile(r"stores\..+\.side\.factory")
@@ -50,6 +50,10 @@ def find(text: str) -> Match | None:
             if key is SYSTEM_OPTION and _NO_OPTION.fullmatch(text):
                 continue
             if key in (SYSTEM_TYPE, SYSTEM_PATH) and _OF_A_CLIENT.fullmatch(text):
+                continue
+            if key in (APPLICATION, SPARK) and samza.answer(text) is not None:
+                continue  # any other text would do
+            if key is APPLICATION and _normal(text).replace(".", "") == _normal(RUN_ID.name).replace(".", ""):
                 continue
             return Match(key, subject)
     return None
@@ -91,7 +95,7 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _EXACT
     parts = text.split(".")
     for key in _PATTERNS:
-        if key is SYSTEM_OPTION or (key.prefix == _SPARK and not text.lower().startswith("spark")):
+        if key in (SYSTEM_OPTION, APPLICATION) or (key is SPARK and not text.lower().startswith("spark")):
             continue  # any text would be like it
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:

@@ -28,7 +28,7 @@ def load_config(
     Args:
         file: YAML (nested or flat) or Java properties, by its ending.
         overrides: keys and values, nested or flat; None stands for the key's default.
-        assignments: `key=value` texts, as given with `-c`.
+        assignments: `key=value` texts, as given with `-c`. An empty value stands for the key's default.
         environ: the variables that may have `PENSTOCK_HOME`; the process's environment if None.
         default_job_name: the name of the job if no source gives `job.name`.
         stores: the application's stores, if they are known; a key of any other store is a mistake.
@@ -47,7 +47,7 @@ def load_config(
     settings += from_assignments(assignments, problems)
     merged = {setting.key: setting for setting in settings}
     name = merged.get(table.JOB_NAME.name)
-    if default_job_name is not None and (name is None or name.raw is None):
+    if default_job_name is not None and (name is None or not name.raw):
         merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
     unknown: list[str] = []
     values = _values(merged, problems, unknown)
@@ -82,6 +82,8 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
         try:
             values[setting.key] = match.key.kind.parse(setting.raw)
         except RefusedError as error:
+            if setting.raw == "":
+                continue  # an empty value stands for the default, as it does in YAML
             reason = f" ({error})" if str(error) else ""
             shown, expected = _shown(setting.raw), match.key.kind.expected
             problems.append(f"`{setting.key}` = `{shown}` ({setting.origin}): expected {expected}{reason}")
@@ -120,7 +122,8 @@ def _shown(raw: Raw) -> str:
 def _unknown(setting: Setting) -> str:
     """The value is not shown: behind a mistyped key it may be a secret."""
     if (known := samza.answer(setting.key)) is not None:
-        return f"`{setting.key}` ({setting.origin}) is a key of Samza: {known}"
+        owner = "Spark" if setting.key.startswith(table.SPARK.prefix) else "Samza"
+        return f"`{setting.key}` ({setting.origin}) is a key of {owner}: {known}"
     near = keys.nearest(setting.key)
     hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys"
     return f"unknown key `{setting.key}` ({setting.origin}): {hint}"

@@ -27,7 +27,8 @@ sources, of which a later one overrides an earlier one: the defaults below, a fi
 `-c key=value`.
 
 * A file is YAML (`.yaml`, `.yml`, `.json`) or Java properties (`.properties`), in UTF-8. YAML may be nested
-  or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value means the default.
+  or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value means the
+  default, in a file and as `-c key=`.
 * A duration is a number of milliseconds, or a number with a unit: `500ms`, `10s`, `5min`, `2h`, `1d`.
 * A size is a number of bytes, or a number with a unit: `512KB`, `64MB`, `2GB`, in powers of 1024.
 * A list is written `a,b`, in YAML also `[a, b]`.

@@ -1,4 +1,4 @@
-"""Answers to keys that Samza has and Penstock does not, for users who bring a configuration along."""
+"""Answers to keys of Samza and Spark that Penstock does not have, for users who bring a configuration along."""
 
 from __future__ import annotations
 
@@ -45,6 +45,24 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         r"task\.class|app\.class|app\.(api\.type|run\.id)",
         "`penstock run module:object` names the application. Remove the key",
     ),
+    (r"app\.name", "use `job.name`"),
+    (r"app\.id", "use `job.id`"),
+    (
+        r"app\.runner\.class|app\.mode|app\.processor\.id(\.generator\.class)?|app\.main\.class|app\.main\.args",
+        "Spark runs the job. Remove the key",
+    ),
+    (
+        r"spark\.sql\.streaming\.stateStore\.rocksdb\.changelogCheckpointing\.enabled",
+        "Penstock keeps the state, not Spark's state store: use `state.changelog.enabled`",
+    ),
+    (
+        r"spark\.sql\.streaming\.stateStore\.minDeltasForSnapshot",
+        "Penstock keeps the state, not Spark's state store: use `state.snapshot.interval.commits`",
+    ),
+    (
+        r"spark\.sql\.streaming\.(stateStore\..+|minBatchesToRetain|maxBatchesToRetainInMemory)",
+        "Penstock keeps the state, not Spark's state store. Remove the key",
+    ),
     (r"job\.changelog\.system", "name each stream with its system: `stores.<name>.changelog`"),
     (
         r"stores\.(?P<store>[^.]+)\.changelog\.kafka\..+",
@@ -64,7 +82,10 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
             "`stores.{store}.side.inputs.processor.factory` names a class"
         ),
     ),
-    (r"stores\.(?P<store>.+)\.rocksdb\.ttl\.ms", "expiry of entries is not built yet"),
+    (
+        r"stores\.(?P<store>.+)\.rocksdb\.ttl\.ms",
+        'the application declares how long entries live: `app.store("{store}", ttl_ms=...)`. Remove the key',
+    ),
     (
         r"stores\.(?P<store>.+)\.(write\.batch\.size|disallow\.large\.messages|clean\.on\.container\.start)",
         "changes are gathered up to `stores.{store}.rocksdb.write.buffer.bytes`. Remove the key",
@@ -97,7 +118,7 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
 
 
 def answer(key: str) -> str | None:
-    """What to do about a key of Samza; None for any other text.
+    """What to do about a key that has no effect here; None for any other text.
 
     Example:
         >>> answer("stores.totals.restore.factory")

@@ -43,7 +43,7 @@ class RowForm:
         try:
             row = self._decode(value)
         except (msgspec.MsgspecError, ValueError) as error:
-            return f"its value does not fit the schema: {error}"
+            return f"its value does not fit the schema: {error}{_zone_advice(str(error))}"
         for name, field, exact in zip(self._names, self.schema, self._exact, strict=True):
             if exact:
                 try:
@@ -69,6 +69,15 @@ class RowForm:
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(pa.Table.from_arrays(columns, schema=self.schema), sink)
         return bytes(sink.getvalue())
+
+
+def _zone_advice(problem: str) -> str:
+    """The type for times that have a zone, or have none, where the schema says otherwise."""
+    if "with a timezone component" in problem:
+        return ". Write the time with its zone, as 2024-01-01T00:00:00Z, or declare a time without one as TIMESTAMP_NTZ"
+    if "with no timezone component" in problem:
+        return ". Write the time without a zone, or declare the column as TIMESTAMP"
+    return ""
 
 
 @cache

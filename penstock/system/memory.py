@@ -165,8 +165,9 @@ class MemorySystem(System):
         found = self._streams.get(stream)
         if found is None:
             raise NotFoundError(
-                f"the stream `{self.name}.{stream}` does not exist; in a test, `create_stream` makes it (elsewhere "
-                f"`penstock stream create {self.name}.{stream} --partitions N`)"
+                f"the stream `{self.name}.{stream}` does not exist; create it with `penstock stream create "
+                f"{self.name}.{stream} --partitions N`, or, as it is in the memory of one process, there with "
+                "`system.admin().create_stream(...)`"
             )
         return found
 

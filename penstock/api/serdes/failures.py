@@ -78,7 +78,9 @@ class Place:
                 problem = f"cannot be written by {name}: {whose} out of range"
             advice = f"{name} takes {kind.takes}"
             better = fitting(obj, part)
-            if better is not None and better != name and self.declaration:
+            if "numpy" in f"{type(obj).__module__} {error}":
+                advice += ". NumPy's numbers become Python's with .item()"
+            elif better is not None and better != name and self.declaration:
                 advice += f"; for this {part}, declare {self.declaration.format(part=part, serde=better)}"
         _trim(error)
         advice = missing_code(error) or advice
@@ -92,7 +94,8 @@ class Place:
         if self.declaration:
             better = "ps.String()" if _is_text(data) and not isinstance(serde, String) else "ps.Bytes()"
             advice = (
-                f". Declare the serde they were written with, as {self.declaration.format(part=part, serde=better)}"
+                f". If this is the only such {part}, correct what wrote it; otherwise declare the serde they were "
+                f"written with, as {self.declaration.format(part=part, serde=better)}"
             )
         _trim(error)
         missing = missing_code(error)

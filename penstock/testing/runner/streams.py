@@ -99,6 +99,12 @@ class StreamsOfTest:
             raise NotFoundError(f"there is no stream `{name}` in this test: its systems are {known}")
         spec = next((o for o in graph.outputs if o.stream == name), None)
         system = self.systems[name.system]
+        there = system.admin().streams()
+        if name.stream not in there:
+            known = listed([f"`{name.system}.{each}`" for each in sorted(there)])
+            raise NotFoundError(
+                f"there is no stream `{name}` in this test: system `{name.system}` has {known or 'none'}"
+            )
         messages: list[OutputMessage] = []
         for partition, ends in sorted(system.admin().offsets(name.stream).items()):
             ssp = SystemStreamPartition(name.system, name.stream, partition)

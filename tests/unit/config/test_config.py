@@ -295,6 +295,11 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
         ("task.checkpoint.replication.factor", "under `job.root`"),
         ("job.coordinator.system", "under `job.root`"),
         ("yarn.container.count", "use `spark.*`"),
+        ("stores.aircraft.rocksdb.ttl.ms", '`app.store("aircraft", ttl_ms=...)`'),
+        ("app.class", "`penstock run module:object` names the application"),
+        ("app.name", "use `job.name`"),
+        ("app.id", "use `job.id`"),
+        ("app.runner.class", "Spark runs the job"),
     ],
 )
 def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> None:
@@ -302,6 +307,46 @@ def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> N
     assert text.startswith(f"`{key}` (-c) is a key of Samza: ")
     assert advice in text
     assert "secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "use `state.changelog.enabled`"),
+        ("spark.sql.streaming.stateStore.minDeltasForSnapshot", "use `state.snapshot.interval.commits`"),
+        ("spark.sql.streaming.stateStore.providerClass", "not Spark's state store. Remove the key"),
+        ("spark.sql.streaming.minBatchesToRetain", "not Spark's state store. Remove the key"),
+    ],
+)
+def test_keys_of_sparks_state_store_have_no_effect_and_are_refused(key: str, advice: str) -> None:
+    text = refused(f"{key}=true")
+    assert text.startswith(f"`{key}` (-c) is a key of Spark: Penstock keeps the state")
+    assert advice in text
+
+
+@pytest.mark.parametrize("key", ["app.runId", "app.run_id", "app.RUN.ID"])
+def test_a_key_of_the_application_that_is_meant_for_penstock(key: str) -> None:
+    assert f"unknown key `{key}` (-c): did you mean `app.run.id`?" in refused(f"{key}=x")
+    assert load_config(None, {"job.name": "j", "app.unit": "miles"}, (), ENV).origins["app.unit"] == "dict"
+
+
+def test_no_unknown_key_is_taken_for_one_of_the_application() -> None:
+    text = refused("task.drain.timeout.ms=5")
+    assert "did you mean `task.callback.drain.timeout.ms`?" in text
+
+
+@pytest.mark.parametrize("key", ["task.commit.ms", "job.root", "job.retry.max", "task.dead.letter.stream", "job.name"])
+def test_an_empty_value_is_the_default_wherever_it_is(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{key}:\n")
+    properties = tmp_path / "a.properties"
+    properties.write_text(f"{key}=\n")
+    given: list[tuple[Path | None, tuple[str, ...]]] = [(file, ()), (properties, ()), (None, (f"{key}=",))]
+    found = [load_config(path, {}, assignments, ENV, default_job_name="a") for path, assignments in given]
+    plain = load_config(None, {}, (), ENV, default_job_name="a")
+    assert [(c.job, c.task) for c in found] == [(plain.job, plain.task)] * 3
+    over = load_config(None, {"job.name": "b", "task.commit.ms": 5}, ("task.commit.ms=",), ENV)
+    assert over.task.commit_ms == plain.task.commit_ms, "it replaces what an earlier source says"
 
 
 def test_what_an_answer_advises_is_known_and_what_is_answered_is_not() -> None:

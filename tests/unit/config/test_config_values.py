@@ -34,10 +34,6 @@ def test_sizes(text: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        (
-            "task.commit.ms=",
-            "= `` (-c): expected a duration: an integer number of milliseconds, or a form such as `500ms`",
-        ),
         ("task.commit.ms=1.5s", "expected a duration"),
         ("task.commit.ms=5 weeks", "unknown unit `weeks`"),
         ("task.commit.ms=" + "9" * 30, "expected a duration"),
@@ -53,17 +49,14 @@ def test_sizes(text: str, expected: int) -> None:
         ("job.name=a b", "`a b` (-c): expected 1 to 128 characters out of `A-Za-z0-9_.-`, not beginning with a dot"),
         ("job.name=.a", "a dot or dash"),
         ("job.id=.1", "a dot or dash"),
-        ("job.name=", "expected 1 to 128 characters"),
         ("task.dead.letter.stream=dead", "expected a stream `system.stream`"),
         ("task.checkpoint.write.versions=3", "one or more of: 2, 1 (unknown: `3`)"),
         ("task.checkpoint.write.versions=2,2", "twice"),
-        ("stores.backup.factories=", "an empty name"),
         ("stores.a.restore.factories=blobs", "or your own as `module:Class` (unknown: `blobs`)"),
         ("job.root=ftp://x/y", "unknown scheme `ftp`"),
         ("job.root=s3://", "no bucket"),
         ("job.root=file://x/y", "three slashes"),
         ("job.root=s3://b/x?y", "query"),
-        ("job.root=", "expected a URL"),
         ("job.logged.store.base.dir=file:///x", "expected a path (a URL)"),
         ("stores...object.cache.size=1", "not beginning with a dot or dash"),
         ("stores.a/b.object.cache.size=1", "a store's name is made of"),

@@ -251,6 +251,8 @@ def test_types() -> None:
     assert form.problem(orjson.dumps(lines[0])) is None, "what was written can be written again"
     assert "does not fit" in (form.problem(b'{"exact": "123456.78"}') or "")
     assert "does not fit" in (form.problem(b'{"at": "2024-05-01T12:30:00"}') or "")
+    assert "declare a time without one as TIMESTAMP_NTZ" in (form.problem(b'{"at": "2024-05-01T12:30:00"}') or "")
+    assert "declare the column as TIMESTAMP" in (form.problem(b'{"local": "2024-05-01T12:30:00Z"}') or "")
 
 
 @pytest.mark.parametrize(

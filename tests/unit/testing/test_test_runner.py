@@ -261,3 +261,11 @@ def test_so_does_one_that_stays_behind(caplog: pytest.LogCaptureFixture) -> None
     assert "partition 1 holds the watermark back: its highest event time is 1970-01-01T00:00:07" in message
     assert panes(runner.advance_time(999)) == [1, 1]
     runner.close()
+
+
+def test_a_stream_that_the_test_does_not_have_names_those_that_it_has() -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").send_to(app.output("m.out"))
+    with pytest.raises(ps.NotFoundError) as raised:
+        TestRunner(app).output("m.missing")
+    assert str(raised.value) == "there is no stream `m.missing` in this test: system `m` has `m.in` and `m.out`"

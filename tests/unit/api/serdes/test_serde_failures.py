@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.api.serdes.failures import declared, fitting
+from penstock.api.serdes.failures import declared, fitting, input_place
 from penstock.testing import TestRunner
 
 
@@ -191,7 +192,7 @@ def test_what_a_store_holds_in_another_form() -> None:
         with pytest.raises(ps.UserCodeError) as caught:
             runner.run()
         assert caught.value.failed.reason.startswith(f"SerdeError: store `s`: {text}")
-        assert "Declare the serde they were written with, as app.store(" in caught.value.failed.reason
+        assert "declare the serde they were written with, as app.store(" in caught.value.failed.reason
 
 
 def test_an_input_names_everything() -> None:
@@ -343,3 +344,22 @@ def test_a_store_refuses_nan_in_json_and_says_so(value: Any) -> None:
     app.input("m.in")
     with pytest.raises(ps.UserCodeError, match=r"store `counts`: the value .* of key 'k' .*JSON has no (nan|-inf)"):
         TestRunner(app).input("m.in", [("k", 1)]).run()
+
+
+def test_one_bad_message_is_not_the_wrong_serde() -> None:
+    """Nothing says whether the other messages can be read."""
+    data = b'{"n": 2'
+    with pytest.raises(ValueError, match="truncated") as raised:
+        ps.Json().from_bytes(data)
+    text = str(input_place("m.in").unreadable("value", ps.Json(), data, raised.value))
+    assert "If this is the only such value, correct what wrote it; otherwise declare the serde they were" in text
+
+
+@pytest.mark.parametrize("value", [np.float64(3), np.int64(3), {"a": [np.float32(3)]}])
+def test_numbers_of_numpy_become_pythons(value: object) -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").map(lambda _: value).send_to(app.output("m.out"))
+    with pytest.raises(ps.UserCodeError) as raised:
+        TestRunner(app, partitions=1).input("m.in", [1]).run()
+    assert "NumPy's numbers become Python's with .item()" in raised.value.failed.reason
+    assert "ps.Double()" not in raised.value.failed.reason
