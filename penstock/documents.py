@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
+from penstock.wording import printable
 
 T = TypeVar("T")
 _LARGEST = (1 << 63) - 1
@@ -114,6 +115,18 @@ def _decoder(form: Any) -> Any:
 def _short(reason: str) -> str:
     """A reason may quote the document, which may be large."""
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
+
+
+def text_or_hex(name: str, data: bytes | None) -> dict[str, str | None]:
+    """The field of a document for people that has these bytes: as text or null under its name; what is no text, as
+    hexadecimal digits under the name with `Hex`.
+
+    Example:
+        >>> text_or_hex("key", b"k") | text_or_hex("value", bytes([255]))
+        {'key': 'k', 'valueHex': 'ff'}
+    """
+    text = None if data is None else printable(data)
+    return {name: text} if text is not None or data is None else {f"{name}Hex": data.hex()}
 
 
 def number(digits: str) -> int:

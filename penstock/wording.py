@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +22,25 @@ def counted(count: int, noun: str) -> str:
         return f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {many}"
+
+
+def printable(data: bytes) -> str | None:
+    """The data as UTF-8 text, or None if it is none or holds control characters other than white space.
+
+    Args:
+        data: bytes that may be text.
+
+    Example:
+        >>> printable(b"text"), printable(bytes([0, 1]))
+        ('text', None)
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if text.isprintable() or not any(unicodedata.category(char) == "Cc" and char not in "\n\r\t" for char in text):
+        return text
+    return None
 
 
 def listed(items: Sequence[str]) -> str:

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from penstock.admin.stream.publish import PublishOptions as PublishOptions
     from penstock.admin.stream.publish import publish as publish
     from penstock.admin.stream.records import MalformedRecordError as MalformedRecordError
+    from penstock.admin.stream.replay import ReplayedLetters as ReplayedLetters
+    from penstock.admin.stream.replay import replay as replay
     from penstock.admin.stream.streams import DeletedStream as DeletedStream
     from penstock.admin.stream.streams import ListedStream as ListedStream
     from penstock.admin.stream.streams import StreamFacts as StreamFacts
@@ -134,6 +136,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             "penstock.admin.stream.names": "FoundStream open_stream",
             "penstock.admin.stream.publish": "PublishOptions Published publish",
             "penstock.admin.stream.records": "MalformedRecordError",
+            "penstock.admin.stream.replay": "ReplayedLetters replay",
             "penstock.admin.stream.streams": (
                 "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
             ),

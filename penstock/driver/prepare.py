@@ -241,6 +241,7 @@ def prepare(
         output_limits=streams.record_limits(),
         cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
         dead_letter=config.task.dead_letter_stream is not None,
+        identities={str(stream): identity for stream, identity in identities.items()},
         config=config.for_tasks(),
         max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
         window_ms=config.task.window_ms,

@@ -103,6 +103,8 @@ class JobProgress:
     """Since this run began."""
     last_checkpoint: str | None
     container_bytes: int
+    total_dead_letters: int = 0
+    """Since this run began."""
     commit_ms: Mapping[str, int] = field(default_factory=dict)
     """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
 

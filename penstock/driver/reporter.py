@@ -10,6 +10,7 @@ from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.driver.batch_runs import GoodRun
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.commits import Commits
+from penstock.driver.dead_letters import DeadLetterLog
 from penstock.driver.feed import Feed
 from penstock.driver.planned import Planned
 from penstock.driver.ports import Fleet
@@ -37,6 +38,7 @@ class ProgressReporter:
         self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
         self._warned: set[SystemStreamPartition | SystemStream] = set()
         self._total_rows = 0
+        self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
         """A batch has ended, and a commit has begun if one was due."""
@@ -50,6 +52,7 @@ class ProgressReporter:
             if (time_ms := read.event_time_ms) is not None:
                 stream = at.ssp.system_stream
                 highest[stream] = max(time_ms, highest.get(stream, time_ms))
+        self._dead_letters.count(good.outcome.dead_letters, good.outcome.dead_letter, self._job.clock.monotonic())
         for stream, time_ms in highest.items():
             self._warn_of_seconds(stream, time_ms, after.batch_time_ms)
         messages, total_ms = rows.total(), watch.total_ms()
@@ -68,6 +71,7 @@ class ProgressReporter:
             duration_ms={"triggerExecution": total_ms, **watch.parts},
             sources=source_progress(before.positions, after.positions, planned.latest, rows, times),
             total_input_rows=self._total_rows,
+            total_dead_letters=self._dead_letters.total,
             last_checkpoint=self._board.last_checkpoint,
             container_bytes=self._fleet.resident_bytes(),
             commit_ms=self._commits.last_ms,
@@ -83,6 +87,10 @@ class ProgressReporter:
             | {str(stream): between.left() for stream, between in after.intermediate.items()}
         )
         self._board.update(last=progress, remaining=self._feed.remaining(after))
+
+    def close(self) -> None:
+        """The run ends: say what was not said yet."""
+        self._dead_letters.say()
 
     def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:
         """Say once for each partition that messages are too far ahead; the metrics count them."""

@@ -50,6 +50,7 @@ class RunLoop:
 
     def close(self) -> None:
         """Abandon the commit in flight; no call follows."""
+        self._parts.reporter.close()
         self._parts.drain.close()
         self._parts.commits.close()
 

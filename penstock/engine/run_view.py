@@ -38,6 +38,8 @@ class RunView:
     """The batch that runs, once it has run for a while."""
     waits_for: str = ""
     """What that batch waits for, if the run drains; the system that the run waits for, if one is away."""
+    dead_letters: int = 0
+    """Since the run began."""
     bootstrap: str = ""
     """How far the side inputs are, while the first batch waits for them."""
 
@@ -52,10 +54,11 @@ class RunView:
 
     @property
     def messages_text(self) -> str:
-        """Messages done, of how many, or how many are left."""
+        """Messages done, of how many, or how many are left; and dead letters."""
+        dead = f", {counted(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
         if self.total is not None:
-            return f"{self.done:,} of {counted(self.total, 'message')}"
-        return counted(self.done, "message") + (f" ({self.lag:,} behind)" if self.lag else "")
+            return f"{self.done:,} of {counted(self.total, 'message')}{dead}"
+        return counted(self.done, "message") + (f" ({self.lag:,} behind)" if self.lag else "") + dead
 
     @property
     def batch_text(self) -> str:
@@ -110,6 +113,7 @@ class RunObserver:
             lag=None if remaining is not None or progress is None else progress.lag,
             running=running,
             waits_for=waits_for if outage is None else f"a system: {outage.reason.partition(': ')[0]}",
+            dead_letters=0 if progress is None else progress.total_dead_letters,
             bootstrap=str(self._job.bootstrap_progress or ""),
         )
 

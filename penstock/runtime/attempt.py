@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import orjson
-
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
 from penstock.plan.portions import Portion, PortionRead
 from penstock.runtime.batch import Batch, Due
 from penstock.runtime.columns import Entry, Raw
 from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
+from penstock.runtime.dead_letters import encode_dead_letter
 from penstock.runtime.instance import StageInstance
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.operators.base import Firing, Firings
@@ -55,6 +54,8 @@ class Attempt:
         self._next_due: dict[str, Due] = {}
         self._at_once = AT_ONCE
         self._dead_letters = 0
+        self._dead_letter: FailedMessage | None = None
+        """The first of them."""
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
         self._started = False
@@ -177,6 +178,7 @@ class Attempt:
             messages=self._messages,
             inputs=self._inputs,
             dead_letters=self._dead_letters,
+            dead_letter=self._dead_letter,
             commit=instance.requests.commit_requested,
             shutdown=instance.requests.shutdown_requested,
             failed=self._failure,
@@ -242,10 +244,17 @@ class Attempt:
                 if self._lost_store() or isinstance(failure, EngineFailedError):
                     return
                 instance.undo(mark)
-                self._dead_letters += 1
                 failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
-                instance.dead_letter_outlet().push_raw(key, _dead_letter(failed, key, value))
+                repartitioned = isinstance(position.page, ReceivedPage)
+                identity = instance.settings.identities.get(failed.stream)
+                letter = encode_dead_letter(failed, key, value, repartitioned=repartitioned, identity=identity)
+                self._bury(failed, key, letter)
         self._messages += len(keys)
+
+    def _bury(self, failed: FailedMessage, key: bytes | None, letter: bytes) -> None:
+        self._dead_letters += 1
+        self._dead_letter = self._dead_letter or replace(failed, traceback="")
+        self.instance.dead_letter_outlet().push_raw(key, letter)
 
     # What no message leads to: at the start and at the end of input.
 
@@ -316,10 +325,10 @@ class Attempt:
                 self._failure = failed
                 return
             self.instance.undo(mark)
-            self._dead_letters += 1
             time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
-            letter = _dead_letter(failed, firing.key, firing.value, name=firing.name, timestamp=time_ms)
-            self.instance.dead_letter_outlet().push_raw(firing.key, letter)
+            fired = {"name": firing.name, "timestamp": time_ms}
+            letter = encode_dead_letter(failed, firing.key, firing.value, repartitioned=True, **fired)
+            self._bury(failed, firing.key, letter)
         self._fired += 1
 
     def _fire_at_once(self, operator: str, firings: Firings, some: slice, first: int) -> None:
@@ -348,21 +357,3 @@ def _next_piece(messages: int, sent_bytes: int) -> int:
     if sent_bytes > FLUSH_BYTES:
         return max(1, messages * FLUSH_BYTES // sent_bytes)
     return min(AT_ONCE, 2 * messages)
-
-
-def _dead_letter(failed: FailedMessage, key: bytes | None, value: bytes | None, **fired: object) -> bytes:
-    """A dead letter: where the message was, why it failed, and its bytes in hexadecimal. Of what was `fired` at the end
-    of input it has the name and the time."""
-    return orjson.dumps(
-        {
-            "stream": failed.stream,
-            "partition": failed.partition,
-            "offset": failed.offset,
-            "operator": failed.operator,
-            "reason": failed.reason,
-            "traceback": failed.traceback,
-            "key": None if key is None else key.hex(),
-            "value": None if value is None else value.hex(),
-            **fired,
-        }
-    )

@@ -47,6 +47,8 @@ class RuntimeSettings:
     cache_entries: Mapping[str, int] = field(default_factory=dict)
     """Values kept in memory per store and task."""
     dead_letter: bool = False
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """Of the inputs, by `system.stream`: what a dead letter says to tell them from later ones of their names."""
     store_layers: tuple[type[StoreLayer], ...] = ()
     """What is put around every store, from the inside to the outside."""
     config: Mapping[str, str] = field(default_factory=dict)

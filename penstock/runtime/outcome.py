@@ -34,6 +34,8 @@ class Succeeded:
     """By operator, the times of the oldest timers of all tasks."""
     appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
     """By durable intermediate stream and partition, the ranges of offsets that were written."""
+    dead_letter: FailedMessage | None = None
+    """One of the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
         shutdown=any(r.shutdown for r in by_place.values()),
         next_due=earliest(report.next_due for report in by_place.values()),
         appended=_appended(by_place.values()),
+        dead_letter=next((r.dead_letter for r in by_place.values() if r.dead_letter is not None), None),
     )
 
 

@@ -48,6 +48,8 @@ class Report:
     """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)
     """What the attempt counted of its stores, and the metrics of its tasks. They count once the batch has ended."""
+    dead_letter: FailedMessage | None = None
+    """The first dead letter, without its traceback."""
 
     def packet(self) -> Packet:
         """The report as a packet to the driver."""

@@ -156,7 +156,7 @@ def test_days_with_early_panes_a_drain_and_a_poison_message(world: DayWorld) -> 
     last, early = expected(events)
     assert Counter(panes) == Counter(last) + Counter(early)
     poison = sorted((each["t"], each["n"]) for each in events if each["n"] < 0)
-    assert sorted((t, json.loads(bytes.fromhex(letter["value"]))["n"]) for t, _, letter in world.came("dead")) == poison
+    assert sorted((t, json.loads(letter["value"])["n"]) for t, _, letter in world.came("dead")) == poison
 
     without = {name: f"local.{name}" for name in STREAMS}
     runner = TestRunner(application(without), dead_letter="local.dead")

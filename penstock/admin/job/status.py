@@ -35,6 +35,7 @@ from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
 from penstock.metadata.shown_outage import Outage, ShownOutage
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
 from penstock.metadata.side_stores import SideStoreFacts
+from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.plan.identities import continue_in
 from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
@@ -153,8 +154,11 @@ class JobStatus:
     """How far stores are behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
     """The pushed tables, as of some seconds ago or of the end of the last run."""
+    dead_letters: int = 0
+    """How many messages the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
     metrics_ms: int | None = None
-    """When `side_inputs` and `tables` were so, in epoch milliseconds; None while the job runs: some seconds ago."""
+    """When `side_inputs`, `tables` and `dead_letters` were so, in epoch milliseconds; None while the job runs: some
+    seconds ago."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
     side_stores: tuple[SideStoreFacts, ...] = ()
@@ -226,7 +230,17 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         found,
         side_inputs=side_inputs_in(shown.metrics),
         tables=tables_in(shown.metrics),
+        dead_letters=_dead_letters_in(shown.metrics),
         metrics_ms=None if found.status == "running" else shown.time_ms,
+    )
+
+
+def _dead_letters_in(metrics: Snapshot) -> int:
+    return sum(
+        value.count
+        for key, value in metrics.items()
+        if key.name == "dead-letters" and isinstance(value, CounterValue)
+        if key.group.startswith("stage.")
     )
 
 

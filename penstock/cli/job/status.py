@@ -192,6 +192,8 @@ def _show(facts: JobStatus) -> None:
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
     rows += _outbox_rows(facts)
+    if facts.dead_letters:
+        rows.append(("dead letters", f"{facts.dead_letters:,} in its last run, {_seen(facts)}"))
     rows += _drain_rows(facts)
     print_facts(rows)
     for each in facts.drain.unreadable:

@@ -27,9 +27,8 @@ from penstock.api.serdes import (
     Tuple,
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.cli.stream.tail import printable
 from penstock.errors import ConfigError
-from penstock.wording import size_text
+from penstock.wording import printable, size_text
 
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)

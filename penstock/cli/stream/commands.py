@@ -15,17 +15,19 @@ from penstock.cli.shared.output import print_facts, print_json, print_table
 from penstock.cli.stream import delete as stream_delete
 from penstock.cli.stream import end as stream_end
 from penstock.cli.stream import list as stream_list
+from penstock.cli.stream import replay as stream_replay
 from penstock.cli.stream import retain as stream_retain
 from penstock.cli.stream import tail
 from penstock.cli.stream.options import RetentionAge, RetentionBytes, StreamName, retention_of
 from penstock.wording import counted
 
-app = typer.Typer(help="Create, publish to, read, limit, end and delete streams.", no_args_is_help=True)
+app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
 app.command("tail")(tail.tail)
 app.command("list")(stream_list.list_streams)
 app.command("delete")(stream_delete.delete_stream)
 app.command("retain")(stream_retain.retain)
 app.command("end")(stream_end.end)
+app.command("replay")(stream_replay.replay)
 
 
 class FileFormat(StrEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import unicodedata
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -15,7 +14,8 @@ from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.stream.options import StreamName
-from penstock.wording import utc_text
+from penstock.documents import text_or_hex
+from penstock.wording import printable, utc_text
 
 _PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -63,19 +63,6 @@ def tail(
         found.close()
 
 
-def printable(data: bytes) -> str | None:
-    """The data as UTF-8 text, or None if it is none or holds control characters other than white space."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    if text.isprintable() or not any(
-        unicodedata.category(char) == "Cc" and char not in _PLAIN_CONTROLS for char in text
-    ):
-        return text
-    return None
-
-
 def _typed(message: Message) -> tuple[Message, MessageType | None]:
     """A message of an intermediate stream without the first byte of its value, and what that byte says."""
     try:
@@ -107,13 +94,8 @@ def _json_line(message: Message, kind: MessageType | None = None) -> str:
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        **_field("key", message.key),
-        **_field("value", message.value),
+        **text_or_hex("key", message.key),
+        **text_or_hex("value", message.value),
         **({} if kind is None else {"type": kind.name}),
     }
     return orjson.dumps(fields).decode() + "\n"
-
-
-def _field(name: str, data: bytes | None) -> dict[str, str | None]:
-    text = None if data is None else printable(data)
-    return {name: text} if text is not None or data is None else {f"{name}Hex": data.hex()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,9 @@ def test_a_run_without_an_end_shows_its_lag() -> None:
     board.update(phase="running", last=progress(3, 30, latest=1230))
     view = RunObserver(Job("shop-1", "r", board, StopRequest())).look()
     assert str(view) == "running, 30 messages (1,200 behind), 100/s, batch 3"
+    board.update(last=replace(progress(3, 30, latest=1230), total_dead_letters=2))
+    view = RunObserver(Job("shop-1", "r", board, StopRequest())).look()
+    assert str(view) == "running, 30 messages (1,200 behind), 2 dead letters, 100/s, batch 3"
 
 
 def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:

@@ -84,3 +84,15 @@ def test_metrics_that_cannot_be_read(shown: Snapshot, objects: FileObjectStore) 
     said = call("status", "flights", "--metrics", status=1)[1]
     assert "Delete it" in said
     assert "$.metrics" in said
+
+
+def test_the_status_counts_dead_letters(objects: FileObjectStore) -> None:
+    assert call_json("status", "flights")["deadLetters"] == 0
+    assert "dead letters" not in call("status", "flights")[0]
+    tasks = [MetricsRegistry(f"Partition {task}") for task in range(2)]
+    for task in tasks:
+        task.new_counter("stage.1", "dead-letters").inc(600)
+        task.new_counter("user.mine", "dead-letters").inc(7)
+    ShownMetrics(objects, PATHS).put("run", Snapshot().merged(*[task.snapshot() for task in tasks]))
+    assert call_json("status", "flights")["deadLetters"] == 1200
+    assert re.search(r"dead letters +1,200 in its last run", call("status", "flights")[0])

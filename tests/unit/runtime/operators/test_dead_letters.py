@@ -86,8 +86,27 @@ def test_what_a_dead_letter_says() -> None:
     assert said["reason"] == "ValueError: late"
     assert "penstock/" not in said["traceback"]
     assert letter.key == b"a"
-    assert bytes.fromhex(said["key"]) == b"a"
-    assert orjson.loads(bytes.fromhex(said["value"])) == ["a", 1, "late"]
+    assert said["key"] == "a"
+    assert orjson.loads(said["value"]) == ["a", 1, "late"]
+
+
+def test_the_log_names_the_first_and_counts_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """However many fail: at most a line each minute, and one at the end for the rest."""
+    runner = runner_of().input("m.in", [["a", 1, ""], ["b", 2, "late"]], partition=2).run()
+    for n in range(5):
+        runner.input("m.in", [["c", n, "late"]]).run()
+    lines = [record.getMessage() for record in caplog.records if "dead-letter" in record.getMessage()]
+    assert lines == [
+        "1 message went to the dead-letter stream `m.dead`: ValueError: late, in operator `ledger`, "
+        + "at stream `m.in` partition 2 offset 1 key b"
+    ]
+    runner.advance_time(60_000).input("m.in", [["d", 1, "late"]]).run()
+    runner.input("m.in", [["e", 1, "late"]]).run().close()
+    lines = [record.getMessage() for record in caplog.records if "dead-letter" in record.getMessage()]
+    assert [line.partition(" in this run")[0] for line in lines[1:]] == [
+        "6 more messages went to the dead-letter stream `m.dead`, 7",
+        "1 more message went to the dead-letter stream `m.dead`, 8",
+    ]
 
 
 def test_without_a_dead_letter_stream_the_batch_is_not_applied() -> None:

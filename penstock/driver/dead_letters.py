@@ -1,0 +1,50 @@
+"""Says in the log that messages go to the dead-letter stream."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.api.ssp import SystemStream
+from penstock.errors import FailedMessage
+from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
+_EVERY_S = 60.0
+
+
+class DeadLetterLog:
+    """Logs the first dead letter of a run with its place and cause, then at most once a minute how many followed."""
+
+    def __init__(self, stream: SystemStream | None) -> None:
+        """`stream`: where dead letters go."""
+        self._stream = stream
+        self.total = 0
+        """How many there were."""
+        self._unsaid = 0
+        self._last: FailedMessage | None = None
+        self._said_s = 0.0
+
+    def count(self, letters: int, one: FailedMessage | None, now_s: float) -> None:
+        """A batch had so many; `one` of them. To be called after each batch, and `now_s` to be monotonic."""
+        is_first = self.total == 0
+        self.total += letters
+        self._unsaid += letters
+        self._last = one or self._last
+        if self._unsaid and (is_first or now_s - self._said_s >= _EVERY_S):
+            self._said_s = now_s
+            self.say(is_first=is_first)
+
+    def say(self, *, is_first: bool = False) -> None:
+        """Log what was not logged yet."""
+        if self._unsaid and self._last is not None:
+            count = counted(self._unsaid, "message" if is_first else "more message")
+            others = "" if is_first else f", {self.total:,} in this run; one of them"
+            logger.warning(
+                "%s went to the dead-letter stream `%s`%s: %s, in %s",
+                count,
+                self._stream,
+                others,
+                self._last.reason,
+                self._last.place,
+            )
+        self._unsaid = 0

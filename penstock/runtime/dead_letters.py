@@ -1,0 +1,100 @@
+"""A dead letter: a message that failed, with its place and the reason, as JSON. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+from msgspec import Struct
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.documents import decode, decoding, text_or_hex
+from penstock.errors import FailedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What is needed to process the message again."""
+
+    ssp: SystemStreamPartition
+    """The partition of the input message that failed, or that led to the one that failed."""
+    offset: int
+    """Its offset; negative if there is none, as for a timer."""
+    identity: str | None
+    """What tells its stream from a later one of that name; None if that is not known."""
+    operator: str
+    repartitioned: bool
+    """Whether key and value are not those of the input message, but what a `partition_by` made of it."""
+    key: bytes | None
+    value: bytes | None
+
+
+def encode_dead_letter(
+    failed: FailedMessage,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    repartitioned: bool,
+    identity: str | None = None,
+    **fired: object,
+) -> bytes:
+    """The value of a dead letter. Of what was `fired` at the end of input, it has the name and the time.
+
+    Example:
+        >>> failed = FailedMessage("local.trips", 0, 7, "k", "task", "ValueError: no", "")
+        >>> letter = decode_dead_letter(encode_dead_letter(failed, b"k", bytes([255]), repartitioned=False))
+        >>> letter.offset, letter.key, letter.value
+        (7, b'k', b'\\xff')
+    """
+    return orjson.dumps(
+        {
+            "stream": failed.stream,
+            "partition": failed.partition,
+            "offset": failed.offset,
+            **({} if identity is None else {"identity": identity}),
+            "operator": failed.operator,
+            "reason": failed.reason,
+            "traceback": failed.traceback,
+            "repartitioned": repartitioned,
+            **text_or_hex("key", key),
+            **text_or_hex("value", value),
+            **fired,
+        }
+    )
+
+
+def decode_dead_letter(data: bytes | None) -> DeadLetter:
+    """Read a value. Raises CorruptError if it is no dead letter, or one of a Penstock that did not say whether its
+    message was repartitioned."""
+    what = "it is not a dead letter of this version of Penstock"
+    with decoding(what):
+        written = decode(_Written, data or b"", what)
+        stream = SystemStream.parse(written.stream)
+        return DeadLetter(
+            SystemStreamPartition(stream.system, stream.stream, written.partition),
+            written.offset,
+            written.identity,
+            written.operator,
+            written.repartitioned,
+            _bytes(written.key, written.keyHex),
+            _bytes(written.value, written.valueHex),
+        )
+
+
+class _Written(Struct):
+    stream: str
+    partition: int
+    offset: int
+    operator: str
+    repartitioned: bool
+    identity: str | None = None
+    key: str | None = None
+    value: str | None = None
+    keyHex: str | None = None  # noqa: N815 - as it is written
+    valueHex: str | None = None  # noqa: N815
+
+
+def _bytes(text: str | None, digits: str | None) -> bytes | None:
+    if digits is not None:
+        return bytes.fromhex(digits)
+    return None if text is None else text.encode()
