@@ -52,7 +52,7 @@ COMMANDS = {
     "checkpoint": _Entry("checkpoint.commands", "Show the checkpoints of a job, or write one by hand."),
     "startpoint": _Entry("startpoint.commands", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare and verify the backed-up state of a job."),
-    "stream": _Entry("stream.commands", "Create, publish to, read, limit, end and delete streams."),
+    "stream": _Entry("stream.commands", "Create, publish to, read, replay, limit, end and delete streams."),
     "table": _Entry("table.commands", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config.commands", "Check a configuration, or list the keys."),
 }

@@ -327,7 +327,7 @@ class Attempt:
             self.instance.undo(mark)
             time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
             fired = {"name": firing.name, "timestamp": time_ms}
-            letter = encode_dead_letter(failed, firing.key, firing.value, repartitioned=True, **fired)
+            letter = encode_dead_letter(failed, firing.key, firing.value, repartitioned=True, fired=fired)
             self._bury(failed, firing.key, letter)
         self._fired += 1
 

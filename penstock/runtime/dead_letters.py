@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -36,7 +37,7 @@ def encode_dead_letter(
     *,
     repartitioned: bool,
     identity: str | None = None,
-    **fired: object,
+    fired: Mapping[str, object] | None = None,
 ) -> bytes:
     """The value of a dead letter. Of what was `fired` at the end of input, it has the name and the time.
 
@@ -58,7 +59,7 @@ def encode_dead_letter(
             "repartitioned": repartitioned,
             **text_or_hex("key", key),
             **text_or_hex("value", value),
-            **fired,
+            **(fired or {}),
         }
     )
 

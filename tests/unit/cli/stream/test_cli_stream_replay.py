@@ -192,7 +192,7 @@ def test_what_cannot_be_put_back_is_said_and_the_rest_is(home: Home) -> None:
     timer = FailedMessage("none.none", 1, -2, "k", "count", "ValueError: no", "")
     old = json.dumps({"stream": "local.in", "partition": 0, "offset": 1, "operator": "count", "value": "00"}).encode()
     with closing(home.system.writer(None)) as writer:
-        letters = [encode_dead_letter(timer, b"k", None, repartitioned=True, name="n", timestamp=7), old, b"text"]
+        letters = [encode_dead_letter(timer, b"k", None, repartitioned=True, fired={"name": "n"}), old, b"text"]
         writer.append(SystemStreamPartition("local", "dead", 0), [(7, b"k", each) for each in letters])
     _, error = call("stream", "replay", "dead", status=1)
     said = " ".join(error.split())

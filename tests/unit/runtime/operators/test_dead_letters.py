@@ -96,10 +96,8 @@ def test_the_log_names_the_first_and_counts_the_others(caplog: pytest.LogCapture
     for n in range(5):
         runner.input("m.in", [["c", n, "late"]]).run()
     lines = [record.getMessage() for record in caplog.records if "dead-letter" in record.getMessage()]
-    assert lines == [
-        "1 message went to the dead-letter stream `m.dead`: ValueError: late, in operator `ledger`, "
-        + "at stream `m.in` partition 2 offset 1 key b"
-    ]
+    where = "operator `ledger`, at stream `m.in` partition 2 offset 1 key b"
+    assert lines == [f"1 message went to the dead-letter stream `m.dead`: ValueError: late, in {where}"]
     runner.advance_time(60_000).input("m.in", [["d", 1, "late"]]).run()
     runner.input("m.in", [["e", 1, "late"]]).run().close()
     lines = [record.getMessage() for record in caplog.records if "dead-letter" in record.getMessage()]

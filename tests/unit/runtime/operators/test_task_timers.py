@@ -292,7 +292,7 @@ def test_a_timer_that_fails_goes_to_the_dead_letters_and_fires_no_more(script: A
     (letter,) = runner.output("m.dead")
     said = orjson.loads(letter.value)
     assert {name: said[name] for name in ("operator", "key", "name", "timestamp", "reason", "value")} == {
-        "operator": "t", "key": b"b".hex(), "name": "bad", "timestamp": 10, "reason": "ValueError: five", "value": None,
+        "operator": "t", "key": "b", "name": "bad", "timestamp": 10, "reason": "ValueError: five", "value": None,
     }  # fmt: skip
     assert runner.dead_letters == 1
 
