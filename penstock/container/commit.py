@@ -60,8 +60,14 @@ class TaskCommitManager:
         """The names of the backends."""
         return tuple(self._backups)
 
+    @property
+    def wants_commit(self) -> bool:
+        """Whether a backend waits for a commit although nothing may change."""
+        return any(manager.wants_commit for manager, _ in self._backups.values())
+
     def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
-        """The synchronous part: take the changes; copies begin on `copiers`. `last`: the run is to end with this."""
+        """The synchronous part: take the changes; copies begin on `copiers`. `last`: no other commit is to be
+        expected soon."""
         self._release_copies()
         changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
         try:

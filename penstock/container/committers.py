@@ -65,8 +65,13 @@ class Committers:
     def start(self) -> None:
         """Nothing to do: a commit begins with its snapshot."""
 
+    @property
+    def wants_commit(self) -> bool:
+        """Whether a backend of a task waits for a commit although nothing may change."""
+        return any(commit.wants_commit for commit in self._commits.values())
+
     def snapshot(self, checkpoint_id: CheckpointId, *, last: bool) -> None:
-        """The synchronous part of a commit, for every task. `last`: the run is to end with it."""
+        """The synchronous part of a commit, for every task. `last`: no other one is to be expected soon."""
         for commit in self._commits.values():
             commit.snapshot(checkpoint_id, self._copiers, last=last)
         self._outboxes.snapshot()

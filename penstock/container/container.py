@@ -129,6 +129,7 @@ class Container:
             overdue=activity.overdue,
             side_failure=None if epoch is None else epoch.side_failure,
             side_troubles=() if epoch is None else epoch.side_inputs.troubles,
+            wants_commit=epoch is not None and epoch.wants_commit,
         )
 
     def metrics(self) -> Snapshot:

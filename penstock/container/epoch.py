@@ -123,6 +123,11 @@ class Epoch:
         return sum(task.pending_bytes for task in self.tasks.values())
 
     @property
+    def wants_commit(self) -> bool:
+        """Whether a backend waits for a commit although nothing may change."""
+        return self._commits.wants_commit
+
+    @property
     def side_failure(self) -> EpochFailure | None:
         """Why side inputs do not fill a store any more; None if they do."""
         failure = self.side_inputs.failure

@@ -199,7 +199,7 @@ class TakeSnapshot(Request):
 
     checkpoint_id: str
     last: bool = False
-    """The run is to end with this commit."""
+    """No other commit is to be expected soon: the run ends with this one, or is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +366,8 @@ class Beat:
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """What an attempt does that takes longer than it may, in words: the run fails with it."""
+    wants_commit: bool = False
+    """Backends have something to do by time, for which they need a commit."""
 
 
 def dump(value: Any) -> bytes:

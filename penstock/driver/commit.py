@@ -108,8 +108,9 @@ class CommitCoordinator:
         began = self._clock.monotonic()
         parent = self.last.id if self.last else None
         checkpoint_id = self._log.known().next_id(self._clock.now_ms(), round(began * 1e9))
+        snapshot = TakeSnapshot(str(checkpoint_id), last=request.ended is not None or request.idle)
         try:
-            self._fleet.ask(SNAPSHOT, claim.epoch, TakeSnapshot(str(checkpoint_id), request.ended is not None))
+            self._fleet.ask(SNAPSHOT, claim.epoch, snapshot)
         except PenstockError as error:
             raise _final(error, checkpoint_id) from error
         abandoned = threading.Event()

@@ -7,6 +7,9 @@ from enum import Enum
 
 from penstock.config.model import TaskSettings
 
+_BEATS_MS = 10_000
+"""So long after a commit began, beats know of it."""
+
 
 class CommitDecision(Enum):
     """What to do about a commit at a batch boundary."""
@@ -31,6 +34,8 @@ class CommitFacts:
     """The age of the commit in flight; None if there is none."""
     pending_bytes: int
     """Keys and values written to stores since the last commit began."""
+    wanted: bool = False
+    """A backend waits for a commit, as of the last beats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class CommitPolicy:
     """
 
     every_ms: int
-    """0 or less: only the application asks for commits."""
+    """0 or less: only the application asks for commits; and an idle job makes one that backends wait for."""
     max_delay_ms: int
     max_pending_bytes: int
 
@@ -56,8 +61,10 @@ class CommitPolicy:
     def decide(self, facts: CommitFacts) -> CommitDecision:
         """What to do at this batch boundary."""
         timed = 0 < self.every_ms <= facts.since_last_ms and facts.new_batches
+        # It commits nothing that the application has not asked to commit. The beats may be older than the last commit.
+        idle = facts.wanted and not facts.new_batches and facts.since_last_ms >= _BEATS_MS
         if not (facts.requested or timed):
-            return CommitDecision.NOT_DUE
+            return CommitDecision.BEGIN if idle and facts.in_flight_ms is None else CommitDecision.NOT_DUE
         if facts.in_flight_ms is None:
             return CommitDecision.BEGIN
         if facts.in_flight_ms >= self.max_delay_ms or facts.pending_bytes >= self.max_pending_bytes:

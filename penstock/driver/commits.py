@@ -77,7 +77,7 @@ class Commits:
             watch.lap("other")
             self.wait()
             watch.lap("commitWait")
-            self._begin(CommitRequest(boundary))
+            self._begin(CommitRequest(boundary, idle=not (self._requested or self._last_batch != boundary.batch)))
             watch.lap("walCommit")
 
     def make(self, request: CommitRequest) -> None:
@@ -104,13 +104,14 @@ class Commits:
         self._coordinator.close()
 
     def _facts(self, boundary: Boundary) -> CommitFacts:
-        flight = self._coordinator.in_flight
+        flight, new_batches = self._coordinator.in_flight, self._last_batch != boundary.batch
         return CommitFacts(
             requested=self._requested,
             since_last_ms=(self._clock.monotonic() - self._began_at) * 1000,
-            new_batches=self._last_batch != boundary.batch,
+            new_batches=new_batches,
             in_flight_ms=None if flight is None else flight.age_ms(self._clock),
             pending_bytes=0 if flight is None else self._fleet.pending_bytes(),
+            wanted=not new_batches and self._fleet.wants_commit(),
         )
 
     def _begin(self, request: CommitRequest) -> None:

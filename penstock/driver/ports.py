@@ -153,6 +153,10 @@ class Fleet(Protocol):
         """Keys and values written to stores since the last commit began, as of the last beats."""
         ...
 
+    def wants_commit(self) -> bool:
+        """Whether a backend waits for a commit although nothing may change, as of the last beats."""
+        ...
+
     def resident_bytes(self) -> int:
         """Memory of all containers, as of the last beats."""
         ...

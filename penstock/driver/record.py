@@ -31,6 +31,8 @@ class CommitRequest:
     """The operators that a start cleared."""
     drains: tuple[str, ...] = ()
     """The uuids of the requests that a drain answers."""
+    idle: bool = False
+    """Nothing has happened since the last commit: this one is for what backends have to do by time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,10 @@ class ContainerDirectory:
         """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
 
+    def wants_commit(self) -> bool:
+        """See `Fleet`."""
+        return any(c.last_beat.wants_commit for c in self._clients.values() if c.last_beat is not None)
+
     def metrics(self) -> Snapshot:
         """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
         with self._metrics_lock:

@@ -244,6 +244,10 @@ class InProcessFleet:
         """See `Fleet`."""
         return sum(container.beat(0).pending_bytes for container in self._containers.values())
 
+    def wants_commit(self) -> bool:
+        """See `Fleet`."""
+        return any(container.beat(0).wants_commit for container in self._containers.values())
+
     def resident_bytes(self) -> int:
         """0: the containers share the memory of this process."""
         return 0

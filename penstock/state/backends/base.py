@@ -176,7 +176,14 @@ class TaskBackupManager(ABC):
         Args:
             store: the store.
             changed: the store has changed since the last snapshot.
-            last: the run ends with this commit.
+            last: no other commit is to be expected soon: the run ends with this one, or is idle.
+        """
+        return False
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether the backend has something to do by time, for which it needs a commit even if nothing changes. An idle
+        job then commits; it calls `wants_copy` with `last`. Any thread may ask, also while another call is under way.
         """
         return False
 

@@ -26,6 +26,9 @@ QUIET = CommitFacts(requested=False, since_last_ms=0, new_batches=True, in_fligh
         ({"requested": True, "in_flight_ms": 500}, CommitDecision.WAIT),
         ({"since_last_ms": 1000, "in_flight_ms": 0}, CommitDecision.SKIP),
         ({"in_flight_ms": 5000, "pending_bytes": 1000}, CommitDecision.NOT_DUE),
+        ({"wanted": True, "new_batches": False, "since_last_ms": 10_000}, CommitDecision.BEGIN),
+        ({"wanted": True, "new_batches": False, "since_last_ms": 9_999}, CommitDecision.NOT_DUE),
+        ({"wanted": True, "new_batches": False, "since_last_ms": 10_000, "in_flight_ms": 0}, CommitDecision.NOT_DUE),
     ],
 )
 def test_decisions(changed: dict[str, object], decision: CommitDecision) -> None:
@@ -36,4 +39,5 @@ def test_decisions(changed: dict[str, object], decision: CommitDecision) -> None
 def test_without_an_interval_only_the_application_asks(every_ms: int) -> None:
     policy = replace(POLICY, every_ms=every_ms)
     assert policy.decide(replace(QUIET, since_last_ms=10**9)) is CommitDecision.NOT_DUE
+    assert policy.decide(replace(QUIET, since_last_ms=10**9, wanted=True)) is CommitDecision.NOT_DUE
     assert policy.decide(replace(QUIET, requested=True)) is CommitDecision.BEGIN

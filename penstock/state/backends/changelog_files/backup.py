@@ -105,13 +105,24 @@ class ChangelogFilesBackup(TaskBackupManager):
         if store not in self._markers:
             return self._bases.needs_copy(store)
         keeper = self._keepers[store]
-        by_time = keeper.pace.is_due_by_time and not keeper.is_busy
-        if not changed and (last or by_time) and self._deltas and keeper.is_behind(self._markers[store]):
+        if not changed and (self._is_due_by_time(store) or (last and self._is_behind(store))):
             self._owed.add(store)
         elif not changed or not (last or not self._deltas or (keeper.pace.is_due and not keeper.is_busy)):
             return False
         self._due.add(store)
         return True
+
+    @property
+    def wants_commit(self) -> bool:
+        return any(map(self._is_due_by_time, list(self._markers)))
+
+    def _is_due_by_time(self, store: str) -> bool:
+        keeper = self._keepers[store]
+        return keeper.pace.is_due_by_time and not keeper.is_busy and self._is_behind(store)
+
+    def _is_behind(self, store: str) -> bool:
+        """Whether a restore of the store would replay deltas."""
+        return self._deltas and self._keepers[store].is_behind(self._markers[store])
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._taken = dict(changes)

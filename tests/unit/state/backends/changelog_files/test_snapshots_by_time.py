@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.testing import SettableClock
+from penstock.testing.in_process import InProcessDriver
 from tests.support.changelog_job import Job, open_job, zip_key
 from tests.support.jobs import wait_until
 from tests.support.sums_job import World, drain
@@ -98,16 +100,76 @@ def tasks_with(world: World, kind: str) -> set[str]:
     return {key.split("/")[3] for key in world.objects.list("sums-1/state/sums") if key.endswith(f".{kind}")}
 
 
-def test_containers_of_this_process_have_the_drivers_clock(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S)
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(World(tmp_path)) as world:
+        yield world
+
+
+def whole_job(world: World, **config: object) -> InProcessDriver:
+    """A driver that commits after a second, and has committed three messages."""
+    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S, **{"task_commit_ms": 1000, **config})
     driver.loop.start()
     world.put(1, 2, 3)
     drain(driver)
     driver.loop.commit()
+    return driver
+
+
+def idle(world: World, driver: InProcessDriver, seconds: float) -> None:
+    """Let so much time pass, in which there is nothing to process."""
+    for _ in range(100):
+        driver.loop.step()
+        driver.loop.await_commit()
+        world.clock.advance(seconds / 100)
+
+
+def test_containers_of_this_process_have_the_drivers_clock(world: World) -> None:
+    driver = whole_job(world)
     assert tasks_with(world, "delta")
     assert not tasks_with(world, "zip")
     world.clock.advance(LATEST_S)
     driver.loop.commit()
     wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
-    world.close()
+
+
+def test_an_idle_job_makes_one_commit_for_its_snapshots(world: World) -> None:
+    driver = whole_job(world)
+    before = world.checkpoints
+    idle(world, driver, INTERVAL_S * 0.74)
+    assert world.checkpoints == before, "it is not time yet"
+    idle(world, driver, LATEST_S)
+    wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
+    last = world.checkpoints[-1]
+    assert world.checkpoints[:-1] == before
+    assert (last.batch, last.next_offsets) == (before[-1].batch, before[-1].next_offsets)
+    idle(world, driver, 10 * LATEST_S)
+    assert world.checkpoints[-1] == last, "nothing is behind a snapshot"
+    driver.close()
+    world.check(started(world))
+
+
+def started(world: World) -> InProcessDriver:
+    driver = world.driver()
+    driver.loop.start()
+    replayed = driver.board.metrics.snapshot().total("changelog-deltas-replayed")
+    assert replayed == 0
+    return driver
+
+
+def test_so_does_a_job_that_is_idle_since_a_crash(world: World) -> None:
+    """The deltas are of an older epoch."""
+    whole_job(world).close()
+    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S)
+    driver.loop.start()
+    idle(world, driver, 2 * LATEST_S)
+    wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
+
+
+def test_a_job_that_only_commits_when_asked_to_commits_nothing_for_it(world: World) -> None:
+    driver = whole_job(world, task_commit_ms=0)
+    world.put(4, 5)
+    drain(driver)
+    before = world.checkpoints
+    idle(world, driver, 2 * LATEST_S)
+    assert world.checkpoints == before
