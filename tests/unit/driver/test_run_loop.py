@@ -255,7 +255,7 @@ def test_a_container_lost_in_an_awaited_commit_leads_back(world: World) -> None:
 
 
 def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World) -> None:
-    driver = world.driver(task_commit_ms=60_000)
+    driver = world.driver(task_commit_ms=60_000, state_snapshot_interval_seconds=0)
     driver.loop.start()
     world.put(1)
     drain(driver)

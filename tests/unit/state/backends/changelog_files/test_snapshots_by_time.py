@@ -106,9 +106,9 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def whole_job(world: World, **config: object) -> InProcessDriver:
-    """A driver that commits after a second, and has committed three messages."""
-    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S, **{"task_commit_ms": 1000, **config})
+def whole_job(world: World, commit_ms: int = 1000) -> InProcessDriver:
+    """A driver that has committed three messages."""
+    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S, task_commit_ms=commit_ms)
     driver.loop.start()
     world.put(1, 2, 3)
     drain(driver)
@@ -167,7 +167,7 @@ def test_so_does_a_job_that_is_idle_since_a_crash(world: World) -> None:
 
 
 def test_a_job_that_only_commits_when_asked_to_commits_nothing_for_it(world: World) -> None:
-    driver = whole_job(world, task_commit_ms=0)
+    driver = whole_job(world, commit_ms=0)
     world.put(4, 5)
     drain(driver)
     before = world.checkpoints
