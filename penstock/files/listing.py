@@ -150,6 +150,14 @@ class Listing:
             self._write_whole(number)
         return appended
 
+    def place(self, path: str) -> tuple[int, int | None]:
+        """The partition of a file, and its number there; None for the latter if no such file is listed."""
+        for partition, files in enumerate(self.files):
+            for number, file in enumerate(files):
+                if file.path == path:
+                    return partition, number
+        return -1, None
+
     def upcoming(self, partition: int) -> int:
         """The offset behind the last file of a partition."""
         return len(self.files[partition]) << ROW_BITS

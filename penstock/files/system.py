@@ -200,6 +200,26 @@ class FilesAdmin(SystemAdmin):
             later = (number for number, file in enumerate(files) if file.modified_ms >= timestamp_ms)
             return next(later, len(files)) << ROW_BITS
 
+    def named_offset(self, ssp: SystemStreamPartition, name: str) -> int:
+        """See `SystemAdmin`: a file is named by its path below the folder, and a row by `path:row`, counted from 0."""
+        with self._lock:
+            listing = self._begun(ssp.stream)
+            path, _, row = name.rpartition(":")
+            for wanted, number in ((name, "0"), (path, row)):
+                partition, place = listing.place(wanted)
+                if place is None or not (number.isascii() and number.isdigit()) or int(number) >> ROW_BITS:
+                    continue
+                if partition == ssp.partition:
+                    return (place << ROW_BITS) + int(number)
+                raise IncompatibleError(f"`{wanted}` is a file of partition {partition}, not of `{ssp}`")
+        try:
+            return super().named_offset(ssp, name)
+        except IncompatibleError as error:
+            raise IncompatibleError(
+                f"`{name}` is not an offset of `{ssp}`: it is an integer, or the path of a listed file below the "
+                "folder of the stream, with `:` and the number of a row if it is not the first one"
+            ) from error
+
     def close(self) -> None:
         """See `SystemAdmin`."""
         self._listings.close()

@@ -177,6 +177,24 @@ class SystemAdmin(ABC):
             timestamp_ms: the time, in epoch milliseconds.
         """
 
+    def named_offset(self, ssp: SystemStreamPartition, name: str) -> int:
+        """The offset that a text names, as the partition is now. It need not be one that the partition holds.
+
+        A system whose messages have names of their own, such as a file and a row, or a sequence number beyond 64 bits,
+        finds their offsets here: a startpoint then names a message as people know it. Without that, as here, a text
+        names the integer that it is.
+
+        Args:
+            ssp: the partition.
+            name: the text, such as that of a StartpointSpecific.
+
+        Raises:
+            IncompatibleError: it names no offset.
+        """
+        if not (name.isascii() and name.removeprefix("-").isdigit()):
+            raise IncompatibleError(f"`{name}` is not an offset of `{ssp}`: offsets are integers")
+        return int(name)
+
     def resolve_startpoint_to_offset(
         self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
     ) -> int:
@@ -323,15 +341,13 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
 
     def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
         text, ends = startpoint.specific_offset, self._ends(given)
-        if not (text.isascii() and text.removeprefix("-").isdigit()):
-            raise IncompatibleError(f"`{text}` is not an offset of `{given}`: offsets are integers")
-        offset = int(text)
+        offset = self._admin.named_offset(given, text)
         if ends.oldest <= offset <= ends.upcoming:
             return offset
         if self._clamp:
             return min(max(offset, ends.oldest), ends.upcoming)
         raise IncompatibleError(
-            f"`{given}` cannot be read from offset {offset}: it holds {ends}. Choose an offset that it holds, or give "
+            f"`{given}` cannot be read from offset {text}: it holds {ends}. Choose an offset that it holds, or give "
             f"{flag('clamp')} to begin at the nearest one"
         )
 

@@ -37,8 +37,13 @@ def set_startpoint(
     all_partitions: AllPartitions = False,
     task: TaskOption = None,
     offset: Annotated[
-        int | None,
-        typer.Option("--offset", metavar="N", help="Begin with the message at this offset.", show_default=False),
+        str | None,
+        typer.Option(
+            "--offset",
+            metavar="OFFSET",
+            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW.",
+            show_default=False,
+        ),
     ] = None,
     timestamp: Annotated[
         str | None,
@@ -116,11 +121,11 @@ def parse_timestamp(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _startpoint(offset: int | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
+def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
     if sum((offset is not None, timestamp is not None, oldest, upcoming)) != 1:
-        raise ConfigError("choose one position: --timestamp TIME, --offset N, --oldest or --upcoming")
+        raise ConfigError("choose one position: --timestamp TIME, --offset OFFSET, --oldest or --upcoming")
     if offset is not None:
-        return StartpointSpecific(str(offset))
+        return StartpointSpecific(offset)
     if timestamp is not None:
         return StartpointTimestamp(parse_timestamp(timestamp))
     return StartpointOldest() if oldest else StartpointUpcoming()

@@ -19,6 +19,7 @@ import pyarrow.parquet
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.files import listing
 from penstock.files.system import FilesSystem
@@ -347,3 +348,28 @@ def test_options(room: Room) -> None:
         room.system(folder="")
     with pytest.raises(ConfigError, match=r"systems.files.schema.rides`: .*`STRONG` is not a type"):
         room.system(schema_rides="user STRONG")
+
+
+def test_a_file_and_a_row_name_an_offset(room: Room) -> None:
+    for number, name in enumerate(("a.json", "b/c.json", "d:1.json", "7")):
+        room.put(name, b"".join(b'{"n": %d}\n' % (10 * number + row) for row in range(3)))
+    with closing(room.system(partitions=2, format="json").admin()) as admin:
+        ends = admin.offsets(STREAM)
+    with closing(room.system(partitions=2, format="json").reader()) as reader:
+        rows = {
+            n: [each for chunk in reader.read(of(n, 0, own.upcoming), 9) for each in chunk] for n, own in ends.items()
+        }
+    with closing(room.system(partitions=2, format="json").admin()) as admin:
+        at = {json.loads(value or b"")["n"]: (n, offset) for n, own in rows.items() for offset, _, _, value in own}
+        names = {"a.json": 0, "a.json:0": 0, "a.json:2": 2, "b/c.json:1": 11, "d:1.json": 20, "d:1.json:2": 22, "7": 30}
+        for name, value in names.items():
+            partition, offset = at[value]
+            here, other = (SystemStreamPartition("files", STREAM, n) for n in (partition, 1 - partition))
+            assert admin.resolve_startpoint_to_offset(here, StartpointSpecific(name)) == offset
+            with pytest.raises(IncompatibleError, match=f"is a file of partition {partition}, not of"):
+                admin.resolve_startpoint_to_offset(other, StartpointSpecific(name))
+        ssp = SystemStreamPartition("files", STREAM, 0)
+        assert admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("1")) == 1
+        for name in ("missing.json", "a.json:x", f"a.json:{2**32}", "a.json:-1"):
+            with pytest.raises(IncompatibleError, match="an integer, or the path of a listed file"):
+                admin.resolve_startpoint_to_offset(ssp, StartpointSpecific(name))

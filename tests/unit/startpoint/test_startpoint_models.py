@@ -29,7 +29,7 @@ from penstock.startpoint.serde import (
 )
 from penstock.system.base import System, SystemAdmin
 from penstock.system.local import LocalSystem
-from penstock.system.memory import MemorySystem
+from penstock.system.memory import MemoryAdmin, MemorySystem
 from tests.support.places import GOLDEN
 
 SSP = SystemStreamPartition
@@ -261,6 +261,24 @@ def test_an_offset_that_is_not_there_is_refused_or_clamped(
     assert "clamp=True" in str(failed.value)
     assert str(ssp) in str(failed.value)
     assert admin.resolve_startpoint_to_offset(ssp, startpoint, clamp=True) == nearest
+
+
+class NamedAdmin(MemoryAdmin):
+    """Its messages are known by names."""
+
+    def named_offset(self, ssp: SystemStreamPartition, name: str) -> int:
+        return ["first", "second", "third"].index(name)
+
+
+def test_a_text_may_name_an_offset() -> None:
+    system = MemorySystem("local")
+    admin, ssp = NamedAdmin(system), SSP("local", STREAM, 0)
+    admin.create_stream(STREAM, 1)
+    system.writer(None).append(ssp, [(0, None, b"v")])
+    assert admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("second")) == 1
+    with pytest.raises(IncompatibleError, match="cannot be read from offset third"):
+        admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("third"))
+    assert admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("third"), clamp=True) == 1
 
 
 def test_what_is_no_offset_or_no_partition(admin: SystemAdmin) -> None:

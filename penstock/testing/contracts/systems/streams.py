@@ -101,6 +101,12 @@ class StreamsContract(SystemRoom):
                 with pytest.raises(NotFoundError, match=rf"[^0-9]{partition}\b"):
                     step(system, ssp(system, partition))
 
+    def test_an_integer_names_an_offset_and_no_other_text_does(self, system: System, admin: SystemAdmin) -> None:
+        admin.create_stream(STREAM, 1)
+        assert [admin.named_offset(ssp(system, 0), text) for text in ("0", "12", "-3")] == [0, 12, -3]
+        with pytest.raises(IncompatibleError, match="`no such message` is not an offset of"):
+            admin.named_offset(ssp(system, 0), "no such message")
+
     def test_a_partition_of_another_system(self, system: System, admin: SystemAdmin) -> None:
         admin.create_stream(STREAM, 1)
         for step in (self._read_all, self._append_one, self._seek):
