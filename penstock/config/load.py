@@ -47,7 +47,7 @@ def load_config(
     settings += from_assignments(assignments, problems)
     merged = {setting.key: setting for setting in settings}
     name = merged.get(table.JOB_NAME.name)
-    if default_job_name is not None and (name is None or not name.raw):
+    if default_job_name is not None and (name is None or name.raw is None):
         merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
     unknown: list[str] = []
     values = _values(merged, problems, unknown)
@@ -82,8 +82,6 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
         try:
             values[setting.key] = match.key.kind.parse(setting.raw)
         except RefusedError as error:
-            if setting.raw == "":
-                continue  # an empty value stands for the default, as it does in YAML
             reason = f" ({error})" if str(error) else ""
             shown, expected = _shown(setting.raw), match.key.kind.expected
             problems.append(f"`{setting.key}` = `{shown}` ({setting.origin}): expected {expected}{reason}")

@@ -60,7 +60,7 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
         "Penstock keeps the state, not Spark's state store: use `state.snapshot.interval.commits`",
     ),
     (
-        r"spark\.sql\.streaming\.(stateStore\..+|minBatchesToRetain|maxBatchesToRetainInMemory)",
+        r"spark\.sql\.streaming\.stateStore\..+",
         "Penstock keeps the state, not Spark's state store. Remove the key",
     ),
     (r"job\.changelog\.system", "name each stream with its system: `stores.<name>.changelog`"),

@@ -17,6 +17,8 @@ from penstock.config.values import Raw
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"
+_OTHERS = ("app.", "spark.")
+"""Keys whose values Penstock passes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def from_file(file: Path, problems: list[str]) -> list[Setting]:
     if file.suffix.lower() in _YAML:
         return _from_yaml(str(file), text, problems)
     try:
-        return [Setting(entry.key, entry.value, f"{file}:{entry.line}") for entry in parse_properties(text)]
+        return [Setting(e.key, _text(e.key, e.value), f"{file}:{e.line}") for e in parse_properties(text)]
     except PropertiesError as error:
         problems.append(f"{file}:{error.line}: {error.reason}")
         return []
@@ -73,8 +75,14 @@ def from_assignments(assignments: Sequence[str], problems: list[str]) -> list[Se
         if not equals or not key.strip():
             problems.append(f"`-c {assignment}`: expected `-c key=value`")
         else:
-            settings.append(Setting(key.strip(), value, "-c"))
+            settings.append(Setting(key.strip(), _text(key.strip(), value), "-c"))
     return settings
+
+
+def _text(key: str, value: str) -> Raw | None:
+    """A value that can only be text: an empty one asks for the default, as it does in YAML. The application and Spark
+    get theirs as they are."""
+    return value if value or key.startswith(_OTHERS) else None
 
 
 def _raw(value: object) -> Raw | None:

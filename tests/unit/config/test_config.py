@@ -315,7 +315,6 @@ def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> N
         ("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "use `state.changelog.enabled`"),
         ("spark.sql.streaming.stateStore.minDeltasForSnapshot", "use `state.snapshot.interval.commits`"),
         ("spark.sql.streaming.stateStore.providerClass", "not Spark's state store. Remove the key"),
-        ("spark.sql.streaming.minBatchesToRetain", "not Spark's state store. Remove the key"),
     ],
 )
 def test_keys_of_sparks_state_store_have_no_effect_and_are_refused(key: str, advice: str) -> None:
@@ -345,6 +344,9 @@ def test_an_empty_value_is_the_default_wherever_it_is(key: str, tmp_path: Path) 
     found = [load_config(path, {}, assignments, ENV, default_job_name="a") for path, assignments in given]
     plain = load_config(None, {}, (), ENV, default_job_name="a")
     assert [(c.job, c.task) for c in found] == [(plain.job, plain.task)] * 3
+    given_on = load_config(None, {"job.name": "b"}, ("app.prefix=", "spark.x="), ENV)
+    assert given_on.spark["spark.x"] == ""
+    assert given_on.origins["app.prefix"] == "-c"
     over = load_config(None, {"job.name": "b", "task.commit.ms": 5}, ("task.commit.ms=",), ENV)
     assert over.task.commit_ms == plain.task.commit_ms, "it replaces what an earlier source says"
 
