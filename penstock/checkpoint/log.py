@@ -182,7 +182,7 @@ class CheckpointLog:
             self._collected |= left if slots is None else left & set(slots)
             may_go = sorted(self._prunable() & self._collected)
             if may_go:
-                self._refuse_if_claimed_by_another()
+                self.check_owner()
         for slot in may_go:
             # A driver that takes over at this moment reads that these are not retained, and wants none of them.
             self._store.delete(self._paths.checkpoint(slot))
@@ -190,6 +190,26 @@ class CheckpointLog:
                 self._reader.known.pop(slot, None)
                 self._collected.discard(slot)
         return tuple(may_go)
+
+    def check_owner(self) -> None:
+        """Look in the store whether the job is still this object's: the slot behind its last record is free.
+
+        Raises:
+            FencedError: another driver has claimed the log.
+            RetryableError: the store failed.
+        """
+        with self._lock:
+            self._refuse_if_fenced()
+            try:
+                found = self._reader.get(self._next_slot)
+            except NotFoundError:
+                return
+            if found != self._unclear:
+                self._fenced = (
+                    f"the log is {decide.fenced_by(found)}, which owns the job now. This run must stop; it deletes "
+                    "nothing more"
+                )
+                self._refuse_if_fenced()
 
     def latest_before(self, claim: Claim) -> CheckpointRecord | None:
         """The last checkpoint before the claim, read now. Raises as `read`, and NotFoundError for an unknown claim."""
@@ -211,15 +231,6 @@ class CheckpointLog:
         if claim is None or not view.checkpoints or view.checkpoints[-1].writer != claim.writer:
             return set()
         return set(decide.prunable(view.records))
-
-    def _refuse_if_claimed_by_another(self) -> None:
-        try:
-            found = self._reader.get(self._next_slot)
-        except NotFoundError:
-            return
-        if found != self._unclear:
-            self._fenced = f"nothing was pruned: the log is {decide.fenced_by(found)}. This run must stop"
-            self._refuse_if_fenced()
 
     def _create(self, slot: int, record: Record) -> Record | None:
         """Put the record into the slot: None if that was seen to happen, else what is there.

@@ -10,6 +10,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.outbox_garbage import OutboxGarbage
 from penstock.driver.truncation import Truncation
+from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class Collection:
         self._outbox = outbox
         self._truncation = truncation
         self._swept_epoch: int | None = None
+        self._incomplete = ""
+        """The problem for which the last collection deleted nothing of a backend."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
         self._running: Future[None] | None = None
 
@@ -58,12 +61,25 @@ class Collection:
         if not left and not sweep:
             return
         try:
-            self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            try:
+                self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            except (NotFoundError, CorruptError) as error:
+                self._log.check_owner()  # a newer owner may have deleted what the marker names
+                self._warn_incomplete(record, error)
+                return
             self._log.prune(left)
+        except FencedError as error:
+            logger.info("the collection after checkpoint %s has ended: %s", record.id, error)
         except Exception as error:
             logger.warning("collecting after checkpoint %s failed; the next commit tries again: %s", record.id, error)
         else:
-            self._swept_epoch = record.epoch
+            self._swept_epoch, self._incomplete = record.epoch, ""
+
+    def _warn_incomplete(self, record: CheckpointRecord, error: PenstockError) -> None:
+        """Once for each problem, because the next collections find the same one."""
+        if str(error) != self._incomplete:
+            self._incomplete = str(error)
+            logger.warning("the collection after checkpoint %s is incomplete: %s", record.id, error)
 
     def _truncate(
         self, truncation: Truncation, record: CheckpointRecord, restorable: Sequence[CheckpointRecord]

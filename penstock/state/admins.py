@@ -9,7 +9,7 @@ from types import MappingProxyType
 from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
@@ -90,6 +90,10 @@ class BackendAdmins:
 
         A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
         the others are asked all the same, and then its error is raised.
+
+        Raises:
+            NotFoundError, CorruptError: a retained marker cannot be read, so that its backend deleted nothing. The
+                caller looks whether another driver has the job now, which may have deleted what the marker names.
         """
         kept, gone = self._by_backend(retained), self._by_backend(left)
         found: dict[str, Garbage] = {}
@@ -99,6 +103,15 @@ class BackendAdmins:
             plan = Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep)
             try:
                 found[name] = self._admin(name, stores).collect(plan, dry_run=dry_run)
+            except (NotFoundError, CorruptError) as error:
+                failures.append(
+                    type(error)(
+                        f"{name}: {error}. A retained checkpoint names it, so nothing of {name} is deleted: later "
+                        "checkpoints may share what it names. Bring the object back from a backup of the store, or "
+                        "wait until the checkpoint leaves `task.checkpoint.retained`; `penstock state verify` says "
+                        "what can be restored"
+                    )
+                )
             except PenstockError as error:
                 if isinstance(error, ConfigError) and name not in self._configured:
                     logger.warning("the objects of the dropped backend %s cannot be collected: %s", name, error)

@@ -14,6 +14,7 @@ from penstock.admin.state.version import choose_version
 from penstock.admin.table.versions import table_names
 from penstock.checkpoint.log import CheckpointLog
 from penstock.driver.outbox_garbage import outbox_garbage
+from penstock.errors import CorruptError, NotFoundError
 from penstock.metadata.identity import known_uid
 from penstock.plan.side_inputs import BACKUP, is_backed_up
 from penstock.state.admins import BackendAdmins
@@ -46,7 +47,10 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
 
     Raises:
         LeaseHeldError: the job runs.
-        NotFoundError: the job has no checkpoint.
+        FencedError: the job was started meanwhile.
+        NotFoundError: the job has no checkpoint; or a retained checkpoint names an object that is missing, so nothing
+            of its backend was deleted.
+        CorruptError: as NotFoundError, for an object that is damaged.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -67,7 +71,12 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
     )
     with closing(admins), owned_job(job, log, wanted=not dry_run) as epoch:
         view = log.read()
-        found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
+        try:
+            found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
+        except (NotFoundError, CorruptError):
+            if not dry_run:
+                log.check_owner()
+            raise
         tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
         outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, view.owed.names))
         for key in () if dry_run else outbox:

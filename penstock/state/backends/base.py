@@ -358,11 +358,15 @@ class StateBackendAdmin(ABC):
 
         Only objects of markers that left, and in a sweep those of epochs before `retention.epoch` that no marker names,
         may be deleted: an upload of this epoch may be under way. Idempotent, oldest first; it may be interrupted at any
-        point and called again.
+        point and called again. Another driver may have taken over since the retention was chosen, so a deletion must
+        be right however late it happens.
 
         Args:
             retention: the markers that must remain restorable.
             dry_run: delete nothing; the result is a preview.
+
+        Raises:
+            NotFoundError, CorruptError: the objects of a retained marker cannot be found out. Nothing was deleted.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
-
-logger = logging.getLogger(__name__)
 
 
 class ObjectBackendAdmin(StateBackendAdmin):
@@ -18,11 +16,11 @@ class ObjectBackendAdmin(StateBackendAdmin):
 
     def __init__(self, context: AdminContext) -> None:
         self.context = context
-        self._told = False
 
     @abstractmethod
     def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
-        """The keys of every object the markers need. Raises NotFoundError if that cannot be found out."""
+        """The keys of every object the markers need. Raises NotFoundError or CorruptError if that cannot be found
+        out."""
 
     @abstractmethod
     def epoch_of(self, key: str) -> int | None:
@@ -33,9 +31,14 @@ class ObjectBackendAdmin(StateBackendAdmin):
         return (self.epoch_of(key) or 0, len(key))
 
     def plan(self, retention: Retention) -> set[str]:
-        """The keys to delete."""
-        keep = self._reach_readable(retention.retained, kept=True)
-        gone = self._reach_readable(retention.left, kept=False) - keep
+        """The keys to delete. They stay garbage for ever, so they may be deleted at any later time, even if another
+        driver has taken the job over since: see "One retention for all" in ARCHITECTURE.md. That holds only if every
+        retained marker could be read.
+
+        Raises NotFoundError or CorruptError if one could not.
+        """
+        keep = self.reach(retention.retained)
+        gone = self._reach_of_left(retention.left) - keep
         if retention.sweep:
             gone |= dead(self._listing(), self.epoch_of, keep, retention.epoch)
         return gone
@@ -47,20 +50,13 @@ class ObjectBackendAdmin(StateBackendAdmin):
                 self.context.objects.delete(name)
         return Garbage(names)
 
-    def _reach_readable(self, markers: Sequence[StoreMarker], *, kept: bool) -> set[str]:
-        """As `reach`, without what is damaged or gone. Of a marker that left, an interrupted collection may have taken
-        it: a sweep by a later epoch finds what it named. One that is retained can restore nothing any more."""
+    def _reach_of_left(self, markers: Sequence[StoreMarker]) -> set[str]:
+        """As `reach`, without markers that cannot be read. An interrupted collection may have deleted what they name;
+        a sweep by a later epoch finds the rest."""
         found: set[str] = set()
-        lost: list[str] = []
         for own in markers:
-            try:
+            with suppress(NotFoundError, CorruptError):
                 found |= self.reach([own])
-            except (NotFoundError, CorruptError) as error:
-                lost.append(str(error))
-        if kept and lost and not self._told:
-            self._told = True
-            more = f", and so are {len(lost) - 1} more" if len(lost) > 1 else ""
-            logger.warning("a marker of a retained checkpoint can no longer be restored: %s%s", lost[0], more)
         return found
 
     def _listing(self) -> Iterable[str]:

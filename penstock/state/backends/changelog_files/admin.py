@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from penstock.errors import CorruptError
 from penstock.metadata.paths import versioned_name
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_files.history import Found
@@ -39,10 +40,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             listing = list(self._listing())
             retention = replace(retention, retained=tuple(self._with_found(retention.retained, listing)))
             gone |= self._dead_deltas(listing, kept, retention.epoch)
-        one_by_one = replace(
-            retention, retained=tuple(_snapshots(retention.retained)), left=tuple(_snapshots(retention.left))
-        )
-        return gone | super().plan(one_by_one)
+        return gone | super().plan(replace(retention, left=tuple(_one_by_one(retention.left))))
 
     def _with_found(self, retained: Sequence[StoreMarker], listing: Sequence[str]) -> Iterator[StoreMarker]:
         """The markers, with the snapshots of their own versions that were made after them."""
@@ -52,9 +50,18 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         for own in retained:
             marker = ChangelogMarker.deserialize(own.marker)
             found = Found.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
-            later = sorted((version for version in found.snapshots if marker.has(version)), reverse=True)
-            named = sorted({*marker.snapshots, *later}, reverse=True)
+            later = {each for each in found.snapshots if marker.has(each)} - set(marker.snapshots)
+            named = sorted({*marker.snapshots, *(each for each in later if self._is_whole(own, each))}, reverse=True)
             yield replace(own, marker=replace(marker, snapshots=tuple(named)).serialize())
+
+    def _is_whole(self, own: StoreMarker, version: tuple[int, int]) -> bool:
+        """False for a damaged snapshot, which restores nothing. Only of a snapshot that no marker names does a
+        collection not wait until it is mended."""
+        try:
+            self._reach_one(own, *version)
+        except CorruptError:
+            return False
+        return True
 
     def _dead_deltas(self, listing: Sequence[str], kept: Runs, before: int) -> set[str]:
         """Deltas of dead epochs that no retained lineage has: nobody writes them any more."""
@@ -102,8 +109,8 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         return (0 if kind == "delta" else 2, epoch, version)
 
 
-def _snapshots(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
-    """Each snapshot by itself: one that is damaged must not keep the others of its marker from being kept."""
+def _one_by_one(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
+    """Each snapshot by itself: the others of a marker are found if one of them is gone."""
     for own in markers:
         for version, epoch in ChangelogMarker.deserialize(own.marker).snapshots:
             yield replace(own, marker=ChangelogMarker.of_snapshot(version, epoch).serialize())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -424,16 +425,17 @@ def test_an_interrupted_collection_loses_nothing_it_would_delete(
     assert harness.restore(markers[3]["first"]) == {b"k": b"3"}
 
 
-def test_a_damaged_index_does_not_stop_collection(
-    harness: BackendHarness, objects: WatchingStore, caplog: pytest.LogCaptureFixture
+def test_a_damaged_index_stops_collection_until_its_checkpoint_leaves(
+    harness: BackendHarness, objects: WatchingStore
 ) -> None:
     task = harness.backup(1)
     markers = [task.commit(first={b"k": b"%d" % number}) for number in range(3)]
-    index = f"{FOLDER}/{BlobMarker.deserialize(markers[0]['first']).index}"
+    index = f"{FOLDER}/{BlobMarker.deserialize(markers[1]['first']).index}"
     objects.delete(index)
     objects.put_if_absent(index, b"damaged")
-    harness.collect(markers, [], epoch=1)
-    assert index in caplog.text  # it is retained, but nothing can be restored from it: that is said
-    assert harness.restore(markers[1]["first"]) == {b"k": b"1"}
+    before = objects.list("")
+    with pytest.raises(CorruptError, match=re.escape(index)):
+        harness.collect(markers[1:], markers[:1], epoch=1)
+    assert objects.list("") == before
     harness.collect(markers[2:], markers[:2], epoch=1)
     assert harness.restore(markers[2]["first"]) == {b"k": b"2"}
