@@ -31,7 +31,7 @@ class ObjectBackendAdmin(StateBackendAdmin):
         return (self.epoch_of(key) or 0, len(key))
 
     def plan(self, retention: Retention) -> set[str]:
-        """The keys to delete. They stay garbage for ever, so they may be deleted at any later time, even if another
+        """The keys to delete. They stay garbage, so they may be deleted at any later time, even if another
         driver has taken the job over since: see "One retention for all" in ARCHITECTURE.md. That holds only if every
         retained marker could be read.
 
