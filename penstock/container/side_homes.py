@@ -77,8 +77,10 @@ class SideHomes:
             logger.warning("folders of side stores that the job no longer has were not removed: %s", error)
 
     def fingerprint(self, part: Part) -> str:
-        """What makes the content of a part besides the messages."""
-        return self._fingerprints[part.spec.name]
+        """What makes the content of a part besides the messages. Where a task takes its own keys alone, these depend on
+        the number of tasks."""
+        found = self._fingerprints[part.spec.name]
+        return f"{found}-of-{part.tasks}" if part.spread else found
 
 
 def discard(opened: OpenedSide) -> None:

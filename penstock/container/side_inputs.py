@@ -21,6 +21,7 @@ from penstock.side.filler import Filler, FillSettings
 from penstock.side.group import Group, Surroundings
 from penstock.side.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.sources import SideSources
+from penstock.side.spread import OwnEntries
 from penstock.state.side.engine import SideEngine
 from penstock.state.side.folders import OpenedSide
 from penstock.state.side.view import SideView
@@ -216,14 +217,15 @@ class SideInputService:
             entries=self._entries,
             retire=self._retired.append,
         )
-        parts = parts_of(self._specs, self._tasks, partitions)
+        parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
         return [Group(group, partitions, around) for group in groups_of(parts)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:
         # A container that has only standbys fills broadcast stores, too: they are there when it takes over.
         task = min(self._tasks, default=0) if part.task is None else part.task
         metrics = self._resources.metrics.of_task(task)
-        return entries_of(part, engine, self._resources.package.settings.config, metrics, self._stopping)
+        entries = entries_of(part, engine, self._resources.package.settings.config, metrics, self._stopping)
+        return OwnEntries(part, entries) if part.spread else entries
 
 
 def _release(held: _Held) -> None:

@@ -171,8 +171,8 @@ def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[
 
 def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
     """What fills a store from the outside: each stream, or the pushed table. A name of it, what is done with it, and
-    how its keys are assigned to tasks. The number of partitions of a stream has been checked already, and a processor
-    is taken to keep the keys of messages."""
+    how its keys are assigned to tasks. A stream is spread over all tasks, whatever its number of partitions, and a
+    processor is taken to keep the keys of messages."""
     own = spec.key_serde.for_keys().name
     if isinstance(spec.side, PushedTable):
         how = _Spread(0, "all rows to every task", own) if spec.side.broadcast else None
@@ -182,7 +182,7 @@ def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
         for each in spec.side.streams:
             keys = own if spec.side.processor is not None else each.key_serde.name
             how = _Spread(0, "all messages to every task", keys) if spec.side.broadcast else None
-            brings = how or _Spread(tasks, f"its {counted(tasks, 'partition')}", keys)
+            brings = how or _Spread(tasks, f"its keys ({counted(tasks, 'task')})", keys)
             yield f"{spec.name}=>{each.stream}", f"the side input `{each.stream}` brings", brings
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.retention import StreamRetention
-from penstock.api.side_inputs import SideInputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.config.broadcast import PartitionRange
 from penstock.config.model import JobConfig
-from penstock.config.table import INTERMEDIATE_PARTITIONS, STREAM_GUARANTEE, SYSTEM_FACTORY
+from penstock.config.table import STREAM_GUARANTEE, SYSTEM_FACTORY
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.plan.grouping import Grouping, group_inputs
 from penstock.plan.side_inputs import side_input_of, side_streams
@@ -258,27 +257,18 @@ class JobStreams:
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
     def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
-        """Whether every side input is there, with a partition for each task where a task has only a part of it.
+        """Whether every side input is there.
 
         Raises:
             NotFoundError: a stream does not exist.
-            ConfigError: it has another number of partitions than the job has tasks.
         """
         for stream, specs in side_streams(graph).items():
-            whole = [spec for spec in specs if isinstance(spec.side, SideInputs) and spec.side.broadcast]
             what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
             create = f"`penstock stream create {stream} --partitions {tasks}`"
             try:
-                count = self.admins[stream.system].partition_count(stream.stream)
+                self.admins[stream.system].partition_count(stream.stream)
             except NotFoundError as error:
                 raise NotFoundError(f"{what} does not exist: create it ({create}), or correct its name") from error
-            if count != tasks and len(whole) < len(specs):
-                more = f", or set `{INTERMEDIATE_PARTITIONS.name}` to {count}" if count > tasks else ""
-                raise ConfigError(
-                    f"{what} has {counted(count, 'partition')}, and the job has {counted(tasks, 'task')}. Task i has "
-                    "what partition i brings, so these numbers must be equal. Give every task all of it, with "
-                    f"broadcast=True; or fill a stream with {counted(tasks, 'partition')}{more}"
-                )
 
     def close(self) -> None:
         """Close the admins."""

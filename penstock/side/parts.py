@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from penstock.api.side_inputs import SideInputs, SideStream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -19,11 +20,19 @@ class Part:
     task: int | None
     """None: every task has everything."""
     ssps: tuple[SystemStreamPartition, ...]
+    tasks: int = 0
+    """How many tasks the job has."""
+    spread: tuple[tuple[SystemStream, int], ...] = ()
+    """The streams that have another number of partitions, with that number: the task takes its own keys alone."""
 
     @property
     def name(self) -> str:
         """What messages call it."""
         return f"store `{self.spec.name}`" + ("" if self.task is None else f" of task {self.task}")
+
+    def spread_of(self, ssp: SystemStreamPartition) -> int | None:
+        """The number of partitions of a stream of which the task takes its own keys alone; None of another one."""
+        return dict(self.spread).get(ssp.system_stream)
 
     def stream_of(self, ssp: SystemStreamPartition) -> SideStream:
         """The side input that a partition belongs to."""
@@ -36,7 +45,7 @@ def streams_of(specs: Iterable[StoreSpec]) -> frozenset[SystemStream]:
 
 
 def parts_of(
-    specs: Iterable[StoreSpec], tasks: Sequence[int], partitions: Mapping[SystemStream, int]
+    specs: Iterable[StoreSpec], tasks: Sequence[int], partitions: Mapping[SystemStream, int], of: int
 ) -> tuple[Part, ...]:
     """What a container with these tasks fills.
 
@@ -44,6 +53,7 @@ def parts_of(
         specs: the stores; those without side inputs are left out.
         tasks: the tasks of the container.
         partitions: how many partitions each side input has.
+        of: how many tasks the job has.
     """
     found: list[Part] = []
     for spec in specs:
@@ -52,12 +62,20 @@ def parts_of(
             continue
         streams = [each.stream for each in side.streams]
         if side.broadcast:
-            ssps = (_ssp(stream, number) for stream in streams for number in range(partitions[stream]))
-            found.append(Part(spec, side, None, tuple(ssps)))
+            everything = (_ssp(stream, number) for stream in streams for number in range(partitions[stream]))
+            found.append(Part(spec, side, None, tuple(everything)))
         else:
-            own = (Part(spec, side, task, tuple(_ssp(stream, task) for stream in streams)) for task in tasks)
-            found.extend(own)
+            spread = tuple((stream, partitions[stream]) for stream in streams if partitions[stream] != of)
+            for task in tasks:
+                ssps = tuple(_ssp(s, number) for s in streams for number in partitions_for(task, partitions[s], of))
+                found.append(Part(spec, side, task, ssps, of, spread))
     return tuple(found)
+
+
+def partitions_for(task: int, partitions: int, tasks: int) -> range:
+    """The partitions that may hold keys of a task: its own, if there is one for each task."""
+    common = gcd(partitions, tasks)
+    return range(task % common, partitions, common)
 
 
 def groups_of(parts: Sequence[Part]) -> tuple[tuple[Part, ...], ...]:

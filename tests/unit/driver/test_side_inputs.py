@@ -17,8 +17,9 @@ import penstock as ps
 from penstock.admin.job.side_inputs import side_inputs_in
 from penstock.errors import ContainerLostError
 from penstock.runtime.batch import NO_BATCH, Batch
+from penstock.system.partitioner import partition_of
 from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, begun, leave, planes, reading, service, settle
+from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
 
 
 @pytest.fixture
@@ -412,3 +413,80 @@ def test_what_a_processor_gathers_while_it_works_does_not_make_it_another_one(
     assert asked(world, driver, "N2") == [["Boeing"]]
     assert seen == ["N1", "N2"], "it was not filled again"
     assert "is not continued" not in caplog.text
+
+
+def published(world: SideWorld, stream: str, partitions: int, keys: list[str]) -> None:
+    for key in keys:
+        world.put(stream, partition_of(key.encode(), partitions), [(key, key)])
+
+
+def keys_by_task(keys: list[str], tasks: int) -> list[set[bytes]]:
+    return [{key.encode() for key in keys if partition_of(key.encode(), tasks) == task} for task in range(tasks)]
+
+
+@pytest.mark.parametrize(("tasks", "partitions"), [(4, 2), (2, 4), (3, 2), (4, 6), (3, 1), (1, 3)])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_task_has_its_own_keys_whatever_the_number_of_partitions(
+    tmp_path: Path, tasks: int, partitions: int, copied: bool
+) -> None:
+    world = SideWorld(tmp_path, tasks)
+    world.create("planes", partitions)
+    app = ps.StreamApplication("side")
+    given: dict[str, Any] = {} if copied else {"processor": lambda message, store: [(message.key, message.value)]}
+    app.store("planes", side_inputs=["m.planes"], **given)
+    reading(app, "planes")
+    keys = [f"N{number}" for number in range(40)]
+    published(world, "planes", partitions, keys[:30])
+    driver = world.driver(app, containers=2)
+    driver.loop.start()
+    assert [set(content(driver, "planes", task)) for task in range(tasks)] == keys_by_task(keys[:30], tasks)
+    published(world, "planes", partitions, keys[30:])
+    settle(driver)
+    assert [set(content(driver, "planes", task)) for task in range(tasks)] == keys_by_task(keys, tasks)
+    world.close()
+
+
+def test_keys_that_no_task_would_look_for_fail_the_job(tmp_path: Path) -> None:
+    world = SideWorld(tmp_path, 4)
+    world.create("planes", 2)
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"])
+    reading(app, "planes")
+    key = next(f"N{number}" for number in range(9) if partition_of(f"N{number}".encode(), 2) == 1)
+    world.put("planes", 0, [(key, "Airbus")])
+    with pytest.raises(ps.PenstockError, match=r"does not belong to partition 0 of the 2 of `m.planes`"):
+        world.driver(app).loop.start()
+    world.close()
+
+
+def test_another_number_of_tasks_fills_the_store_again(tmp_path: Path) -> None:
+    """A start that dies before its first checkpoint leaves a filled store. Every task reads the one partition, before
+    and after: the positions alone would not tell."""
+    world = SideWorld(tmp_path, 1)
+    world.create("planes", 1)
+    keys = [f"N{number}" for number in range(20)]
+    published(world, "planes", 1, keys)
+    app = ps.StreamApplication("side")
+    app.store("planes", side_inputs=["m.planes"])
+    by_key = app.input("m.in").partition_by(str)
+    by_key.process(Nothing, stores=["planes"], id="read").send_to(app.output("m.out"))
+
+    def dies(step: str) -> None:
+        if step == "snapshot":
+            raise KeyboardInterrupt
+
+    world.config["job.intermediate.stream.partitions"] = 2
+    driver = world.driver(app)
+    driver.fleet.at = dies
+    with pytest.raises(KeyboardInterrupt):
+        driver.loop.start()
+    driver.close()
+    world.config["job.intermediate.stream.partitions"] = 3
+    driver = begun(world, app)
+    assert [set(content(driver, "planes", task)) for task in range(3)] == keys_by_task(keys, 3)
+    world.close()
+
+
+class Nothing(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        """Drop the message."""

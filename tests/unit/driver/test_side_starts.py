@@ -127,17 +127,6 @@ def test_a_stream_that_does_not_exist(world: World) -> None:
     world.refused(world.app(**SIDE, broadcast=True), NotFoundError, said)
 
 
-def test_a_stream_with_more_or_fewer_partitions_than_tasks(world: World) -> None:
-    world.system.admin().create_stream("planes", 2)
-    said = "the side input `m.planes` of store `planes` has 2 partitions, and the job has 3 tasks. Task i has what"
-    world.refused(world.app(**SIDE), ConfigError, said)
-    world.start(world.app(**SIDE, broadcast=True)).close()
-    world.system.admin().create_stream("many", 4)
-    many: dict[str, Any] = {"side_inputs": ["m.many"]}
-    world.refused(world.app(**many), ConfigError, "or set `job.intermediate.stream.partitions` to 4")
-    world.start(world.app(**many), **{"job.intermediate.stream.partitions": 4}).close()
-
-
 def test_a_system_that_is_not_configured(world: World) -> None:
     world.refused(world.app(side_inputs=["other.planes"]), ConfigError, "there is no system `other`")
 
