@@ -39,18 +39,22 @@ AT_ONCE = 0
 class Heartbeat:
     """Says when the next batch is due. Used by one thread at a time."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, *, is_silent: bool = False) -> None:
         """The first batch is due at once: nobody knows yet what is due in the state.
 
         Args:
             scratch: a folder on this machine that does not outlive the program, however that ends.
+            is_silent: whether no batch is ever due. The source is in the query nevertheless: Spark could not add it
+                later.
         """
+        self._is_silent = is_silent
         self._folder = tempfile.mkdtemp(prefix="penstock-heartbeat-", dir=scratch)
         self._path = os.path.join(self._folder, _DUE)
         self.set(AT_ONCE)
 
     def set(self, due_ms: int | None) -> None:
         """The next batch is due then, in epoch milliseconds; None: none is."""
+        due_ms = None if self._is_silent else due_ms
         written = f"{self._path}.new"
         with open(written, "w", encoding="ascii") as file:
             file.write("" if due_ms is None else str(due_ms))

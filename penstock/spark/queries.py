@@ -135,7 +135,8 @@ class RunningQuery:
 
     def with_heartbeat(self, df: DataFrame) -> DataFrame:
         """The query's rows, with a batch when something is due."""
-        self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext))
+        without_rows = self._spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
+        self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext), is_silent=not without_rows)
         return self._heartbeat.added_to(df)
 
     def handle(self, batch: int, frames: Frames, handler: Callable[[Frames, int], object]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
@@ -130,8 +130,7 @@ def transform_with_state(
             'key= takes names of columns, as key="user" or key=["user", "day"]; add others to the DataFrame'
         )
     schema = df.schema
-    if unknown := [each for each in keys if each not in schema.names]:
-        raise ConfigError(f"key={list(keys)}: the DataFrame has no column `{unknown[0]}`; it has {schema.names}")
+    keys = tuple(_column(each, schema.names, df.sparkSession, f"key={list(keys)}: the DataFrame") for each in keys)
     timed = _event_time(schema, mode)
     if any(name.startswith("TransformWithState") for name in operators(df)):
         raise ConfigError(
@@ -142,7 +141,8 @@ def transform_with_state(
     if import_state and begin_at is not None:
         raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
 
-    zone = df.sparkSession.conf.get("spark.sql.session.timeZone") or "UTC"
+    conf = df.sparkSession.conf
+    zone = conf.get("spark.sql.session.timeZone") or "UTC"
     spec = ProcessorSpec(
         operator="processor",
         processor=pickled(processor),
@@ -155,6 +155,8 @@ def transform_with_state(
         event_time=None if timed is None else timed.name,
         initial=None if before is None else to_arrow_schema(before.schema, timezone=zone),
         timezone=zone,
+        checks_casts=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
+        makes_decimals=conf.get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled") == "true",
     )
     graph = _graph(name or type(processor).__name__, spec, timed)
     first = None if before is None else partial(_with_initial, before)
@@ -223,7 +225,7 @@ def _initial(given: GroupedData | DataFrame, schema: StructType, keys: Sequence[
         found: Any = given._jgd.groupingExprs()  # noqa: SLF001
         grouped = [str(found.apply(number).toString()).lstrip("'").split("#")[0] for number in range(found.size())]
         rows = given._df  # noqa: SLF001
-        if grouped != list(keys):
+        if grouped != list(keys) and [_column(each, keys, rows.sparkSession) for each in grouped] != list(keys):
             raise ConfigError(
                 f"initial_state is grouped by {grouped}, and the stream by key={list(keys)}: rename columns"
             )
@@ -232,16 +234,26 @@ def _initial(given: GroupedData | DataFrame, schema: StructType, keys: Sequence[
     if rows.isStreaming:
         raise ConfigError("initial_state is a streaming DataFrame: it is read once, so give a table or a folder")
     for key in keys:
-        if key not in rows.columns:
-            raise ConfigError(
-                f"initial_state has no column `{key}`, which is in key={list(keys)}; it has {rows.columns}"
-            )
+        named = _column(key, rows.columns, rows.sparkSession, f"key={list(keys)}: initial_state")
+        rows = rows if named == key else rows.withColumnRenamed(named, key)
         own, other = rows.schema[key].dataType.simpleString(), schema[key].dataType.simpleString()
         if own != other:
             raise ConfigError(
                 f"the column `{key}` of initial_state is {own}, and that of the stream is {other}: cast it"
             )
     return rows
+
+
+def _column(name: str, columns: Sequence[str], spark: SparkSession, where: str = "") -> str:
+    """The column that Spark means by a name. Raises ConfigError if there is none, unless `where` is empty."""
+    if name in columns:
+        return name
+    is_exact = spark.conf.get("spark.sql.caseSensitive") == "true"
+    alike = [] if is_exact else [each for each in columns if each.lower() == name.lower()]
+    if len(alike) != 1 and where:
+        has = f"the columns {alike}: name one of them" if alike else f"no column `{name}`; it has {list(columns)}"
+        raise ConfigError(f"{where} has {has}")
+    return alike[0] if len(alike) == 1 else name
 
 
 def _with_initial(initial: DataFrame, rows: DataFrame) -> DataFrame:

@@ -7,17 +7,21 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
+import penstock.spark as pss
+from tests.support import beside_pyspark
 from tests.support.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.processors import OneTask, spec_of
 
@@ -183,3 +187,71 @@ def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Pa
             assert sorted(tuple(row.values()) for row in task.batch(rows, now)) == expected
             task.restart()
         tasks.append(taken_over(spec, location, number, tmp_path / "scratch"))
+
+
+FRAMES = StructType().add("k", StringType()).add("v", LongType())
+MADE = StructType().add("k", StringType()).add("kind", StringType()).add("n", LongType()).add("d", DecimalType(10, 2))
+
+
+class MakesFrames(StatefulProcessor):
+    """Says which type a column has, and returns numbers that need a cast."""
+
+    def __init__(self, n: Any, d: Any) -> None:
+        self.n, self.d = n, d
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+        kinds = [str(frame["v"].dtype) for frame in rows]
+        yield pd.DataFrame({"k": [key[0]], "kind": kinds, "n": [self.n], "d": [self.d]})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("casts", [False, True])
+def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path: Path, casts: bool) -> None:
+    """Integers of a key are floats if a row beside them has none, of whichever key. Casts that lose digits and integers
+    for decimals: either both engines take them, or neither."""
+    for module in (sys.modules[__name__], beside_pyspark):
+        cloudpickle.register_pickle_by_value(module)
+    rows = [{"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": None}]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    events = spark.readStream.schema(FRAMES).json(str(tmp_path / "in"))
+    keys = (
+        "spark.sql.execution.pandas.convertToArrowArraySafely",
+        "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
+    )
+    outcomes = []
+    for key in keys:
+        spark.conf.set(key, str(casts).lower())
+    try:
+        for number, (n, d) in enumerate(((7, Decimal("1.5")), (7.5, Decimal("1.5")), (7, 3))):
+            processor = MakesFrames(n, d)
+            given: Any = {"key": "K", "output": MADE, "form": "pandas", "root": str(tmp_path / "root")}
+            takeover = pss.transform_with_state(events, processor=processor, **given)._plan.takeover
+            assert takeover is not None
+            assert takeover.processor.key.names == ["k"]
+            ours = _outcome(lambda spec=takeover.processor: [tuple(row.values()) for row in OneTask(spec).batch(rows)])
+            location = tmp_path / f"{number}"
+            theirs = _outcome(
+                lambda processor=processor, location=location: [
+                    *map(tuple, run_in_pyspark(events, location, processor, ["K"], MADE, "None", form="pandas")[0])
+                ]
+            )
+            assert ours == theirs
+            outcomes.append(ours)
+    finally:
+        for key in keys:
+            spark.conf.unset(key)
+    assert [isinstance(each, list) for each in outcomes] == [True, not casts, casts]
+    assert {row[1] for row in outcomes[0]} == {"float64"}
+
+
+def _outcome(run: Callable[[], list[Any]]) -> list[Any] | str:
+    try:
+        return sorted(run())
+    except Exception:
+        return "an error"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import namedtuple
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ from penstock.spark.processor.rows import values_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_AS_BY_DEFAULT = {"safecheck": False}
 
 
 def check_pandas() -> None:
@@ -97,7 +100,11 @@ def _wide(kind: Any) -> str | None:
 class FrameOutput:
     """DataFrames that a processor returned, which leave as columns."""
 
-    def __init__(self, schema: StructType, emit: Emit, timezone: str) -> None:
+    def __init__(
+        self, schema: StructType, emit: Emit, timezone: str, casts: Mapping[str, bool] = _AS_BY_DEFAULT
+    ) -> None:
+        """`casts`: how PySpark is to convert, by its argument."""
+        self._casts = casts
         self._schema, self._arrow = schema, arrow_schema(schema)
         self._timezone = timezone
         self._chunks = Chunks(emit)
@@ -142,9 +149,9 @@ class FrameOutput:
             frame,
             self._schema,
             timezone=self._timezone,
-            safecheck=False,
             arrow_cast=True,
             assign_cols_by_name=True,
+            **self._casts,
         )
         return batch.cast(self._arrow)
 

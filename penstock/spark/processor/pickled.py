@@ -10,9 +10,20 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.errors import ConfigError
 
+_OF_SPARK = (
+    (
+        b"_deserialize_accumulator",
+        "an accumulator",
+        "Yield what it is to count, and add that up in the handler, or count in a state variable",
+    ),
+    (b"pyspark.core.broadcast", "a broadcast variable", "Give the processor the value itself, as an attribute"),
+)
+"""What the pickled form of such an object names, what it is, and what to do in its place."""
+
 
 def pickled(processor: StatefulProcessor) -> bytes:
-    """The processor, pickled. Raises ConfigError if it cannot be, which names what in it cannot."""
+    """The processor, pickled. Raises ConfigError if it cannot be, which names what in it cannot, or if it uses what
+    works in tasks of Spark only."""
     try:
         data: bytes = cloudpickle.dumps(processor)
     except Exception as error:  # whatever the objects in it raise
@@ -21,6 +32,12 @@ def pickled(processor: StatefulProcessor) -> bytes:
             f"the processor {type(processor).__name__} cannot be sent to executors, because {_culprit(processor)} "
             f"cannot be pickled: {why}. Make such an object, a lock, a connection or a client, in `init`"
         ) from error
+    for mark, what, instead in _OF_SPARK:
+        if mark in data:
+            raise ConfigError(
+                f"the processor {type(processor).__name__} uses {what}, which works in tasks of Spark only, and a "
+                f"processor runs in containers of Penstock. {instead}"
+            )
     return data
 
 

@@ -21,6 +21,7 @@ from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.outputs import RowOutput
 from penstock.spark.processor.rows import Block, KeyedRows, as_rows, row_class
+from penstock.spark.processor.task_context import task_context
 
 Form: TypeAlias = Literal["row", "pandas"]
 """What a processor gets and returns: Row objects, or DataFrames of pandas."""
@@ -49,6 +50,10 @@ class ProcessorSpec:
     """The schema of the chunks of initial state."""
     timezone: str = "UTC"
     """The session's, which the schemas of chunks have as well: processors get times in this zone."""
+    checks_casts: bool = False
+    """Whether a value of a DataFrame that changes on its way into a column is an error."""
+    makes_decimals: bool = False
+    """Whether integers of a DataFrame become decimals where the output has these."""
 
 
 class ProcessorTask(BatchTask):
@@ -72,16 +77,17 @@ class ProcessorTask(BatchTask):
         oldest = None if timers is None else timers.oldest()
         if not messages and (oldest is None or until is None or oldest > until):
             return
-        run = _Run(self._spec, self._state, self._context, batch, emit)
-        with run.calls("init"):
-            run.begin()
-        self._process_rows(run, [value for _, value in messages], batch)
-        if timers is not None and until is not None:
-            run.expire(timers, until, self._keys)
-        run.output.flush()
-        self._state.current.key = None
-        with run.calls("close"):
-            run.processor.close()
+        with task_context(self._context.task):
+            run = _Run(self._spec, self._state, self._context, batch, emit)
+            with run.calls("init"):
+                run.begin()
+            self._process_rows(run, [value for _, value in messages], batch)
+            if timers is not None and until is not None:
+                run.expire(timers, until, self._keys)
+            run.output.flush()
+            self._state.current.key = None
+            with run.calls("close"):
+                run.processor.close()
 
     def _process_rows(self, run: _Run, chunks: Sequence[bytes], batch: BatchInfo) -> None:
         spec = self._spec
@@ -135,7 +141,8 @@ class _Run:
         self.processor: StatefulProcessor = pickle.loads(spec.processor)  # noqa: S301 - the application's own
         self.output: RowOutput | FrameOutput
         if spec.form == "pandas":
-            self.output = FrameOutput(spec.output, emit, spec.timezone)
+            casts = {"safecheck": spec.checks_casts, "int_to_decimal_coercion_enabled": spec.makes_decimals}
+            self.output = FrameOutput(spec.output, emit, spec.timezone, casts)
         else:
             self.output = RowOutput(spec.output, emit)
         state.now_ms = batch.time_ms

@@ -26,8 +26,8 @@ AN_HOUR = 3_600_000
 class Beating:
     """The driver's side and the reader."""
 
-    def __init__(self, folder: Path) -> None:
-        self.heartbeat = Heartbeat(folder)
+    def __init__(self, folder: Path, *, is_silent: bool = False) -> None:
+        self.heartbeat = Heartbeat(folder, is_silent=is_silent)
         source = heartbeat_source("heartbeat")({"due": self.heartbeat._path})
         self.reader: Any = source.streamReader(StructType())
         self.offset = self.reader.initialOffset()
@@ -54,6 +54,13 @@ def test_the_first_batch_is_due_at_once_and_then_what_the_driver_says(beating: B
     beating.heartbeat.close()
     assert not beating.is_due(), "a query that has ended has nothing due"
     beating.heartbeat.close()
+
+
+def test_a_silent_one_has_nothing_due(tmp_path: Path) -> None:
+    beating = Beating(tmp_path, is_silent=True)
+    assert not beating.is_due()
+    beating.heartbeat.set(AT_ONCE)
+    assert not beating.is_due()
 
 
 def test_a_query_that_ends_waits_for_no_timer_that_comes_due_while_it_runs(beating: Beating) -> None:

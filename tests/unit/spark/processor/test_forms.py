@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -365,3 +366,23 @@ def test_times_are_in_the_zone_of_the_session(form: Any) -> None:
     (found,) = task.batch([{"at": moment, "same": moment}])
     zone = "Asia/Kolkata" if form == "row" else None
     assert found == {"at": moment, "same": moment, "said": f"17:30 {zone} 17:30 {zone}"}
+
+
+class Asks(Says):
+    """Asks where it runs."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        where = TaskContext.get()
+        assert where is not None
+        yield Row(key=key[0], what=str(where.partitionId()))
+        if key[0] == "more":
+            where.taskAttemptId()
+
+
+def test_the_task_context_knows_the_partition_and_says_what_it_does_not_know() -> None:
+    task = OneTask(spec_of(Asks(), ["key"], ROWS, OUT))
+    assert [row["what"] for row in task.batch([{"key": "a"}])] == ["0"]
+    with pytest.raises(KeyFailed) as failed:
+        task.batch([{"key": "more"}])
+    assert "taskAttemptId() has no answer in a processor" in str(failed.value.__cause__)
+    assert TaskContext.get() is None

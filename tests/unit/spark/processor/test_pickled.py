@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -35,6 +38,28 @@ class Holds(StatefulProcessor):
 class Uses(Holds):
     def close(self) -> None:
         LOCK.release()
+
+
+COUNTED = Accumulator(7, 0, INT_ACCUMULATOR_PARAM)
+
+
+class Counts(Holds):
+    def close(self) -> None:
+        COUNTED.add(1)
+
+
+def test_what_works_in_tasks_of_spark_only_is_refused() -> None:
+    sent = object.__new__(Broadcast)
+    sent._jbroadcast, sent._pickle_registry = SimpleNamespace(id=lambda: 7), set()  # type: ignore[assignment]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        for processor in (Holds(COUNTED), Counts(1)):
+            with pytest.raises(ConfigError, match=r"uses an accumulator, which works in tasks of Spark only.*Yield"):
+                pickled(processor)
+        with pytest.raises(ConfigError, match=r"Holds uses a broadcast variable.*the value itself"):
+            pickled(Holds(sent))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def test_the_attribute_is_named() -> None:
