@@ -7,8 +7,9 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,7 @@ def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path:
     for decimals: either both engines take them, or neither."""
     for module in (sys.modules[__name__], beside_pyspark):
         cloudpickle.register_pickle_by_value(module)
-    rows = [{"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": None}]
+    rows: list[dict[str, Any]] = [{"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": None}]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     events = spark.readStream.schema(FRAMES).json(str(tmp_path / "in"))
@@ -234,13 +235,10 @@ def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path:
             takeover = pss.transform_with_state(events, processor=processor, **given)._plan.takeover
             assert takeover is not None
             assert takeover.processor.key.names == ["k"]
-            ours = _outcome(lambda spec=takeover.processor: [tuple(row.values()) for row in OneTask(spec).batch(rows)])
-            location = tmp_path / f"{number}"
-            theirs = _outcome(
-                lambda processor=processor, location=location: [
-                    *map(tuple, run_in_pyspark(events, location, processor, ["K"], MADE, "None", form="pandas")[0])
-                ]
-            )
+            task = OneTask(takeover.processor)
+            ours = _outcome(lambda task=task: map(dict.values, task.batch(rows)))  # type: ignore[misc]
+            run = partial(run_in_pyspark, events, tmp_path / f"{number}", processor, ["K"], MADE, "None", form="pandas")
+            theirs = _outcome(lambda run=run: run()[0])  # type: ignore[misc]
             assert ours == theirs
             outcomes.append(ours)
     finally:
@@ -250,8 +248,8 @@ def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path:
     assert {row[1] for row in outcomes[0]} == {"float64"}
 
 
-def _outcome(run: Callable[[], list[Any]]) -> list[Any] | str:
+def _outcome(run: Callable[[], Iterable[Any]]) -> list[Any] | str:
     try:
-        return sorted(run())
+        return sorted(map(tuple, run()))
     except Exception:
         return "an error"
