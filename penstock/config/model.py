@@ -304,6 +304,14 @@ class JobConfig:
         """Whether a stream's positions in the checkpoint do not count at a start."""
         return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
 
+    def is_bootstrap(self, stream: SystemStream) -> bool:
+        """Whether a run reads the stream up to its end at the start before it reads other inputs."""
+        return self.resolved.get(table.STREAM_BOOTSTRAP, str(stream))
+
+    def priority(self, stream: SystemStream) -> int:
+        """The place of an input among those that have new messages: the highest comes first."""
+        return self.resolved.get(table.STREAM_PRIORITY, str(stream))
+
     def skips_lost(self, stream: SystemStream) -> bool:
         """Whether the job continues at the oldest message where messages were deleted before it had read them."""
         return self.resolved.get(table.STREAM_ON_DATA_LOSS, str(stream)) == "skip"

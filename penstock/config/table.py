@@ -232,6 +232,12 @@ STREAM_OFFSET_DEFAULT = Key("streams.<id>.samza.offset.default", _OFFSET_DEFAULT
     unset="`systems.<name>.default.stream.samza.offset.default`")
 STREAM_RESET_OFFSET = Key("streams.<id>.samza.reset.offset", Flag(), "false",
     "Whether each start reads this stream (`<id>` is `system.stream`) as if it had no checkpoint.", "Samza")
+STREAM_BOOTSTRAP = Key("streams.<id>.samza.bootstrap", Flag(), "false",
+    "Whether each run reads this input (`<id>` is `system.stream`) up to the end that it has at the start before it "
+    "reads inputs without this setting.", "Samza")
+STREAM_PRIORITY = Key("streams.<id>.samza.priority", Number(0), "0",
+    "The rank of this input (`<id>` is `system.stream`) among those with new messages: the highest ones fill a batch "
+    "first, and the others get what they leave of it.", "Samza")
 STREAM_RETENTION_MS = Key("streams.<id>.retention.ms", Millis(1), None,
     "How long this stream (`<id>` is `system.stream`) keeps a message after it was appended, if the job creates the "
     "stream. A stream that exists must have the same retention.", unset="forever; any for a stream that exists")

@@ -37,6 +37,7 @@ from penstock.driver.stop import StopRequest
 from penstock.driver.tables import NothingPublished, Tables
 from penstock.driver.truncation import Truncation
 from penstock.metadata.lease import LeaseKeeper
+from penstock.plan.input_order import InputOrder
 from penstock.plan.pace import BatchBounds
 
 
@@ -142,4 +143,5 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         EventTime.of(job.topology.graph, job.config),
         close=job.close,
         skipped=frozenset(stream for stream in job.inputs if job.config.skips_lost(stream)),
+        order=InputOrder.of(job.inputs, job.config),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Protocol
 
 from penstock.api.graph import ApplicationGraph
@@ -12,12 +14,16 @@ from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
 from penstock.driver.planned import End, Idle, Next, Planned, Skip
+from penstock.plan.input_order import InputOrder
 from penstock.plan.losses import find_losses, refuse_losses
 from penstock.plan.pace import BatchBounds, Pace
 from penstock.plan.portions import Portion, PortionRead
-from penstock.plan.positions import Ends, TaskSsp
+from penstock.plan.positions import Ends, Positions, TaskSsp
 from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread, read_by_input
+from penstock.wording import listed
 
+logger = logging.getLogger(__name__)
+_NO_ORDER = InputOrder()
 _QUIET_MS = 10_000
 """A partition that keeps something from firing is named after so long without messages: most have some by then."""
 
@@ -78,6 +84,7 @@ class OffsetFeed:
         *,
         close: bool = True,
         skipped: Collection[SystemStream] = (),
+        order: InputOrder = _NO_ORDER,
     ) -> None:
         """
         Args:
@@ -87,7 +94,11 @@ class OffsetFeed:
             until: the offsets before which the run ends, by input partition; None: it has no end.
             close: whether a run that reaches its end closes the stream, if that matters to the application.
             skipped: the inputs of which messages are skipped that were deleted before they were read.
+            order: which inputs are read before others.
         """
+        self._order = order
+        self._targets: Mapping[SystemStreamPartition, int] | None = None
+        """Up to where bootstrap inputs are read first: where they ended when the run looked first."""
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
@@ -122,7 +133,7 @@ class OffsetFeed:
         portions: Mapping[TaskSsp, Portion] = {}
         if not boundary.is_behind:
             unread = Unread.of(boundary.unread, boundary.left)
-            portions = plan_with_unread(boundary.positions, ends, self._pace, self._until, unread)
+            portions = plan_with_unread(partial(self._of_inputs, boundary.positions, ends), self._pace, unread)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
         ends_here = not portions and (self._until is not None or len(moment.ended_inputs) == len(ends))
@@ -136,6 +147,14 @@ class OffsetFeed:
         if not self._close:
             return End()
         return self._closing.close(boundary, "end-of-stream", moment, latest)
+
+    def _of_inputs(self, positions: Positions, ends: Ends, pace: Pace) -> dict[TaskSsp, Portion]:
+        if self._targets is None:
+            self._targets = self._order.targets(ends)
+            if lagging := self._order.lagging(positions, ends, self._targets):
+                streams = listed(sorted({f"`{at.ssp.system_stream}`" for at in lagging}))
+                logger.info("%s: read up to the present end before the other inputs (samza.bootstrap)", streams)
+        return self._order.plan(positions, ends, pace, self._until, self._targets)
 
     def drain(self, boundary: Boundary) -> Next:
         """See `Closing`."""

@@ -10,10 +10,12 @@ from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.config.model import JobConfig
 from penstock.config.table import (
+    STREAM_BOOTSTRAP,
     STREAM_GUARANTEE,
     STREAM_IDLE_MS,
     STREAM_OFFSET_DEFAULT,
     STREAM_ON_DATA_LOSS,
+    STREAM_PRIORITY,
     STREAM_RESET_OFFSET,
 )
 from penstock.errors import ConfigError
@@ -61,13 +63,13 @@ def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
     """Raise ConfigError if the configuration says where a side input is read from: that follows from its store."""
     inputs = {op.stream for op in graph.inputs}
     for stream, specs in side_streams(graph).items():
-        for key in (STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET, STREAM_IDLE_MS):
+        for key in (STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET, STREAM_IDLE_MS, STREAM_BOOTSTRAP, STREAM_PRIORITY):
             name = key.full(str(stream))
             if stream not in inputs and name in config.origins:
                 raise ConfigError(
                     f"`{name}` ({config.origin(name)}): `{stream}` is {side_input_of(s.name for s in specs)}. It is "
-                    "read from where the content of the store ends, else from its oldest message, and holds no "
-                    "watermark back. Remove the key"
+                    "read from where the content of the store ends, else from its oldest message, before the first "
+                    "batch and beside the others, and holds no watermark back. Remove the key"
                 )
 
 

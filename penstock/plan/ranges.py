@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -82,15 +82,11 @@ class Unread:
 
 
 def plan_with_unread(
-    positions: Positions,
-    ends: Ends,
-    pace: Pace,
-    until: Mapping[SystemStreamPartition, int] | None,
-    unread: Unread,
+    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: Unread
 ) -> dict[TaskSsp, Portion]:
-    """As `plan_ranges`, but the unread messages of durable intermediate streams come first: the inputs have the rest of
+    """The next batch, where the unread messages of durable intermediate streams come first: the inputs have the rest of
     a batch that reads all of them. So a stream holds about what one batch writes, however many messages a message of an
-    input leads to, and however large they are.
+    input leads to, and however large they are. `inputs` plans what is read of them, with the pace that is left.
 
     Raises:
         NotFoundError: as `plan_ranges`.
@@ -101,7 +97,7 @@ def plan_with_unread(
     left = replace(pace, messages=pace.messages - messages, bytes=pace.bytes - math.ceil(size))
     if messages < unread.messages or (portions and (left.messages < 1 or left.bytes < 1)):
         return portions
-    return {**portions, **plan_ranges(positions, ends, left, until)}
+    return {**portions, **inputs(left)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
+from penstock.api.ssp import SystemStreamPartition
 from penstock.api.watermarks import NO_WATERMARK
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.closing import Closing
 from penstock.driver.event_time import EventTime
 from penstock.driver.planned import End, Next, Planned
+from penstock.plan.input_order import InputOrder
 from penstock.plan.pace import Pace
-from penstock.plan.portions import PortionRead
+from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import Ends, TaskSsp
 from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
 from penstock.testing.clock import SettableClock
@@ -28,7 +30,10 @@ class RunnerFeed:
         graph: ApplicationGraph,
         event_time: EventTime,
         clock: SettableClock,
+        order: InputOrder,
     ) -> None:
+        self._order = order
+        self._targets: Mapping[SystemStreamPartition, int] | None = None
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
         self._operators = tuple(op.id for op in graph.operators)
@@ -44,8 +49,9 @@ class RunnerFeed:
         """Whether the inputs end with what they hold."""
 
     def begin(self) -> None:
-        """See `Feed`."""
+        """See `Feed`. Each run of a test has one epoch."""
         self._event_time.begin()
+        self._targets = None
 
     def begin_again(self) -> None:
         """The stream ended in the run before: what the test asked of its event time is over."""
@@ -56,7 +62,12 @@ class RunnerFeed:
         ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread, boundary.left)
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", pace, {})
-        portions = {} if boundary.is_behind else plan_with_unread(boundary.positions, ends, pace, None, unread)
+        targets = self._targets = self._order.targets(ends) if self._targets is None else self._targets
+
+        def of_inputs(left: Pace) -> dict[TaskSsp, Portion]:
+            return self._order.plan(boundary.positions, ends, left, None, targets)
+
+        portions = {} if boundary.is_behind else plan_with_unread(of_inputs, pace, unread)
         moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):

@@ -23,6 +23,7 @@ from penstock.driver.event_time import EventTime
 from penstock.errors import ConfigError
 from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
+from penstock.plan.input_order import InputOrder
 from penstock.plan.side_inputs import side_streams, with_side_inputs
 from penstock.runtime.topology import Topology, plan_topology
 from penstock.testing.checked_operators import checked_graph
@@ -32,6 +33,8 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.pushed_tables import TablesInProcess
 from penstock.testing.runner.feed import RunnerFeed
 from penstock.testing.runner.streams import StreamsOfTest
+
+_OF_INPUTS = (".idle.ms", ".samza.bootstrap", ".samza.priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class RunnerHome:
         streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
         changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
         self.streams.make(streams, sorted(changelogs))
-        feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock)
+        order = InputOrder.of({op.stream for op in graph.inputs}, config)
+        feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock, order)
         paths = JobPaths(config.job.name, config.job.id)
         tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
         seen = {key: value for key, value in loaded.for_tasks().items() if key not in added}
@@ -151,8 +155,8 @@ def _check_sendable(topology: Topology) -> None:
 
 
 def _is_used(key: str) -> bool:
-    """Whether it is about side inputs, or about when a partition is idle."""
-    return key.startswith("side.inputs.") or (key.startswith("streams.") and key.endswith(".idle.ms"))
+    """Whether the runner takes it from the test: about side inputs, idle partitions, and which inputs come first."""
+    return key.startswith("side.inputs.") or (key.startswith("streams.") and key.endswith(_OF_INPUTS))
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:

@@ -68,7 +68,8 @@ class TestRunner:
             dead_letter: the stream for messages that fail, as `task.dead.letter.stream`.
             broadcast_inputs: partitions that every task reads, as `task.broadcast.inputs`: `"local.rates#[0-1]"`.
             config: the keys that tasks find in `context.config`. The runner itself uses only `job.name`,
-                `task.window.ms`, `streams.<id>.idle.ms` and the keys about side inputs and exactly-once outputs.
+                `task.window.ms`, `streams.<id>.idle.ms`, `streams.<id>.samza.bootstrap`, `streams.<id>.samza.priority`
+                and the keys about side inputs and exactly-once outputs.
                 Messages of an exactly-once output appear when `commit` is called, as they do for readers of a real job.
 
         Raises:

@@ -20,7 +20,7 @@ from penstock.metadata.open import forget_memory_store, open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.pace import Pace
 from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import Unread, plan_with_unread
+from penstock.plan.ranges import Unread, plan_ranges, plan_with_unread
 from penstock.system.base import (
     Appended,
     AppendedAtCommit,
@@ -113,7 +113,8 @@ def test_inputs_wait_until_a_batch_reads_all_that_is_unread() -> None:
     ends = {source: PartitionOffsets(0, 1000)}
 
     def planned(end: int, left: int, pace: Pace) -> dict[SystemStream, int]:
-        portions = plan_with_unread({at: 0}, ends, pace, None, Unread.of({between: (0, end)}, left))
+        unread = Unread.of({between: (0, end)}, left)
+        portions = plan_with_unread(lambda rest: plan_ranges({at: 0}, ends, rest, None), pace, unread)
         return {each.ssp.system_stream: portion.messages for each, portion in portions.items()}
 
     assert planned(50, 50, Pace(100, 1000, sizes)) == {between.system_stream: 1}

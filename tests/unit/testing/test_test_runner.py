@@ -269,3 +269,44 @@ def test_a_stream_that_the_test_does_not_have_names_those_that_it_has() -> None:
     with pytest.raises(ps.NotFoundError) as raised:
         TestRunner(app).output("m.missing")
     assert str(raised.value) == "there is no stream `m.missing` in this test: system `m` has `m.in` and `m.out`"
+
+
+class Rated(ps.StreamTask):
+    """Emits the rate that was known when an order came."""
+
+    def init(self, context: Any) -> None:
+        self.rates = context.store("rates")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        if "rate" in envelope.value:
+            self.rates.put("rate", envelope.value["rate"])
+        else:
+            collector.emit(key=None, value=[envelope.value["order"], self.rates.get("rate")])
+
+
+def rated(**config: Any) -> TestRunner:
+    app = ps.StreamApplication("rated")
+    app.store("rates", value=ps.Integer())
+    orders, rates = app.input("local.orders"), app.input("local.rates")
+    orders.merge(rates).process(Rated, stores=["rates"], id="rate").send_to(app.output("local.out"))
+    return TestRunner(app, partitions=1, config=config)
+
+
+def test_a_bootstrap_input_is_read_up_to_its_end_at_the_start_first() -> None:
+    runner = rated(**{"streams.local.rates.samza.bootstrap": True})
+    runner.input("local.rates", [{"rate": rate} for rate in (1, 2, 3)]).input("local.orders", [{"order": 1}])
+    runner.run(batch_messages=1)
+    assert [message.value for message in runner.output("local.out")] == [[1, 3]]
+    runner.commit().crash().input("local.rates", [{"rate": 4}]).input("local.orders", [{"order": 2}])
+    runner.restore().run(batch_messages=1)
+    assert [message.value for message in runner.output("local.out")] == [[1, 3], [2, 4]]
+    runner.close()
+
+
+def test_an_input_of_a_higher_priority_fills_a_batch_first() -> None:
+    runner = rated(**{"streams.local.rates.samza.priority": 1})
+    runner.input("local.orders", [{"order": 1}, {"order": 2}]).run(batch_messages=1)
+    runner.input("local.rates", [{"rate": rate} for rate in (1, 2, 3)]).input("local.orders", [{"order": 3}])
+    runner.run(batch_messages=1)
+    assert [message.value for message in runner.output("local.out")] == [[1, None], [2, None], [3, 3]]
+    runner.close()
