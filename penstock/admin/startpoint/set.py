@@ -56,9 +56,9 @@ def set_startpoint(
     """
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
+        requests = [StartpointRequest(key, new_uuid(), startpoint, with_state, clamp=clamp) for key in keys]
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))
-        requests = [StartpointRequest(key, new_uuid(), made, with_state, clamp=clamp) for key in keys]
-        return ask_for(found, requests, dry_run=dry_run)
+        return ask_for(found, [replace(each, startpoint=made) for each in requests], dry_run=dry_run)
 
 
 def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = False) -> AskedFacts:

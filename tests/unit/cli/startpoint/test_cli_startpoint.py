@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from penstock.admin.jobs import open_job
+from penstock.admin.startpoint.set import set_startpoint
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.cli.main import app
+from penstock.errors import ConfigError
 from penstock.startpoint.manager import TTL_MS, StartpointManager
 from penstock.startpoint.request import StartpointRequest
 from tests.support.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
@@ -357,6 +360,17 @@ def test_a_damaged_one_is_shown_deleted_and_in_nobodys_way(job: StoppedJob) -> N
     assert "left out" in call("export", "flights")[1]
     call("delete", "flights", "--stream", INPUT, "--partition", "1")
     assert [r["status"] for r in json.loads(call("list", "flights", "--json")[0])] == ["pending"]
+
+
+class Newest(StartpointOldest):
+    """A kind of an application's own."""
+
+
+@pytest.mark.parametrize("wrong", [Newest(), "oldest", None])
+def test_a_position_of_another_kind_is_refused_before_anything_is_written(job: StoppedJob, wrong: Any) -> None:
+    with open_job("flights") as found, pytest.raises(ConfigError, match=r"no start could read it\. Give one of"):
+        set_startpoint(found, INPUT, wrong)
+    assert requests(job) == ()
 
 
 def test_a_message_of_samza_from_the_future_is_refused(job: StoppedJob) -> None:
